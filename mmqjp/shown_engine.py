@@ -54,7 +54,7 @@ class Engine(engine.CoreEngine):
             raise unknown_query(name, session.registry)
         lines = list(explanation(session, [name]))
         joins = [(name, query.text) for query in queries if not query.is_events]
-        picture = join_graphs(joins) if joins else ""
+        picture = join_graphs(*joins) if joins else ""
         return Explanation("\n".join(lines).rstrip(), explanation_html(lines, picture))
 
     def why(self, id: str | int) -> Explanation:

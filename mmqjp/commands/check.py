@@ -287,7 +287,7 @@ def _graphs(engine: Session, names: Container[str]) -> str:
     joins = [(query.name, query.text) for query in subscriptions if query.name in names and not query.is_events]
     if not joins:
         raise Failure("event queries have no join graph: --plan --svg FILE draws how they are run")
-    return join_graphs(joins)  # parses no more texts than it draws
+    return join_graphs(*joins)  # parses no more texts than it draws
 
 
 def _opened(state: Path | None, plan: str) -> Session:

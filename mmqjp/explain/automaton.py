@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from itertools import chain, islice
 
 import numpy as np
@@ -432,15 +431,13 @@ class _PatternAutomatonBuilder:
         kind, complete = "begin", ""
         for at in positive:
             one, number = pattern.variables[at], self._add(_title(pattern.variables[at]))
+            begins, takes = self._compiled.begins[number - 1], self._compiled.takes[number - 1]
             stream = self._compiled.streams[number - 1]
-            begins = self._compiled.begins[number - 1]
-            by_hash = self._hash_from(number - 2, stream, begins) if number > 1 else ()
-            found_by = (*self._found_by(at, "first"), *by_hash)
+            found_by = self._found_by(at, "first") + self._hash_from(number - 2, stream, begins)
             does = [complete if kind == "proceed" else "", tests(at, "first")]
             self._lead(kind, number - 1, number, one.source.stream, does, found_by)
             if one.kleene:
-                by_hash = self._hash_from(number - 1, stream, self._compiled.takes[number - 1])
-                found_by = (*self._found_by(at, "each"), *by_hash)
+                found_by = self._found_by(at, "each") + self._hash_from(number - 1, stream, takes)
                 self._lead("take", number, number, one.source.stream, [tests(at, "each")], found_by)
             if (at != positive[-1] or one.kleene) and pattern.strategy != "strict":
                 self._lead("ignore", number, number, _IGNORED[pattern.strategy].format(self._keys))
@@ -472,18 +469,15 @@ class _PatternAutomatonBuilder:
     def _hash_from(self, state: int, stream: int, edge: Compiled) -> tuple[str, ...]:
         """Like `_hash` for an edge from a state, if events of its stream probe no other runs there."""
         assert self._compiled is not None
-        return self._hash(edge) if self._compiled.is_hashed(state, stream) else ()
+        return self._hash(edge) if state >= 0 and self._compiled.is_hashed(state, stream) else ()
 
     def _found_by(self, variable: int, *phases: Phase) -> tuple[str, ...]:
         template = self._template
         assert isinstance(template, Pattern)
         tests = [one for one in (*template.conjuncts, *template.kills) if one.variable == variable]
-        alone = [
-            of_event(one)
-            for one in tests
-            if one.phase in phases and self._is_static(one, template) and has_parameters(one.condition)
-        ]
-        return tuple(static_index(dnf_clauses(AllOf(tuple(alone))))) if alone else ()
+        of_phase = (one for one in tests if one.phase in phases and self._is_static(one, template))
+        alone = tuple(of_event(one) for one in of_phase if has_parameters(one.condition))
+        return tuple(static_index(dnf_clauses(AllOf(alone)))) if alone else ()
 
     def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
         """Whether the kernel tests a condition on an event before it reads the waiting runs."""
@@ -532,30 +526,25 @@ MOST_SHAPES = 10_000
 """Maximum number of distinct shapes. Documents of further shapes count as one."""
 
 
-def document_shape(root: etree._Element) -> bytes:
-    """A digest of the set of element and attribute paths in a document."""
-    paths: set[bytes] = set()
-    above = [b""]
+def document_shape(root: etree._Element) -> int:
+    """A hash of the set of element and attribute paths in a document, which differs from process to process."""
+    paths: set[int] = set()
+    above = [0]
     for event, element in etree.iterwalk(root, events=("start", "end")):
         if event == "end":
             above.pop()
             continue
-        path = _digest(above[-1], str(element.tag))
-        paths.add(path)
-        paths.update(_digest(path, f"@{name}") for name in element.attrib)
-        above.append(path)
-    return blake2b(b"".join(sorted(paths)), digest_size=16).digest()
-
-
-def _digest(above: bytes, name: str) -> bytes:
-    return blake2b(above + b"/" + name.encode(), digest_size=8).digest()
+        above.append(hash((above[-1], str(element.tag))))
+        paths.add(above[-1])
+        paths.update(hash((above[-1], f"@{name}")) for name in element.attrib)
+    return hash(frozenset(paths))
 
 
 class Shapes:
     """Counts documents by shape, numbered from 1 in order of first occurrence."""
 
     def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[int | None, int] = {}
         self.met: Counter[int] = Counter()
         """Documents of each shape."""
         self.shown: Counter[int] = Counter()
@@ -563,9 +552,9 @@ class Shapes:
 
     def number(self, root: etree._Element) -> int:
         """Counts the document; returns its shape's number."""
-        shape = document_shape(root)
+        shape: int | None = document_shape(root)
         if shape not in self._numbers and len(self._numbers) >= MOST_SHAPES:
-            shape = b""
+            shape = None
         number = self._numbers.setdefault(shape, len(self._numbers) + 1)
         self.met[number] += 1
         return number

@@ -62,12 +62,9 @@ from xscl.algebra.values import NOWHERE, Expr, Span, String
 from xscl.lower import require
 from xscl.printer import to_xscl
 
-MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
-"""Maximum number of bindings of a document in a join (a document with more is left out), and the steps that each counts
-for, because it takes memory."""
-
-MOST_PAIRS = 200_000
-"""Maximum number of pairs of rows examined per join."""
+MOST_ROWS, STEPS_FOR_A_ROW, MOST_PAIRS = 5_000, 50, 200_000
+"""Maximum number of bindings of a document in a join (a document with more is left out), the steps that each counts
+for, because it takes memory, and the maximum number of pairs of rows examined per join."""
 
 FOR_HINTS, MOST_BYTES_FOR_HINTS = 100, 256 << 10
 """Maximum number of furthest documents searched for hints, and their size in bytes; a larger one is searched alone."""
@@ -313,20 +310,23 @@ class BlockEvidence:
         return f"any of {documents:,} documents of stream {stream}{too_large}"
 
 
-def _fixed(
-    pattern: PatternNode, record: Record, nodes: Mapping[str, int | str], path: PatternPath = ()
-) -> Iterator[tuple[PatternPath, Node]]:
-    node = nodes.get(pattern.var) if pattern.var else None
-    if node is not None:
-        element, attribute = node_order(node)
-        if not attribute:
-            yield path, (element, 0)
-        elif element < len(record.tree.elements):
-            names = [str(name) for name in record.tree.elements[element].attrib]
-            if attribute[1:] in names:
-                yield path, (element, names.index(attribute[1:]) + 1)
-    for number, child in enumerate(pattern.children):
-        yield from _fixed(child, record, nodes, (*path, number))
+def paths(node: PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternPath, PatternNode]]:
+    """Yields the nodes of a pattern, and which children lead there."""
+    yield path, node
+    for place, child in enumerate(node.children):
+        yield from paths(child, (*path, place))
+
+
+def _fixed(pattern: PatternNode, record: Record, nodes: Mapping[str, int | str]) -> Iterator[tuple[PatternPath, Node]]:
+    for path, node in paths(pattern):
+        if node.var is not None and node.var in nodes:
+            element, attribute = node_order(nodes[node.var])
+            if not attribute:
+                yield path, (element, 0)
+            elif element < len(record.tree.elements):
+                names = [str(name) for name in record.tree.elements[element].attrib]
+                if attribute[1:] in names:
+                    yield path, (element, names.index(attribute[1:]) + 1)
 
 
 class _Asked(NamedTuple):

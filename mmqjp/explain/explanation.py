@@ -153,7 +153,6 @@ def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
 ARRAY = "[{}]"
 """DuckDB's array constructor. Spark's is `array({})`; nothing else differs."""
 
-
 MOST_COMPARED = 5_000
 """Maximum number of registered event queries that one is compared with."""
 

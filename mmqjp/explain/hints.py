@@ -22,11 +22,8 @@ from xscl.algebra.values import Call, Expr, Rel, Step, derivation, operands_of
 from xscl.algebra.words import LEAST, encode_words, first_keys, join_threshold, overlap
 from xscl.lower import PatternBuilder
 
-MAX_SAMPLE_STEPS = 1_000_000
-"""Step limit of a path in a document."""
-
-VALUE_WIDTH = 40
-"""Characters shown of a value of a condition."""
+MAX_SAMPLE_STEPS, VALUE_WIDTH = 1_000_000, 40
+"""Step limit of a path in a document, and characters shown of a value of a condition."""
 
 
 class PathHints:
@@ -198,11 +195,8 @@ def near_values(left: DocumentsByText, right: DocumentsByText, functions: tuple[
 
 # ---------------------------------------------------------------- words of two texts
 
-FEWEST = 3
-"""Texts with fewer words, separated by blanks, are never near."""
-
-MOST_TEXT_PAIRS, MOST_TEXTS = 2_000, 1_000
-"""Maximum number of text pairs compared, and of texts read per side."""
+FEWEST, MOST_TEXT_PAIRS, MOST_TEXTS = 3, 2_000, 1_000
+"""Texts with fewer words are never near. Maximum number of text pairs compared, and of texts read per side."""
 
 
 def _nearest(texts: Iterable[Sequence[str]]) -> tuple[Fraction, Sequence[str]]:

@@ -188,20 +188,14 @@ class _Reader:
 
 SIDE, JOIN_GAP, EDGE = 330, 240, 12
 """Width of an outline, of the space between two, and of the margin."""
-INDENT = 14
-"""Indentation of a row under its parent."""
-JOIN_PAD = 10
-"""Padding of a box."""
-HEAD = 66
-"""Height of operator, window and order, above the curves."""
-LOWER = 20
-"""Offset of the outlines below the head, so that curves do not cross it."""
+INDENT, JOIN_PAD = 14, 10
+"""Indentation of a row under its parent, and padding of a box."""
+HEAD, LOWER = 66, 20
+"""Height of what stands above the curves, and offset of the outlines below, so that curves do not cross it."""
 
-MOST_ROWS, MOST_CONDITIONS = 40, 12
-"""Maximum number of outline rows and of conditions in a figure. The rest is counted."""
-MOST_DESCRIBED = 4_000
-"""Maximum length of a description, in characters."""
-
+MOST_ROWS, MOST_CONDITIONS, MOST_DESCRIBED = 40, 12, 4_000
+"""Maximum number of outline rows and of conditions in a figure (the rest is counted), and of a description's
+characters."""
 MOST_HEIGHT = 10_000
 """Height in pixels from which on no figure is begun: larger pictures cannot be looked at."""
 
@@ -220,13 +214,9 @@ _TO_RIGHT = {"FOLLOWED BY", "NOT FOLLOWED BY"}
 _TO_LEFT = {"NOT PRECEDED BY"}
 
 
-def join_graph(text: str, name: str) -> str:
-    """Returns the join graph of a query as an SVG element. `text` is a script, as stored. Raises XsclErrors."""
-    return join_graphs([(name, text)])
-
-
-def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
-    """Returns the join graphs of queries by name, one below the other, up to a height. Raises XsclErrors."""
+def join_graphs(*queries: tuple[str, str]) -> str:
+    """Returns the join graphs of queries as an SVG element, one below the other, up to a height. Each has its name, and
+    its text as stored. Raises XsclErrors."""
     parts: list[str] = []
     described: list[str] = []
     y, width, rest = float(EDGE), 2 * EDGE + SIDE, len(queries)

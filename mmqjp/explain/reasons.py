@@ -13,7 +13,7 @@ from itertools import islice
 from mmqjp.answers.matches import residual_holds
 from mmqjp.answers.output import BoundValue, Output
 from mmqjp.documents.record import Record
-from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow
+from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow, paths
 from mmqjp.explain.retrace.search import GivenEvents, Partial, SearchGoal, search_of
 from mmqjp.explain.retrace.values import (
     Covering,
@@ -45,7 +45,6 @@ from mmqjp.explain.shown import (
 )
 from mmqjp.explain.terms import Exhausted, Plain, ReadableQuery, StepBudget, in_parts, lacking, operand_of
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
-from xpath_stage.documents import ParsedDocument
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
 from xscl.algebra.joins import Hidden, NormalQuery, Term, variables_of
 from xscl.algebra.trees import PatternNode, attach_branch, naming
@@ -63,6 +62,7 @@ from xscl.algebra.values import (
     VarPath,
     derivation,
     map_operands,
+    operands_of,
 )
 from xscl.printer import to_xscl
 
@@ -143,66 +143,53 @@ class _Reader:
         """Yields the conditions on single documents while steps remain: the reason is valid without them."""
         with suppress(Exhausted):
             for leaf in row.trail():
-                if isinstance(leaf.of, BlockEvidence):
-                    (record,) = leaf.documents
-                    nodes = {var: one.node for var, one in leaf.bound.items()}
-                    filters = _Filters(self._query, record.tree, self._places[record.docid], self._take)
-                    yield from filters.of(leaf.of.side.pattern, nodes)
+                if isinstance(leaf.of, BlockEvidence) and any(node.conditions for node in leaf.of.side.pattern.walk()):
+                    yield from self._filters_of(leaf, leaf.of.side.pattern)
+
+    def _filters_of(self, leaf: EvidenceRow, pattern: PatternNode) -> Iterator[ShownCondition]:
+        """Yields the conditions of a pattern with their values, for the first match with the row's nodes."""
+        (record,), named = leaf.documents, _numbered(pattern)
+        fixed = {path: leaf.bound[str(node.var)].node for path, node in paths(pattern) if node.var in leaf.bound}
+
+        def operand(node: Node) -> Operand:
+            return operand_of(record.tree, node, (), self._places[record.docid])
+
+        def shown(expr: Expr, path: PatternPath, at: Node) -> ShownCondition:
+            operands: dict[str, Operand] = {}
+
+            def name_of(rel: Rel) -> Expr:
+                nodes = [at]
+                if rel.steps:
+                    branch = attach_branch(named, _name(path), self._query.builder.path(rel.steps, last_var="end"))
+                    part = PreparedNode(naming(branch, ("end",)))
+                    nodes = [node for ((_, node),) in each_binding(part, record.tree, {path: at}, self._take)]
+                if not nodes:
+                    return rel
+                name, found = f"v{len(operands)}", list(map(operand, nodes))
+                operands[name] = next((one for one in found if _holds(expr, rel, one.text)), found[0])
+                return VarPath(name)
+
+            return ShownCondition(in_parts(_with_values(expr, name_of), operands))
+
+        for found in islice(each_binding(PreparedNode(named), record.tree, fixed, self._take), 1):
+            image = dict(found)
+            for path, node in paths(pattern):
+                at = image[_name(path)]
+                for condition in node.conditions:
+                    if condition.literal is not None:
+                        yield ShownCondition((operand(at), f" = {to_xscl(String(condition.literal))}"))
+                    elif (expr := self._query.conditions.get(str(condition.xpath))) is not None:
+                        yield shown(expr, path, at)
 
 
-class _Filters:
-    """The conditions of a pattern with their values in a document."""
-
-    def __init__(self, query: ReadableQuery, tree: ParsedDocument, place: int, take: Take) -> None:
-        self._query, self._tree, self._place, self._take = query, tree, place, take
-
-    def of(self, pattern: PatternNode, nodes: Mapping[str, Node]) -> Iterator[ShownCondition]:
-        """Yields them for the first match with the given nodes."""
-        if not any(node.conditions for node in pattern.walk()):
-            return
-        named = _numbered(pattern)
-        fixed = {path: nodes[node.var] for path, node in _paths(pattern) if node.var is not None and node.var in nodes}
-        image = next((dict(found) for found in each_binding(PreparedNode(named), self._tree, fixed, self._take)), None)
-        if image is None:
-            return
-        for path, node in _paths(pattern):
-            at = image[_name(path)]
-            for condition in node.conditions:
-                if condition.literal is not None:
-                    yield ShownCondition((self._operand(at), f" = {to_xscl(String(condition.literal))}"))
-                elif (expr := self._query.conditions.get(str(condition.xpath))) is not None:
-                    yield self._shown(expr, named, path, at)
-
-    def _operand(self, node: Node) -> Operand:
-        return operand_of(self._tree, node, (), self._place)
-
-    def _shown(self, expr: Expr, named: PatternNode, path: PatternPath, at: Node) -> ShownCondition:
-        operands: dict[str, Operand] = {}
-
-        def name_of(rel: Rel) -> Expr:
-            nodes = [at]
-            if rel.steps:
-                branch = attach_branch(named, _name(path), self._query.builder.path(rel.steps, last_var="end"))
-                part = PreparedNode(naming(branch, ("end",)))
-                nodes = [node for ((_, node),) in each_binding(part, self._tree, {path: at}, self._take)]
-            if not nodes:
-                return rel
-            name, found = f"v{len(operands)}", [self._operand(node) for node in nodes]
-            operands[name] = next((one for one in found if _holds(expr, rel, one.text)), found[0])
-            return VarPath(name)
-
-        return ShownCondition(in_parts(_with_values(expr, name_of), operands))
+def _is_test(expr: Expr) -> bool:
+    return isinstance(expr, Compare) or (isinstance(expr, Call) and expr.name in TESTS)
 
 
 def _holds(expr: Expr, rel: Rel, text: str) -> bool:
-    match mine := _with_values(expr, lambda one: VarPath("v") if one is rel else one):
-        case Compare(left=left, right=right):
-            operands: tuple[Expr, ...] = (left, right)
-        case Call(name=name, args=args) if name in TESTS:
-            operands = args
-        case _:
-            return False
-    return all(map(_is_value, operands)) and residual_holds(mine, {"v": text}.__getitem__)
+    mine = _with_values(expr, lambda one: VarPath("v") if one is rel else one)
+    is_known = _is_test(mine) and all(map(_is_value, operands_of(mine)))
+    return is_known and residual_holds(mine, {"v": text}.__getitem__)
 
 
 def _is_value(operand: Expr) -> bool:
@@ -223,12 +210,10 @@ def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
                 return map_operands(operand, value)
         return operand
 
-    if isinstance(expr, Compare) or (isinstance(expr, Call) and expr.name in TESTS):
+    if _is_test(expr):
         return map_operands(expr, value)
-    match expr:
-        case And() | Or() | Not():
-            return map_operands(expr, lambda arg: _with_values(arg, name_of))
-    return expr
+    is_whole = not isinstance(expr, And | Or | Not)
+    return expr if is_whole else map_operands(expr, lambda arg: _with_values(arg, name_of))
 
 
 def _name(path: PatternPath) -> str:
@@ -238,12 +223,6 @@ def _name(path: PatternPath) -> str:
 def _numbered(node: PatternNode, path: PatternPath = ()) -> PatternNode:
     children = tuple(_numbered(child, (*path, place)) for place, child in enumerate(node.children))
     return replace(node, var=_name(path), children=children)
-
-
-def _paths(node: PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternPath, PatternNode]]:
-    yield path, node
-    for place, child in enumerate(node.children):
-        yield from _paths(child, (*path, place))
 
 
 MAX_SHOWN_EVENTS = 5

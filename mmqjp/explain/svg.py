@@ -28,14 +28,8 @@ from xscl.printer import to_xscl
 from xscl.problems import XsclErrors
 from xscl.syntax import Block, Input, Join, Script
 
-SIZE = 12
-"""Font size, in units of the picture."""
-
-LINE = 20
-"""Line height."""
-
-COLUMN = 7.3
-"""Width of a character; fonts differ by a few hundredths."""
+SIZE, LINE, COLUMN = 12, 20, 7.3
+"""Font size, line height, and width of a character (fonts differ by a few hundredths), in units of the picture."""
 
 _FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 

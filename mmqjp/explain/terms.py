@@ -29,7 +29,6 @@ from xscl.syntax import Block, Query
 
 T = TypeVar("T")
 
-
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Delimiters of a variable's number in a text: noncharacters, which no query contains."""
 
@@ -75,11 +74,8 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-MOST_QUERIES = 100
-"""Maximum number of same-named queries tried for an answer of an earlier store."""
-
-MAX_NAMES = 10
-"""Maximum length of a list of names."""
+MOST_QUERIES, MAX_NAMES = 100, 10
+"""Maximum number of same-named queries tried for an answer of an earlier store, and length of a list of names."""
 
 
 def term_text(term: Term) -> str:

@@ -25,14 +25,9 @@ from xscl.syntax import EventQuery, Query, Script
 
 T = TypeVar("T")
 
-MOST_TRIED_QUERIES = 100
-"""Maximum number of queries of a script that are tried."""
-
-MOST_PUBLISHED = 1_000
-"""Maximum number of documents of a PUBLISHed stream that blocks are tried on."""
-
-MOST_BYTES = 32 << 20
-"""Size of all documents of a sample, in bytes."""
+MOST_TRIED_QUERIES, MOST_PUBLISHED, MOST_BYTES = 100, 1_000, 32 << 20
+"""Maximum number of queries of a script that are tried, of documents of a PUBLISHed stream that blocks are tried on,
+and of bytes of a sample."""
 
 
 @dataclass
@@ -165,29 +160,20 @@ def table_rows(trials: Sequence[QueryTrial]) -> Iterator[tuple[str, str, str]]:
         paused = f", then paused: {printable_line(trial.paused)}" if trial.paused else ""
         left_out = f"; {trial.left_out:,} documents are too large to search" if trial.left_out else ""
         yield trial.name, trial.noun, f"{trial.found:,}{paused}{left_out}"
-        yield from _rows(trial)
-
-
-def _rows(trial: QueryTrial) -> Iterator[tuple[str, str, str]]:
-    stages = [stage.counted for stage in trial.stages]
-    for number, block in enumerate(trial.query.blocks if trial.query else (), 1):
-        counts = [stage.found for stage in stages if stage.block == number and stage.kind != "asked"]
-        if counts and trial.query:
-            yield "", trial.query.part(block.span), f"{counts[-1]:,} of {counts[0]:,} documents"
-    yield from (("", stage.part, stage.count_text) for stage in stages if not stage.block)
+        stages = [stage.counted for stage in trial.stages]
+        for number, block in enumerate(trial.query.blocks if trial.query else (), 1):
+            counts = [stage.found for stage in stages if stage.block == number and stage.kind != "asked"]
+            if counts and trial.query:
+                yield "", trial.query.part(block.span), f"{counts[-1]:,} of {counts[0]:,} documents"
+        yield from (("", stage.part, stage.count_text) for stage in stages if not stage.block)
 
 
 def trial_notes(trials: Sequence[QueryTrial], text: str) -> list[XsclError]:
     """Returns a note for each stage of a query that nothing passes, in text order."""
-    lines = Lines(text)
-    found = [XsclError(problem, lines) for trial in trials for problem in _problems(trial)]
+    lines, found = Lines(text), list[XsclError]()
+    for stage in (stage for trial in trials for stage in trial.stages if not stage.counted.found):
+        shown = stage.shown()
+        is_named = shown.block or shown.message.startswith(shown.part)
+        message = shown.message if is_named else f"{shown.part}: {shown.message}"
+        found.append(XsclError(Problem(message, stage.span, shown.hint), lines))
     return sorted(found, key=lambda note: (note.span.start, note.span.end))
-
-
-def _problems(trial: QueryTrial) -> Iterator[Problem]:
-    for stage in trial.stages:
-        if not stage.counted.found:
-            shown = stage.shown()
-            is_named = shown.block or shown.message.startswith(shown.part)
-            message = shown.message if is_named else f"{shown.part}: {shown.message}"
-            yield Problem(message, stage.span, shown.hint)

@@ -162,14 +162,9 @@ def _collect(
 
 
 REPEATED = frozenset({"folder", "author", "category", "link", "enclosure"})
-"""The fields that an item may have several times."""
-
-TIMES = frozenset({"timestamp", "updated"})
-"""The fields that hold a time."""
-
-ADDRESSES = frozenset({"item_url", "channel_url", "feed_url", "href"})
-"""The fields and attributes that hold a URL."""
-
+TIMES, ADDRESSES = frozenset({"timestamp", "updated"}), frozenset({"item_url", "channel_url", "feed_url", "href"})
+"""The fields that an item may have several times, those that hold a time, and, with attributes, those that hold a URL.
+"""
 
 ROOT: Node = (0, 0)
 """The root of an item."""

@@ -41,11 +41,8 @@ from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
 from xscl.algebra.values import number_text
 
-MOST_TEXTS = 4
-"""Number of texts that replace the title of a document without one."""
-
-MAX_ITEM_CHARACTERS = 300
-"""Maximum length of titles and texts, in characters."""
+MOST_TEXTS, MAX_ITEM_CHARACTERS = 4, 300
+"""Number of texts that replace the title of a document without one; maximum length of titles and texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +114,11 @@ def truncate(text: str, most: int = MAX_ITEM_CHARACTERS) -> str:
 
 def is_web_address(text: str) -> bool:
     """Whether a text is an http(s) URL that is safe to show as a link."""
-    if not text.isprintable() or _UNSAFE.search(text):
-        return False
-    try:
+    with suppress(ValueError):
         parts = urlsplit(text)
-        return parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False
+        is_web = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
+        return is_web and text.isprintable() and not _UNSAFE.search(text)
+    return False
 
 
 def host(address: str) -> str:
@@ -412,7 +407,6 @@ MOST_VALUES = 50
 """Maximum number of values shown of an output."""
 
 _EVENT = ["t0", "t1"]
-_MATCH = ["query", *_EVENT]
 
 
 def selected_values(xml: str) -> tuple[tuple[str, str], ...]:
@@ -429,7 +423,7 @@ def selected_values(xml: str) -> tuple[tuple[str, str], ...]:
     (('errors', '2'), ('p', 'A, 3'))
     """
     root = parse_document(xml.encode(), trusted=True).root
-    constructed = not (root.tag == "match" and list(root.attrib) in (_MATCH, [*_MATCH, ERRORS]))
+    constructed = not (root.tag == "match" and list(root.attrib) in (["query", *_EVENT], ["query", *_EVENT, ERRORS]))
     return tuple(value for value, _ in zip(_values(root, constructed), range(MOST_VALUES)))  # noqa: B905  # the first ones
 
 
@@ -484,12 +478,10 @@ class TimeFormat:
 
     def read(self, text: str) -> int:
         """Parses an ISO 8601 date or time into microseconds, in this zone unless it names one. Raises InvalidValue."""
-        found = parse_iso(text)
-        try:
+        found, moment = parse_iso(text), None
+        with suppress(ValueError):
             moment = datetime.fromisoformat(text.strip())
-        except ValueError:
-            return found
-        if moment.tzinfo is not None:
+        if moment is None or moment.tzinfo is not None:
             return found
         return from_datetime(moment.astimezone() if self.zone is None else moment.replace(tzinfo=self.zone))
 
@@ -526,9 +518,8 @@ class Report:
 
     @property
     def summary(self) -> str:
-        if self.shown < self.total:
-            return f"the {self.which} {self.shown:,} of {match_count_text(self.total)}"
-        return match_count_text(self.total)
+        part = f"the {self.which} {self.shown:,} of " if self.shown < self.total else ""
+        return part + match_count_text(self.total)
 
 
 def match_count_text(matches: int) -> str:
@@ -537,10 +528,8 @@ def match_count_text(matches: int) -> str:
 
 def source(item: ShownItem) -> str:
     """The origin of a document: the title of its feed and its site, or its kind and stream."""
-    if item.feed and item.site:
-        return f"{item.feed}, {item.site}"
     if item.feed or item.site:
-        return item.feed or item.site
+        return ", ".join(filter(None, (item.feed, item.site)))
     return f"{item.kind} of {item.stream}" if item.is_kept else f"of {item.stream}, no longer stored"
 
 

@@ -154,11 +154,9 @@ def explained_matches(
         yield ShownMatch(one.output, shown, reason, selected_values(xml) if selects else ()), text
 
 
-MOST_MATCHES = 100
-"""Maximum number of matches behind an output searched for its bindings."""
-
-KEPT_TEXTS = 10_000
-"""Maximum number of query texts cached with whether their outputs have values."""
+MOST_MATCHES, MAX_REASON_STEPS = 100, 200_000
+"""Maximum number of matches behind an output searched for its bindings, and of steps for one reason, about a second.
+"""
 
 
 def stored_parts(documents: RememberedDocuments, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
@@ -182,7 +180,7 @@ def _source_items(
     return {key: found.get(key) or missing_item(*key) for key in wanted}
 
 
-@lru_cache(KEPT_TEXTS)
+@lru_cache(10_000)
 def selects_values(text: str, form: str | None) -> bool:
     """Whether a query's outputs have values instead of whole documents, as those of event queries do. False if this
     version cannot read it."""
@@ -202,10 +200,6 @@ def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tup
     if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
         return ()
     return tuple(records[part] for docid in docids for part in records[docid].parts)
-
-
-MAX_REASON_STEPS = 200_000
-"""Step limit of the search for one reason: about a second."""
 
 
 def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: bool) -> tuple[Reason | None, str]:

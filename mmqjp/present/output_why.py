@@ -205,41 +205,36 @@ def horizon(select: SelectFn) -> int:
 def interval_of(stream: Statement, t0: int, t1: int, *, around: bool) -> Interval:
     """Returns the end times of documents that affect an event from `t0` to `t1`; with `around`, an event with a part
     that takes this long."""
-    length, before = _longest(stream), _before(stream)
-    low = FOR_EVER if before is None or (around and length is None) else before + ((around and length) or 0)
-    high = (FOR_EVER if length is None else length) if around else 0
-    return Interval(max(t0 - low, -FOR_EVER), min(t1 + high, FOR_EVER), t1)
+    length = _longest(stream) if around else 0
+    return Interval(max(t0 - _before(stream) - length, -FOR_EVER), min(t1 + length, FOR_EVER), t1)
 
 
-def _longest(stream: Statement) -> int | None:
-    """The maximum duration of a stream's events; None if unbounded."""
+def _longest(stream: Statement) -> int:
+    """The maximum duration of a stream's events; FOR_EVER if unbounded."""
     match stream:
         case Pattern(within=within) | NearPattern(within=within):
-            return None if within is None else 2 * within  # events that are too far apart are shown, too
+            return FOR_EVER if within is None else 2 * within  # events that are too far apart are shown, too
         case Events() | Aggregate():
             return 0
         case Selection(source=source) | Filter(source=source):
             return _longest(source)
         case Union(left=left, right=right):
-            both = _longest(left), _longest(right)
-            return None if None in both else max(length for length in both if length is not None)
+            return max(_longest(left), _longest(right))
         case Next(within=within) | Fold(within=within):
-            return within
+            return FOR_EVER if within is None else within
 
 
-def _before(stream: Statement) -> int | None:
-    """How long before the start of an event others that affect it may end; None if unbounded."""
+def _before(stream: Statement) -> int:
+    """How long before the start of an event others that affect it may end; FOR_EVER or more if unbounded."""
     match stream:
         case Events() | Pattern() | NearPattern():
             return 0
         case Selection(source=source) | Filter(source=source):
             return _before(source)
         case Aggregate(source=source, over=over):
-            inner, length = _before(source), _longest(source)
-            return None if inner is None or length is None else inner + length + (over or 0)
+            return _before(source) + _longest(source) + (over or 0)
         case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            both = _before(left), _before(right)
-            return None if None in both else max(length for length in both if length is not None)
+            return max(_before(left), _before(right))
 
 
 def _unseen(query: Subscription, time: int) -> tuple[str, str]:

@@ -186,10 +186,6 @@ def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[s
     return [text for name, text in publishing.items() if name != own], definitions
 
 
-MOST_NAMES = 10_000
-"""Maximum number of names searched for a similar one."""
-
-
 def known_queries(select: SelectFn, name: str) -> list[Subscription]:
     """Returns at most 100 registered queries of a name. Omits event queries, those with an absence inside, and those
     that this version cannot read."""
@@ -214,8 +210,8 @@ def _subscription(name: str, row: Row, pauses: Iterable[Row], compiled: HasNorma
 
 
 MOST_WITH, LISTED, SHORTEST = 200, 3, 4
-"""Maximum number of documents containing a text that are searched for one with this URL or title, maximum number
-listed, and minimum length of the text."""
+"""Maximum number of documents with a text that are searched for one with this URL or title, of those or of names that
+are listed, and minimum length of the text."""
 
 
 def named_records(

@@ -32,12 +32,9 @@ from mmqjp.present.recipients import (
     Member,
     MemberHistory,
     NewestAnswers,
-    Numbered,
     NumberedGroup,
     OutputOrder,
-    OutputRow,
     StoredOutput,
-    output_of,
 )
 from mmqjp.queries.model import Identity
 from mmqjp.tables import lookup, schema
@@ -211,11 +208,9 @@ def _behind(rows: Mapping[str, pa.Table], answers: pa.ChunkedArray) -> pa.Table 
 AT_FIRST, DOCUMENTS_AT_FIRST = 100_000, 50_000
 """Newest answers, of any form (no slower than of some), and newest documents read at first."""
 
-MOST_MEMBERS = 50_000
-"""Maximum number of members cached; if there were ever more, none is, and pages query the store."""
-
-FEW = 200
-"""Up to this number of answers, the rows behind them are selected by number."""
+MOST_MEMBERS, FEW = 50_000, 200
+"""Maximum number of members cached (if there were ever more, none is, and pages query the store), and of answers behind
+which rows are selected by number."""
 
 
 Since = Callable[[int], Committed | None]
@@ -311,12 +306,9 @@ class NewsReader:
                 news.texts = sort_into_blocks(self._select(lookup.texts_where(among, lookup.LONGEST_XML)), "answer")
 
 
-KEPT_CHARACTERS, LARGEST, KEPT_ITEMS = 64 << 20, 1 << 20, 50_000
-"""Maximum size of cached documents, and of one (larger ones are not cached), in characters; and maximum number of
-documents cached as they are shown."""
-
-NEWEST_BYTES = 64 << 20
-"""Maximum size of the newest documents before first use, and of the newest answers' XML, in bytes."""
+KEPT_CHARACTERS, LARGEST, KEPT_ITEMS, NEWEST_BYTES = 64 << 20, 1 << 20, 50_000, 64 << 20
+"""Maximum size of cached documents, and of one (larger ones are not cached), in characters; maximum number of documents
+cached as they are shown; maximum size of the newest ones before first use, and of the newest answers' XML, in bytes."""
 
 OVERHEAD, TREE = 500, 6
 """Cost of a cached document: characters added, and the factor for its tree."""
@@ -427,9 +419,7 @@ class RecentAnswers:
         self._read_older(name, before, most)
         with self._lock:
             found = self._newest_of(name, before, most)
-        if found is None:
-            return self._read(lookup.newest_outputs(name, before, most))
-        return [output_of(answer, member) for answer, member in found]
+        return self._read(lookup.newest_outputs(name, before, most)) if found is None else found
 
     def of_feed(self, name: str, most: int) -> OfFeed | None:
         """Returns the newest outputs of a name with the numbers of the same batch. None if the name never existed."""
@@ -446,10 +436,8 @@ class RecentAnswers:
         if since is None:
             return None
         if found is None:
-            told = self._read(lookup.newest_outputs(name, (known.seq + 1, -1, -1), most))
-        else:
-            told = [output_of(answer, member) for answer, member in found]
-        return OfFeed(version, told, known.seq, known.numbers, drops, since)
+            found = self._read(lookup.newest_outputs(name, (known.seq + 1, -1, -1), most))
+        return OfFeed(version, found, known.seq, known.numbers, drops, since)
 
     def between(self, after: int, until: int, name: str | None = None) -> list[StoredOutput]:
         """Returns the outputs, of all names or one, with `after` < `seq` <= `until`, in order."""
@@ -458,7 +446,7 @@ class RecentAnswers:
             found = self._numbered_between(after, until)
         if found is None:
             return self._read(lookup.outputs_between(after, until, name))
-        return [output_of(one.answer, one.member, one.seq) for one in found if name in (None, one.member.name)]
+        return [one for one in found if name in (None, one.name)]
 
     def as_of(self) -> object:
         """Returns the version of what is cached now."""
@@ -501,21 +489,21 @@ class RecentAnswers:
         """Returns an output of a group like `mmqjp.tables.lookup.output_by_id`. None if it has to be queried there."""
         self._look()
         numbered = self._group(group) or ()
-        found = next((one for one in numbered if one.member.identity.id(one.answer.choice.encode()) == id), None)
+        found = next((one for one in numbered if one.id == id), None)
         if found is None:
             return None
-        seq, answer, member = found
+        answer, name = found.answer, found.name
         body, members = self.bodies([answer.answer], whole=True).get(answer.answer), self._members
         if body is None or members is None:
             return None
-        texts = sorted({one.text for one in members.named(member.name) if one.form == answer.form})[:MOST_QUERIES]
-        told = {"id": id, "seq": seq, "qid": member.qid, "query": member.name, "texts": texts}
-        return answer._asdict() | told | {"xml": body.xml(member.name)}
+        texts = sorted({one.text for one in members.named(name) if one.form == answer.form})[:MOST_QUERIES]
+        told = {"id": id, "seq": found.seq, "qid": found.qid, "query": name, "texts": texts, "xml": body.xml(name)}
+        return answer._asdict() | told
 
     def numbers(self, name: str, group: int) -> dict[tuple[int, int], int]:
         """Returns the numbers of a name's outputs in a group, in order, by answer and qid."""
         if (numbered := self._group(group)) is not None:
-            return {(one.answer.answer, one.member.qid): one.seq for one in numbered.of_name(name)}
+            return {one.key[:2]: one.seq for one in numbered.of_name(name)}
         rows = self.select(lookup.numbers_in_group(name, group)).to_pylist()
         return {(row["answer"], row["qid"]): row["seq"] for row in rows}
 
@@ -574,10 +562,10 @@ class RecentAnswers:
 
     # ------------------------------------------------------------ what is remembered
 
-    def _newest_of(self, name: str, before: OutputOrder | None, most: int) -> list[tuple[AnswerRow, Member]] | None:
+    def _newest_of(self, name: str, before: OutputOrder | None, most: int) -> list[StoredOutput] | None:
         if self._known.earlier or self._members is None:
             return None
-        found: list[OutputRow] = []
+        found: list[StoredOutput] = []
         for members in self._members.named_by_form(name):
             got = list(islice(self._newest.newest(members, before), most))
             if len(got) < most and not self._newest.is_all:
@@ -587,13 +575,12 @@ class RecentAnswers:
                 if len(got) < most and not older.is_whole:
                     return None
             found += got
-        found.sort(key=lambda one: one[0], reverse=True)
-        return [(answer, member) for _, answer, member in found[:most]]
+        return sorted(found, key=lambda one: one.place, reverse=True)[:most]
 
-    def _numbered_between(self, after: int, until: int) -> list[Numbered] | None:
+    def _numbered_between(self, after: int, until: int) -> list[StoredOutput] | None:
         if self._known.earlier or self._members is None or until > self._known.seq:
             return None
-        found: list[Numbered] = []
+        found: list[StoredOutput] = []
         for group in self._newest.groups(until):
             if (numbered := self._newest.numbered(group, self._members)) is None:
                 return None

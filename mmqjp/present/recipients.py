@@ -57,30 +57,20 @@ class MemberHistory:
     """All members ever, by name and by form, each in order of names and qids."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        members = [Member(**{**row, "identity": Identity(row["identity"])}) for row in rows]
         self._of_name: dict[str, list[Member]] = {}
-        self._of_form: dict[str, SomeMembers] = {}
-        of_form: dict[str, list[Member]] = {}
-        for row in rows:
-            member = Member(**{**row, "identity": Identity(row["identity"])})
+        for member in members:
             self._of_name.setdefault(member.name, []).append(member)
-            of_form.setdefault(member.form, []).append(member)
-        self._of_form = {form: SomeMembers(form, some) for form, some in of_form.items()}
+        self._of_form = {some.form: some for some in _by_form(members)}
 
     def named(self, name: str) -> list[Member]:
         return self._of_name.get(name, [])
 
     def named_by_form(self, name: str) -> list[SomeMembers]:
-        of_form: dict[str, list[Member]] = {}
-        for member in self.named(name):
-            of_form.setdefault(member.form, []).append(member)
-        return [SomeMembers(form, some) for form, some in of_form.items()]
+        return _by_form(self.named(name))
 
     def of_form(self, form: str) -> SomeMembers:
         return self._of_form.get(form) or SomeMembers(form, ())
-
-    def places(self, form: str) -> tuple[int, int]:
-        """Returns start and end of a form's members in `columns`."""
-        return self._places.get(form, (0, 0))
 
     @cached_property
     def columns(self) -> Members:
@@ -88,9 +78,17 @@ class MemberHistory:
         return _columns([one for some in self._of_form.values() for one in some.all])
 
     @cached_property
-    def _places(self) -> Mapping[str, tuple[int, int]]:
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """Start and end of each form's members in `columns`."""
         ends = list(accumulate(len(some.all) for some in self._of_form.values()))
         return dict(zip(self._of_form, zip([0, *ends], ends, strict=False), strict=True))
+
+
+def _by_form(members: Iterable[Member]) -> list[SomeMembers]:
+    of_form: dict[str, list[Member]] = {}
+    for member in members:
+        of_form.setdefault(member.form, []).append(member)
+    return [SomeMembers(form, some) for form, some in of_form.items()]
 
 
 def _columns(members: Sequence[Member]) -> Members:
@@ -126,9 +124,6 @@ class AnswerRow(NamedTuple):
 
 OutputOrder = tuple[int, int, int]
 """The position of an output among those of its name: the first number of its group, its place there, and the qid."""
-
-OutputRow = tuple[OutputOrder, AnswerRow, Member]
-"""An answer, a recipient, and the position of that output."""
 
 
 class StoredOutput(NamedTuple):
@@ -268,7 +263,7 @@ class AnswerTable:
         """Returns the recipients of all later batches. None if that evaluates more than `most` pairs."""
         begin = int(np.searchsorted(self._columns["batch"], batch + 1))
         forms, codes = self._forms
-        begins, ends = np.array([members.places(form) for form in forms], np.int64).reshape(-1, 2).T
+        begins, ends = np.array([members.places.get(form, (0, 0)) for form in forms], np.int64).reshape(-1, 2).T
         low, high = begins[codes[begin:]], ends[codes[begin:]]
         if (high - low).sum() > most:
             return None
@@ -278,7 +273,7 @@ class AnswerTable:
 
     def newest(
         self, members: SomeMembers, before: OutputOrder | None, before_batch: int | None = None
-    ) -> Iterator[OutputRow]:
+    ) -> Iterator[StoredOutput]:
         """Yields the outputs of members of a form, newest first, before a position and, if given, before a batch."""
         places = self._of_form.get(members.form, np.zeros(0, np.int64))
         if before is not None:
@@ -290,10 +285,10 @@ class AnswerTable:
             low, high = np.zeros_like(judged), np.full_like(judged, len(members.all))
             found = members.columns.receiving(judged, low, high, self._columns, self._withheld)
             for place, number in zip(*(one[::-1] for one in found), strict=True):  # perhaps only the first are needed
-                (answer,), member = self.at((int(place),)), members.all[number]
-                order = answer.first_seq, answer.place, member.qid
-                if before is None or order < before:
-                    yield order, answer, member
+                (answer,) = self.at((int(place),))
+                output = output_of(answer, members.all[number])
+                if before is None or output.place < before:
+                    yield output
 
     @cached_property
     def _arrays(self) -> dict[str, pa.Array]:
@@ -326,29 +321,14 @@ def _by_answer(rows: pa.Table, names: Sequence[str], answers: Ints) -> dict[str,
     return {"answer": numbers[order]} | {name: _ints(rows[name])[order] for name in names}
 
 
-MAX_CACHED_ANSWERS = 100_000
-"""Maximum number of answers cached; the oldest batches are evicted."""
+MAX_CACHED_ANSWERS, TOGETHER = 100_000, 1_000
+"""Maximum number of answers cached (the oldest batches are evicted). Batches are merged until they have TOGETHER."""
 
-TOGETHER = 1_000
-"""Batches are merged until they have this number of answers."""
-
-MOST_RECIPIENTS = 100_000
-"""Groups with more pairs of an answer and a member are not numbered here."""
+MOST_RECIPIENTS, MOST_JUDGED = 100_000, 500_000
+"""Maximum number of pairs of an answer and a member in a group that is numbered here, and evaluated here in all."""
 
 MOST_NUMBERED = 1_000_000
 """Maximum number of outputs in groups cached with their numbers."""
-
-
-MOST_JUDGED = 500_000
-"""Maximum number of pairs of an answer and a member evaluated here."""
-
-
-class Numbered(NamedTuple):
-    """An output of a group: its number, answer and recipient."""
-
-    seq: int
-    answer: AnswerRow
-    member: Member
 
 
 class NumberedGroup:
@@ -364,14 +344,14 @@ class NumberedGroup:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def __iter__(self) -> Iterator[Numbered]:
+    def __iter__(self) -> Iterator[StoredOutput]:
         return self.at(range(len(self)))
 
-    def between(self, after: int, until: int) -> Iterator[Numbered]:
+    def between(self, after: int, until: int) -> Iterator[StoredOutput]:
         first = max(after + 1 - self.first_seq, 0)
         return self.at(range(first, min(until + 1 - self.first_seq, len(self))))
 
-    def of_name(self, name: str) -> Iterator[Numbered]:
+    def of_name(self, name: str) -> Iterator[StoredOutput]:
         begin, found = 0, np.zeros(len(self), np.bool_)
         for some in self._forms:
             low, high = bisect_left(some.columns.names, name), bisect_right(some.columns.names, name)
@@ -379,12 +359,12 @@ class NumberedGroup:
             begin += len(some.all)
         return self.at(np.flatnonzero(found).tolist())
 
-    def at(self, places: Iterable[int]) -> Iterator[Numbered]:
+    def at(self, places: Iterable[int]) -> Iterator[StoredOutput]:
         for place in places:
             number = int(self._recipients[place])
             for some in self._forms:
                 if number < len(some.all):
-                    yield Numbered(self.first_seq + place, self._rows[self._answers[place]], some.all[number])
+                    yield output_of(self._rows[self._answers[place]], some.all[number], self.first_seq + place)
                     break
                 number -= len(some.all)
 
@@ -424,7 +404,7 @@ class NewestAnswers:
             self._count -= len(self._tables.pop(0))
             self.is_all = False
 
-    def newest(self, members: SomeMembers, before: OutputOrder | None) -> Iterator[OutputRow]:
+    def newest(self, members: SomeMembers, before: OutputOrder | None) -> Iterator[StoredOutput]:
         """Yields the cached outputs of members of a form, newest first, before a position."""
         for table in reversed(self._tables):
             yield from table.newest(members, before)

@@ -15,7 +15,7 @@ from importlib.resources import files
 from json import dumps
 from typing import Any, BinaryIO
 
-from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from rich import box
 from rich.console import Console
@@ -164,12 +164,8 @@ def _write(name: str, context: Mapping[str, Any], out: BinaryIO) -> None:
     # The policy lets the browser use this style and nothing else, whatever a title might smuggle in.
     digest = b64encode(sha256(style.encode()).digest()).decode()
     styled = {"style": Markup(style), "style_digest": digest}  # our own file
-    for part in get_template(name).generate(**context, **styled):
+    for part in _environment().get_template(name).generate(**context, **styled):
         out.write(part.encode())
-
-
-def get_template(name: str) -> Template:
-    return _environment().get_template(name)
 
 
 @cache
@@ -291,13 +287,9 @@ def explanation_html(lines: Iterable[str], picture: str) -> str:
 
 def _rendered(name: str, shown: Sequence[ShownMatch], clock: TimeFormat, **context: object) -> str:
     zone = clock.zone_at(shown[-1].output.t1) if shown else ""
-    known = {"minute": clock.minute, "iso": clock.iso, "zone": zone, "style": Markup(_style())}
-    return get_template(name).render(known | context)
-
-
-@cache
-def _style() -> str:
-    return get_template("notebook.css").render()
+    style = Markup(_environment().get_template("notebook.css").render())
+    known = {"minute": clock.minute, "iso": clock.iso, "zone": zone, "style": style}
+    return _environment().get_template(name).render(known | context)
 
 
 TITLES = {

@@ -41,7 +41,7 @@ from mmqjp.present.output_why import (
     output_of_row,
 )
 from mmqjp.present.query_lookup import (
-    MOST_NAMES,
+    LISTED,
     KnownEvents,
     affordable,
     known_event_queries,
@@ -59,7 +59,6 @@ from xscl.syntax import Join
 
 MOST_ORDERS = 3
 """Queries with at most this number of blocks try documents in every order, others only in the given one."""
-
 
 MOST_LISTED = MOST_CHOICES = 20
 """Maximum number of outputs listed, and of choices of documents that match examined one by one."""
@@ -94,15 +93,14 @@ class Verdict:
 def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | None, ...]]:
     """Yields the assignments of documents to blocks, the given order first."""
     every = permutations(documents) if blocks <= MOST_ORDERS else iter((tuple(documents),))
-    met = set[tuple[int | None, ...]]()
+    met = set[tuple[tuple[int, int], ...]]()
     for ordered in every:
         for places in combinations(range(blocks), len(documents)):
             at = dict(zip(places, ordered, strict=True))
-            found = tuple(at.get(block) for block in range(blocks))
-            key = tuple(None if record is None else record.docid for record in found)
+            key = tuple((place, record.docid) for place, record in at.items())
             if key not in met:
                 met.add(key)
-                yield found
+                yield tuple(at.get(block) for block in range(blocks))
 
 
 def placements(query: ReadableQuery, documents: Sequence[Record]) -> Iterator[tuple[Record | None, ...]]:
@@ -463,8 +461,9 @@ def _made(select: SelectFn, at: LookedAt, events: Sequence[Event], shown: WhyNot
     return untold(select, at, events[0].t1, shown) or dropped(shown)
 
 
-MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
-"""Maximum number of newest stored documents, and of queries of a name, that are tried."""
+MOST_KEPT, MOST_QUERIES_TRIED, MOST_NEAREST, MOST_NAMES = 10_000, 10, 3, 10_000
+"""Maximum number of newest stored documents and of queries of a name that are tried, of nearest document combinations
+shown, and of names searched for a similar one."""
 
 
 def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
@@ -519,10 +518,6 @@ def _told_by(select: SelectFn, query: Subscription, given: GivenOutput, time: in
     return ()
 
 
-MOST_NEAREST = 3
-"""Maximum number of nearest document combinations shown."""
-
-
 def _nearest(best: Verdict) -> tuple[Near, ...]:
     chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
     for left, right in sorted(best.found.before(), key=distance):  # stable: the nearest values stay first
@@ -534,10 +529,6 @@ def _nearest(best: Verdict) -> tuple[Near, ...]:
             why = verdict(best.query, documents, steps_for(MOST_NEAREST)).why
         found.append(Near(record_items(documents), why.kind, why.part, why.message, why.hint))
     return tuple(found)
-
-
-LISTED = 3
-"""Maximum number of query names listed."""
 
 
 def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) -> WhyNot:
@@ -601,11 +592,7 @@ def no_query(select: SelectFn, name: str) -> tuple[str, str]:
     return f"no query is called {name}", hint
 
 
-MOST_DOCUMENTS = 10_000
-"""Maximum number of newest stored documents read."""
-
-
-def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> QueryFunnels:
+def query_funnel(select: SelectFn, name: str, most: int = MOST_KEPT) -> QueryFunnels:
     """Returns the funnels of a name's queries over the newest documents of their streams. Raises what `select` does."""
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from common.arrays import Ints
 from common.errors import MmqjpError
-from mmqjp.explain.pictures import join_graph, sharing_picture
+from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import MOST_NAMES, SharedTemplate, Sharing
 from mmqjp.present.newest import NewestPage
 from mmqjp.present.query_lookup import NOTHING, EventsRead, editable, event_streams, events_read
@@ -280,7 +280,7 @@ def atom_feed_url(site: Site, name: str) -> str:
 def graph(text: str, name: str) -> str:
     """Returns the join graph of a query as an SVG element; "" if it cannot be drawn."""
     try:
-        return "" if is_bare(text) else join_graph(text, name)
+        return "" if is_bare(text) else join_graphs((name, text))
     except MmqjpError:
         return ""
 

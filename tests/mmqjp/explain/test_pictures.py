@@ -44,7 +44,7 @@ def queries(script):
 
 
 def drawn(text, name="q"):
-    return etree.fromstring(pictures.join_graph(text, name).encode())
+    return etree.fromstring(pictures.join_graphs((name, text)).encode())
 
 
 def shown(picture):
@@ -127,7 +127,7 @@ def test_nothing_escapes_from_a_text():
     for harm in ("</text><script>alert(1)</script>", ']]> & "" \'', "\x00\x01\x1b[31m\x85\u2028", "\ud7ff\ufffe"):
         allowed = "".join(char for char in harm if char.isprintable()).replace('"', '""')
         text = f'FROM S//a->x[./b = "{allowed}"] JOIN {{x = y, 1 h}} S//c->y'
-        picture = pictures.join_graph(text, harm)
+        picture = pictures.join_graphs((harm, text))
         assert {element.tag for element in etree.fromstring(picture.encode()).iter()} <= DRAWN
         assert not re.search("[\x00-\x1f\x7f-\x9f]", picture)
 
@@ -150,17 +150,17 @@ def test_a_picture_is_bounded():
 def test_pictures_together_and_in_files():
     arms = " OR ".join(f"x/p{n} = y" for n in range(60))
     for text, figure in (("FROM S//a", 100), (f"FROM S//a->x JOIN {{{arms}, 1 h}} S//b->y", 1_000)):
-        picture = etree.fromstring(pictures.join_graphs([(f"n{number}", text) for number in range(300)]).encode())
+        picture = etree.fromstring(pictures.join_graphs(*((f"n{number}", text) for number in range(300))).encode())
         texts = shown(picture)
         assert texts[0] == "n0" and texts[1] in ("stream S", "disjunct 1 of 60")
         drawn_queries = sum(bool(re.fullmatch(r"n\d+", one)) for one in texts)
         assert texts[-1] == f"and {300 - drawn_queries} more queries" and drawn_queries > 1
         assert pictures.MOST_HEIGHT < float(picture.get("height", 0)) < pictures.MOST_HEIGHT + figure
-    one, other = pictures.join_graph("FROM S//a", "a"), pictures.join_graph("FROM S//b", "b")
-    assert one == pictures.join_graph("FROM S//a", "a")
+    one, other = pictures.join_graphs(("a", "FROM S//a")), pictures.join_graphs(("b", "FROM S//b"))
+    assert one == pictures.join_graphs(("a", "FROM S//a"))
     ids = [re.findall(' id="([^"]*)"', picture) for picture in (one, other)]
     assert not set(ids[0]) & set(ids[1])
-    root = etree.fromstring(as_file(pictures.join_graph("FROM S//a", "a")).encode())
+    root = etree.fromstring(as_file(pictures.join_graphs(("a", "FROM S//a"))).encode())
     assert "prefers-color-scheme: dark" in str(root[0].text)
 
 
