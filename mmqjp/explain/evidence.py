@@ -433,11 +433,6 @@ class JoinEvidence:
             pairs = passed
         return Passing(tuple(stages), tuple(map(self._row, pairs)), ties=ties, rank=_DONE)
 
-    @cached_property
-    def names(self) -> dict[str, str]:
-        nodes = (node for side in leaf_sides(self.conjunct) for node in side.pattern.walk())
-        return {node.var: node.test.local for node in nodes if node.var is not None}
-
     def equality(self, terms: tuple[Term, Term]) -> str:
         return " = ".join(map(self.query.term, terms))
 
@@ -508,29 +503,24 @@ class _Equality:
 
     def __init__(self, join: JoinEvidence, terms: tuple[Term, Term], lefts: _Rows, rights: _Rows, take: Take) -> None:
         self._join, self._terms, self._rows, self._take = join, terms, (lefts, rights), take
-        self._left, self._right = map(self._values, (lefts, rights), terms)
+        self._left, self._right = values = DocumentsByText(), DocumentsByText()
+        for rows, term, found in zip(self._rows, terms, values, strict=True):
+            for row in rows:
+                note(found, _value(row, term, take), [row.docids])
         are_single = join._is_single
         self.common = len(self._left.keys() & self._right.keys()) if are_single else shared(self._left, self._right)
         counts = len(self._left), len(self._right)
         counted = FunnelStage("equality", join.equality(terms), self.common, "values", 0, *counts)
         self.stage = Stage(counted, self._unequal, join.span)
 
-    def _values(self, rows: _Rows, term: Term) -> DocumentsByText:
-        values: DocumentsByText = {}
-        for row in rows:
-            note(values, _value(row, term, self._take), [row.docids])
-        return values
-
     @cached_property
-    def _functions(self) -> tuple[str, ...]:
-        return mended(self._left, self._right)
-
-    @cached_property
-    def _near(self) -> list[tuple[str, str]]:
-        return list(islice(near_values(self._left, self._right, self._functions), MOST_NEAR))
+    def _near(self) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+        """The functions that would equate values, and the values nearest to each other."""
+        functions = mended(self._left, self._right)
+        return functions, list(islice(near_values(self._left, self._right, functions), MOST_NEAR))
 
     def nearest_pairs(self) -> Iterator[RowPair]:
-        for near in self._near:
+        for near in self._near[1]:
             lefts, rights = (
                 list(islice((row for row in rows if _value(row, term, self._take) == value), MOST_NEAR))
                 for rows, term, value in zip(self._rows, self._terms, near, strict=True)
@@ -539,12 +529,15 @@ class _Equality:
 
     def _unequal(self) -> _Told:
         left, right = self._left, self._right
-        one, other = (self._join.names.get(term.var, "value") for term in self._terms)
-        if self._functions and self._near:
-            differ = " and ".join(_DIFFER[name] for name in self._functions)
-            shown, against = map(truncate_value, self._near[0])
+        nodes = (node for side in leaf_sides(self._join.conjunct) for node in side.pattern.walk())
+        names = {node.var: node.test.local for node in nodes}
+        one, other = (names.get(term.var, "value") for term in self._terms)
+        functions, nearest = self._near
+        if functions and nearest:
+            differ = " and ".join(_DIFFER[name] for name in functions)
+            shown, against = map(truncate_value, nearest[0])
             what = f'{one} "{shown}" and {other} "{against}" differ only in {differ}'
-            return what, f"use {', '.join(self._functions)} on both sides"
+            return what, f"use {', '.join(functions)} on both sides"
         near = near_instead(left, right, *map(self._join.query.term, self._terms))
         if self._join._is_single:
             return near or (f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from fractions import Fraction
 from itertools import chain, islice
@@ -37,10 +38,9 @@ class PathHints:
         if condition is None:
             return self._name(above)
         found = _operands(condition)
-        for path, _ in found:
-            for number in range(len(path.steps)):
-                part = (*above, *path.steps[: number + 1])
-                if not self._occurs(part):
+        for part in ((*above, *path.steps[:end]) for path, _ in found for end in range(1, len(path.steps) + 1)):
+            with suppress(TooLong):
+                if not any(True for tree in self._trees for _ in self._nodes(part, tree)):
                     return self._name(part)
         path, functions = found[0] if found else (Rel(), ())
         return self._values((*above, *path.steps), functions)
@@ -52,12 +52,6 @@ class PathHints:
         take = StepBudget(maxsize, MAX_SAMPLE_STEPS).take_here
         for ((_, node),) in each_binding(PreparedNode(naming(pattern, ("end",))), tree, {}, take):
             yield node
-
-    def _occurs(self, path: tuple[Step, ...]) -> bool:
-        try:
-            return any(True for tree in self._trees for _ in self._nodes(path, tree))
-        except TooLong:
-            return True
 
     def _name(self, path: tuple[Step, ...]) -> str:
         *above, last = path

@@ -157,7 +157,9 @@ def lacking(
     parts: list[str | Operand] = ["nothing"]
     for number, one in enumerate(absent):
         names: dict[str, str | Operand] = {**_names(one), **operands}
-        for place, expr in enumerate(_conditions(one)):
+        pairs = [pair for pair in one.joins if many_valued(pair[0].functions) is None]
+        equal = [Compare("=", expression(right), expression(left)) for left, right in pairs]
+        for place, expr in enumerate((*equal, *one.residual)):
             parts.append(" and " if place else " or" if number else "")
             parts.append("" if place else " with ")
             parts += in_parts(expr, {var: names.get(var, var) for var in variables_of(expr)})
@@ -169,11 +171,6 @@ def lacking(
     runs = groupby(parts, lambda part: isinstance(part, str))
     merged: Iterator[Iterable[str | Operand]] = (["".join(map(str, run))] if is_text else run for is_text, run in runs)
     return ShownCondition(tuple(chain.from_iterable(merged)))
-
-
-def _conditions(absent: Absent) -> list[Expr]:
-    pairs = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
-    return [*(Compare("=", expression(right), expression(left)) for left, right in pairs), *absent.residual]
 
 
 def _names(absent: Absent) -> dict[str, str]:

@@ -517,6 +517,11 @@ class Report:
         return max((next(group.matches).output.t1 for group in self.groups), default=None)
 
     @property
+    def zone(self) -> str:
+        """The name of the zone at the newest match."""
+        return "" if self.newest is None else self.clock.zone_at(self.newest)
+
+    @property
     def summary(self) -> str:
         part = f"the {self.which} {self.shown:,} of " if self.shown < self.total else ""
         return part + match_count_text(self.total)

@@ -265,8 +265,11 @@ class NewsReader:
         which = f"IN ({lookup.number_list(rows['answer'].to_pylist())})"
         if len(rows) > FEW:
             which = f">= {pc.min(rows['answer']).as_py()}"
-        none = pa.table({name: pa.array([], pa.int64()) for name in ("answer", "qid")})
-        withheld = self._select(f"SELECT answer, qid FROM withheld WHERE answer {which}") if are_withheld else none
+        withheld = (
+            self._select(f"SELECT answer, qid FROM withheld WHERE answer {which}")
+            if are_withheld
+            else _rows({}, "withheld")
+        )
         return AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
     def _read_members(self, news: News) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from itertools import chain
 from json import dumps
 from typing import Any, BinaryIO
 
@@ -71,19 +72,16 @@ def write_csv(matches: Iterable[ShownMatch], out: BinaryIO, clock: TimeFormat) -
     with MatchSpool().add(matches) as spool:
         own = ("time", "title", "site", "link", "id")
         header = [f"{name}_{place + 1}" for place in range(spool.most_documents) for name in own]
-        rows = (_row(match, clock) for match in spool.all())
         names = ("query", "time", "why", "selected", "id", "seq", *header)
+        rows = (_row(match, clock) for match in spool.all())
         write_csv_rows(names, ([*row, *[""] * (len(names) - len(row))] for row in rows), out)
 
 
 def write_csv_rows(header: Iterable[object], rows: Iterable[Iterable[object]], out: BinaryIO) -> None:
     """Writes rows as in RFC 4180. A text that looks like a formula gets a ' in front."""
     text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
-    writer = csv.writer(text)
     try:
-        writer.writerow([_harmless(cell) for cell in header])
-        writer.writerows([_harmless(cell) for cell in row] for row in rows)
-        text.flush()
+        csv.writer(text).writerows(map(_harmless, row) for row in chain([header], rows))
     finally:
         text.detach()
 
@@ -150,9 +148,8 @@ def _title(item: ShownItem) -> str:
 
 
 def write_page(report: Report, out: BinaryIO) -> None:
-    newest, clock = report.newest, report.clock
-    zone = "" if newest is None else clock.zone_at(newest)
-    _write("matches.html", {"report": report, "zone": zone, "minute": clock.minute, "iso": clock.iso}, out)
+    clock = report.clock
+    _write("matches.html", {"report": report, "zone": report.zone, "minute": clock.minute, "iso": clock.iso}, out)
 
 
 def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title: str, out: BinaryIO) -> None:
@@ -198,7 +195,7 @@ def print_report(report: Report, out: Console) -> None:
         for match in group.matches:
             print_match(match, report.clock, out)
             out.print()
-    zone = f", times in {report.clock.zone_at(newest)}" if (newest := report.newest) is not None else ""
+    zone = f", times in {report.zone}" if report.zone else ""
     out.print(Text(f"{report.summary}{zone}", style="bold"))
 
 
