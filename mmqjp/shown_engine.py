@@ -77,10 +77,10 @@ class Engine(engine.CoreEngine):
                 return None  # documents cannot be read any more
 
             from mmqjp.present.item import TimeFormat
-            from mmqjp.present.newest import OutputPresenter
+            from mmqjp.present.newest import shown_outputs
             from mmqjp.present.terminal import matches_html
 
-            matches = list(OutputPresenter(self._session()).matches(islice(outputs, SHOWN)))
+            matches = list(shown_outputs(self._session(), islice(outputs, SHOWN)))
             more = count(outputs) - len(matches)
             return matches_html(matches, f"{more:,} more." if more > 0 and len(matches) == SHOWN else "", TimeFormat())
 

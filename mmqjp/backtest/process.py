@@ -27,7 +27,7 @@ from mmqjp.answers.fan_out import outputs_in
 from mmqjp.backtest.script import DAY_US, DOCUMENTS, Backtest, QueryResult, TrialRequest, day_text
 from mmqjp.engine import Session
 from mmqjp.explain.plan import Estimates, estimates
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.tables.lookup import quote_literal
 
@@ -151,7 +151,7 @@ class _Trial:
         rows = self._engine.sql(
             f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}", trusted=True
         )
-        for match in OutputPresenter(self._engine).matches(outputs_in(rows)):
+        for match in shown_outputs(self._engine, outputs_in(rows)):
             long = len(match.output.xml) > LONGEST_XML
             yield replace(match, output=replace(match.output, xml="")) if long else match
 

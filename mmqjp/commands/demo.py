@@ -24,7 +24,7 @@ from mmqjp.commands.formats import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, ShownMatch, item_of
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.present.terminal import print_heading, print_match
 from mmqjp.state.choice import DUCKDB, SPARK
 from mmqjp.tables.schema import FROM_OUTSIDE
@@ -60,7 +60,7 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
         entries, feeds = entries_and_feeds(found.session)
         out.print(f"{len(script.all_queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.")
         out.print("Times are in UTC.\n")
-        print_by_query(out, OutputPresenter(found.session).matches(found.outputs), purposes(text, script))
+        print_by_query(out, shown_outputs(found.session, found.outputs), purposes(text, script))
     count = len(found.outputs)
     if both:
         out.print(f"{count} matches on {DUCKDB} in {found.seconds:.1f} s. The same on {SPARK} ...")

@@ -29,7 +29,7 @@ from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
 from mmqjp.present.item import MatchFilter, ShownMatch, TimeFormat, WhyNot, cell, cell_text, format_rows, unique_keys
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.terminal import (
     print_funnels,
@@ -112,7 +112,7 @@ def store_of(asked: Client) -> Iterator[tuple[SelectRows, MatchesAfter]]:
         if engine is None:
             yield select, partial(paged_matches, asked.ask)
         else:
-            shown, outputs = OutputPresenter(engine).matches, engine.outputs
+            shown, outputs = partial(shown_outputs, engine), engine.outputs
             yield (
                 lambda sql: engine.sql(sql, trusted=True).to_pylist(),
                 lambda wanted, after: shown(wanted.among(outputs(after))),

@@ -33,7 +33,7 @@ from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, lateness_of
 from mmqjp.engine import Session
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.process import gc_frozen, pluralise, printable_line
 from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH, Intake
@@ -350,7 +350,7 @@ def show_new(engine: Session, before: int, form: str, output: Path | None, *, ut
     Returns their number."""
     count = engine.last_seq - before
     first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
-    found = OutputPresenter(engine).matches(engine.outputs(first))
+    found = shown_outputs(engine, engine.outputs(first))
     formats.show_matches(
         found, form, output, formats.clock_of(form, utc=utc), total=count, texts=formats.few_texts(engine.queries())
     )

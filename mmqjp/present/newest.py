@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
-
-import pyarrow as pa
 
 from common.tools import LruCache, in_batches
 from mmqjp.answers.output import Body, Output, read_nodes
@@ -225,24 +223,15 @@ def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: boo
     return None, ""
 
 
-class OutputPresenter:
-    """Shows the outputs of a session, optionally without the `reasons`, which take longest."""
-
-    def __init__(self, engine: Session, *, reasons: bool = True) -> None:
-        self._engine, self._reasons = engine, reasons
-
-    def matches(self, outputs: Iterable[Output]) -> Iterator[ShownMatch]:
-        """Yields stored outputs as matches, in order. Raises StoreError."""
-
-        def select(sql: str) -> pa.Table:
-            return self._engine.sql(sql, trusted=True)
-
-        for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
-            behind = self._engine.matches_behind(page) if self._reasons else {}
-            texts = texts_by_form(select, {output.query for output in page})
-            told = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
-            found = explained_matches(told, RememberedDocuments(select), reasons=self._reasons)
-            yield from (match for match, _ in found)
+def shown_outputs(engine: Session, outputs: Iterable[Output], *, reasons: bool = True) -> Iterator[ShownMatch]:
+    """Yields stored outputs of a session as matches, in order, optionally without the `reasons`, which take longest.
+    Raises StoreError."""
+    select = partial(engine.sql, trusted=True)
+    for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
+        behind = engine.matches_behind(page) if reasons else {}
+        texts = texts_by_form(select, {output.query for output in page})
+        told = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
+        yield from (match for match, _ in explained_matches(told, RememberedDocuments(select), reasons=reasons))
 
 
 def _unexplained(

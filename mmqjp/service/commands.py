@@ -22,7 +22,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import PAGE, MatchFilter, ShownMatch
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.service.log import Log, NullLog
 from mmqjp.service.spool import BadCommand, Command, CommandResult, SendCommand, Spool, argument, text_argument
@@ -58,7 +58,7 @@ def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, 
             found.append(output)
             if len(found) == PAGE:
                 break
-    matches = [match.to_dict() for match in OutputPresenter(engine).matches(found)]
+    matches = [match.to_dict() for match in shown_outputs(engine, found)]
     return {"matches": matches, "after": last if last < engine.last_seq else None}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from threading import Event as Flag
@@ -25,7 +26,7 @@ from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.process import printable_line
 from mmqjp.sinks.kinds import Opener
 from mmqjp.sinks.positions import BacklogEntry, Course
@@ -354,13 +355,13 @@ class Showing:
     """Looks up the documents of outputs in groups, with a cache shared by sinks."""
 
     def __init__(self, engine: Session, *, reasons: bool = False) -> None:
-        self._reader = OutputPresenter(engine, reasons=reasons)
+        self._shown = partial(shown_outputs, engine, reasons=reasons)
         self._known = LruCache[int, ShownMatch](MOST_CHARACTERS, lambda match: OVERHEAD + len(match.output.xml))
 
     def matches(self, outputs: Sequence[Output]) -> list[ShownMatch]:
         found = self._known.found(output.seq for output in outputs)
         unknown = [output for output in outputs if output.seq not in found]
-        for match in self._reader.matches(unknown) if unknown else ():
+        for match in self._shown(unknown) if unknown else ():
             found[match.output.seq] = match
             self._known.put(match.output.seq, match)
         return [found[output.seq] for output in outputs]

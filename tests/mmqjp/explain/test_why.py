@@ -18,7 +18,7 @@ from mmqjp.explain.svg import SHORT_LINES, document_lines
 from mmqjp.explain.terms import ReadableQuery
 from mmqjp.explain.trial import sample_of
 from mmqjp.explain.warnings import warnings_of
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.present.output_why import why_output
 from mmqjp.present.query_lookup import known_queries
 from mmqjp.present.why_not import explain_missing_output, verdict
@@ -50,7 +50,7 @@ def reasons(script, *xmls):
     with Session("duckdb") as engine:
         engine.subscribe(script)
         outputs = engine.process([document(number, xml) for number, xml in enumerate(xmls, 1)])
-        found = OutputPresenter(engine).matches(outputs)
+        found = shown_outputs(engine, outputs)
         return [(match.output.query, dict(match.output.nodes), match.reason) for match in found]
 
 

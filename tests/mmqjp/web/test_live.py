@@ -17,7 +17,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import ShownMatch
-from mmqjp.present.newest import NewestMatches, OutputPresenter
+from mmqjp.present.newest import NewestMatches, shown_outputs
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.log import NullLog
 from mmqjp.web.access import Hosts
@@ -156,7 +156,7 @@ def test_outputs_of_earlier_formats_are_shown_as_others_are(version, tmp_path):
         connection.execute(Path(f"tests/data/store_v{version}.sql").read_text("utf-8"))
     with Session("duckdb", state=tmp_path) as engine:
         site, outputs = site_of(engine), list(engine.outputs())
-        assert site.matches.between(-1, len(outputs)) == tuple(OutputPresenter(engine).matches(outputs)) != ()
+        assert site.matches.between(-1, len(outputs)) == tuple(shown_outputs(engine, outputs)) != ()
         assert not any(match.output.xml for match in site.matches._kept._values.values())  # it may be long
         client = browser(site)
         for name in engine.queries():

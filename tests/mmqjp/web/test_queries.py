@@ -12,7 +12,7 @@ import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.present.newest import OutputPresenter
+from mmqjp.present.newest import shown_outputs
 from mmqjp.web.areas.new import LONGEST, MOST_TOLD, NAMES, starters
 from tests.mmqjp.web.conftest import NOW
 from tests.support.backtest import try_in_this_process
@@ -120,7 +120,7 @@ def test_lists_are_sorted_searched_filtered_and_paged(many):
 def test_a_name_has_its_texts_sharers_days_and_matches(many):
     client = script(site_of(many, now=lambda: NOW))
     outputs = [output for output in many.outputs() if output.query == "j5"]
-    wanted = [match.to_dict() for match in OutputPresenter(many).matches(outputs)]
+    wanted = [match.to_dict() for match in shown_outputs(many, outputs)]
     found: list[dict[str, Any]] = []
     after: dict[str, str] | None = {}
     while after is not None:
