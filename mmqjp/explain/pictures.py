@@ -133,10 +133,9 @@ class _Reader:
         for number, join in enumerate(self.joins, 1):
             arms = disjuncts(join.pred)
             for place, literals in enumerate(arms, 1):
-                figure = self._figure(join, literals)
-                yield replace(figure, number=number, disjunct=place, disjuncts=len(arms))
+                yield self._figure(join, literals, (number, place, len(arms)))
 
-    def _figure(self, join: JoinNode, literals: tuple[Expr, ...]) -> Figure:
+    def _figure(self, join: JoinNode, literals: tuple[Expr, ...], numbers: tuple[int, int, int]) -> Figure:
         outlines = {number: Outline(self._blocks[number]) for number in tree_blocks(join)}
         joining = [curve for literal in literals if (curve := self._curve(literal, join)) is not None]
         found = [curve for curve in joining if curve.near is None]
@@ -150,7 +149,7 @@ class _Reader:
         ]
         joined = {node for curve in curves for node in curve.ends}
         sides = tuple(self._side(tree, outlines, joined) for tree in (join.left, join.right))
-        return Figure(1, 1, 1, join.op, format_window(join.window), sides, tuple(curves), tuple(conditions))
+        return Figure(*numbers, join.op, format_window(join.window), sides, tuple(curves), tuple(conditions))
 
     def _side(
         self, tree: JoinTree, outlines: Mapping[int, Outline], joined: Collection[OutlineNode] = ()

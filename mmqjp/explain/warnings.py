@@ -294,23 +294,9 @@ class _Checker:
     def _conditions(self, conditions: Iterable[Expr], context: Places | None, names: _Names) -> None:
         arms = [arm for condition in conditions for arm in and_arms(condition)]
         for arm in arms:
-            self._condition(arm, context, names)
+            if not isinstance(arm, VarPath):
+                self._operand(arm, context, names)
         self._contradictions(arms, context, names)
-
-    def _condition(self, expr: Expr, context: Places | None, names: _Names) -> None:
-        match expr:
-            case Rel():
-                self._steps(expr.steps, context, names)
-            case Or():
-                for arg in expr.args:
-                    self._conditions([arg], context, names)
-            case Not():
-                self._conditions([expr.arg], context, names)
-            case Compare():
-                self._comparison(expr, context, names)
-            case Call():
-                for argument in expr.args:
-                    self._value(argument, context, names)
 
     def _comparison(self, expr: Compare, context: Places | None, names: _Names) -> None:
         left, right = self._value(expr.left, context, names), self._value(expr.right, context, names)
@@ -346,19 +332,21 @@ class _Checker:
         return places
 
     def _operand(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
+        """Checks an operand or a condition. Returns where a path leads, None if unknown."""
         match expr:
             case Rel():
                 return self._steps(expr.steps, context, names)
             case VarPath():
                 return self._steps(expr.steps, names.get(expr.var), names)
-            case Call(name="count"):
-                for argument in expr.args:
-                    self._operand(argument, context, names)
+            case Or() | Not():
+                for arg in operands_of(expr):
+                    self._conditions([arg], context, names)
+            case Compare():
+                self._comparison(expr, context, names)
             case Call():
+                check = self._operand if expr.name == "count" else self._value
                 for argument in expr.args:
-                    self._value(argument, context, names)
-            case And() | Or() | Not() | Compare():
-                self._condition(expr, context, names)
+                    check(argument, context, names)
         return None
 
     def _contradictions(self, arms: Sequence[Expr], context: Places | None, names: _Names) -> None:

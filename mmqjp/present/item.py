@@ -68,11 +68,14 @@ class ShownItem:
 def item_of(id: str, stream: str, time: int, xml: str) -> ShownItem:
     root = parse_document(xml.encode(), trusted=True).root
     fields: dict[str, str] = {}
+    links: list[str] = []  # of Atom and RSS
     for child in root.iterchildren(tag=etree.Element):
         name = local_name(child)
         if name in _FIELDS and name not in fields and (text := printable_line(element_text(child))):
             fields[name] = text
-    link = next((found for found in _links(root, fields) if is_web_address(found)), "")
+        elif name == "link" and child.get("rel", "alternate") == "alternate":
+            links.append((child.get("href") or child.text or "").strip())
+    link = next(filter(is_web_address, (fields.get("item_url", ""), *links)), "")
     title = fields.get("title") or " · ".join(islice(_document_texts(root), MOST_TEXTS)) or id
     site = host(link) or host(fields.get("channel_url", "")) or host(fields.get("feed_url", ""))
     return ShownItem(
@@ -87,14 +90,6 @@ def missing_item(id: str, stream: str) -> ShownItem:
 _UNSAFE = re.compile(r'[\s<>"\\`{}|^]')
 
 _FIELDS = frozenset(("title", "item_url", "channel_url", "feed_url", "feed_title"))
-
-
-def _links(root: etree._Element, fields: dict[str, str]) -> Iterator[str]:
-    """Yields candidates for a document's URL: that of an `<item>`, or the `link` of Atom and RSS."""
-    yield fields.get("item_url", "")
-    for child in root.iterchildren(tag=etree.Element):
-        if local_name(child) == "link" and child.get("rel", "alternate") == "alternate":
-            yield (child.get("href") or child.text or "").strip()
 
 
 def _document_texts(root: etree._Element) -> Iterator[str]:

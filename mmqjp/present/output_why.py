@@ -274,11 +274,13 @@ def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | Non
         rows = lookup.document_rows_by_id(select, output.documents)
         records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
         around = interval_of(known.stream, output.t0, output.t1, around=False)
-        for interval in (None, around) if _is_of_documents(known, records) else (around,):
+        defined = {one.pattern.stream for one in known.definitions.values()} <= {record.stream for record in records}
+        # If all events of the output are in its documents, no others are needed.
+        for interval in (None, around) if defined and _is_simple(known.stream, known) else (around,):
             with suppress(Exhausted):
                 work = StepBudget(MAX_EVENT_STEPS)
                 events = EventSources(select, known, records, interval, work, at=output.t1)
-                if (told := _told_by(known, events, work, output, sources)) is not None:
+                if (told := _told_by(known.stream, events, work, output)) is not None:
                     filling, reason = told
                     seen = (one for part in filling.parts for one in part.events if one.output)
                     fed = {one.output: Fed(one.output, one.query, one.documents) for one in seen}
@@ -287,13 +289,13 @@ def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | Non
 
 
 def _told_by(
-    known: KnownEvents, events: EventSources, work: StepBudget, output: Output, sources: Sequence[DocumentRef]
+    stream: Statement, events: EventSources, work: StepBudget, output: Output
 ) -> tuple[Filling, Reason] | None:
-    if isinstance(known.stream, Pattern | NearPattern):
-        match = output_match(known.stream, events.given, output, work.take) if sources else None
-        return None if match is None else _told(known.stream, match, output, sources)
-    values = output_attributes(output.xml)
-    for event in Evaluator(events.given, work.take, list(dict.fromkeys(sources))).trace(known.stream).events:
+    if isinstance(stream, Pattern | NearPattern):
+        match = output_match(stream, events.given, output, work.take) if output.documents else None
+        return None if match is None else _told(stream, match, output)
+    sources, values = list(zip(output.documents, output.streams, strict=True)), output_attributes(output.xml)
+    for event in Evaluator(events.given, work.take, list(dict.fromkeys(sources))).trace(stream).events:
         if is_output(event, output, values):
             return explain_event(event, sources)
     return None
@@ -311,12 +313,6 @@ def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
     return behind == sources and roots == set(output.nodes.values())
 
 
-def _is_of_documents(known: KnownEvents, records: Sequence[Record]) -> bool:
-    """Whether all events of a query's outputs are in their documents, so that no others are read."""
-    streams = {one.pattern.stream for one in known.definitions.values()}
-    return _is_simple(known.stream, known) and streams <= {record.stream for record in records}
-
-
 def _is_simple(stream: Statement, known: KnownEvents) -> bool:
     """Whether events can combine to one of a stream in one way only."""
     match stream:
@@ -329,10 +325,8 @@ def _is_simple(stream: Statement, known: KnownEvents) -> bool:
     return isinstance(stream, Pattern | NearPattern)  # whose outputs have nodes for each event
 
 
-def _told(
-    pattern: Pattern | NearPattern, match: MatchBindings, output: Output, sources: Sequence[DocumentRef]
-) -> tuple[Filling, Reason]:
-    places = source_places(sources)
+def _told(pattern: Pattern | NearPattern, match: MatchBindings, output: Output) -> tuple[Filling, Reason]:
+    places = source_places(list(zip(output.documents, output.streams, strict=True)))
     parts: list[FilledPart] = []
     conditions: list[ShownCondition] = []
     first = next(event for events in match.values() for event in events)

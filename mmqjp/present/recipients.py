@@ -187,12 +187,9 @@ class AnswerTable:
         return len(self._rows)
 
     @property
-    def first_batch(self) -> int:
-        return int(self._columns["batch"][0])
-
-    @property
-    def last_batch(self) -> int:
-        return int(self._columns["batch"][-1])
+    def batches(self) -> tuple[int, int]:
+        """The first and the last batch."""
+        return int(self._columns["batch"][0]), int(self._columns["batch"][-1])
 
     @property
     def first_seq(self) -> int:
@@ -207,7 +204,7 @@ class AnswerTable:
         return made
 
     def without_first_batch(self) -> AnswerTable:
-        return self._between(int(np.searchsorted(self._columns["batch"], self.first_batch + 1)), len(self))
+        return self._between(int(np.searchsorted(self._columns["batch"], self.batches[0] + 1)), len(self))
 
     def in_parts(self, least: int) -> Iterator[AnswerTable]:
         """Splits the table into whole batches of at least `least` answers, except the last part."""
@@ -385,7 +382,7 @@ class NewestAnswers:
     @property
     def first_batch(self) -> int | None:
         """The first batch from which on all answers are cached; None if there is none."""
-        return self._tables[0].first_batch if self._tables else None
+        return self._tables[0].batches[0] if self._tables else None
 
     def begin(self, table: AnswerTable, *, is_all: bool) -> None:
         """Replaces all answers with the newest of a store. Unless `is_all`, drops the first batch, which may be
@@ -425,7 +422,7 @@ class NewestAnswers:
         found: list[Got] = []
         most = MOST_JUDGED
         for table in reversed(self._tables):
-            if table.last_batch <= batch:
+            if table.batches[1] <= batch:
                 break
             if (got := table.got_after(batch, members, most)) is None:
                 return None

@@ -170,15 +170,13 @@ class QueryFunnels(JsonRecord):
 
 
 class _Scan:
-    """A query with documents in some blocks, one for each in `placed` (None, and all by default: stored ones). `unseen`
-    counts those that the query did not see."""
+    """A query with documents in some blocks, one for each in `placed` (None, and all by default: stored ones; then
+    outputs are not told apart). `unseen` counts those that the query did not see."""
 
-    def __init__(
-        self, query: Subscription, steps: int, placed: Sequence[Record | None] = (), *, selects: bool = True
-    ) -> None:
+    def __init__(self, query: Subscription, steps: int, placed: Sequence[Record | None] = ()) -> None:
         self.query, self.readable, self.unseen = query, ReadableQuery.of(query.text), 0
         self.placed = tuple(placed) or (None,) * len(self.readable.blocks)
-        self._evidence = Evidence(self.readable, selects=selects, steps=steps)
+        self._evidence = Evidence(self.readable, selects=bool(placed), steps=steps)
         for place, record in enumerate(placed):
             if record is not None:
                 self._evidence.look(record, (place,))
@@ -597,7 +595,7 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_KEPT) -> QueryFun
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
-    scans = [_Scan(query, steps_for(len(known)), selects=False) for query in known]
+    scans = [_Scan(query, steps_for(len(known))) for query in known]
     if not scans:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)
