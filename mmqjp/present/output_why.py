@@ -44,7 +44,7 @@ from mmqjp.explain.shown import (
 from mmqjp.explain.terms import MOST_QUERIES, Exhausted, Plain, StepBudget, TooLong, as_text
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
-from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, read_documents
+from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, stored_records
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.queries.model import Subscription, is_event_form
 from mmqjp.queries.registry import life_at, since_of
@@ -126,7 +126,7 @@ class EventSources:
         sizes = lookup.find_nearest_documents(self._select, streams, *interval, self._most + 1, LATE)
         wanted = affordable(sizes[: self._most])
         self.left_out += len(sizes) - len(wanted)
-        self._take(read_documents(self._select, [one for one in wanted if one[0] not in known]))
+        self._take(stored_records(self._select, [one for one in wanted if one[0] not in known]))
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:

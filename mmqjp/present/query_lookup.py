@@ -118,7 +118,7 @@ MOST_CHARACTERS, MOST_CHARACTERS_OF_ONE = 64 << 20, 4 << 20
 """Maximum characters of XML read in all, and in one document; larger ones are omitted."""
 
 
-def read_documents(select: SelectFn, wanted: Iterable[tuple[int, int]]) -> Iterator[Record]:
+def stored_records(select: SelectFn, wanted: Iterable[tuple[int, int]]) -> Iterator[Record]:
     """Yields documents in this order. `wanted` has their docids and sizes."""
     for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
         docids = [docid for docid, _ in some]

@@ -47,7 +47,7 @@ from mmqjp.present.query_lookup import (
     known_event_queries,
     known_queries,
     named_records,
-    read_documents,
+    stored_records,
 )
 from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import Subscription, choice_of, is_event_form
@@ -273,7 +273,7 @@ def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, 
     streams = {block.stream for one in scans for block in one.readable.blocks}
     sizes = lookup.newest_documents(select, streams, most)
     wanted = affordable(sizes)
-    for record in read_documents(select, wanted):
+    for record in stored_records(select, wanted):
         for one in scans:
             one.look(record)
         record.__dict__.pop("tree", None)
