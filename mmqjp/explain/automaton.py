@@ -263,8 +263,6 @@ class _AutomatonBuilder:
         stored = self._program.stored(self._number, self._bound.mops[place], self._rows[place], ever)
         return DiagramState(self._state_of[place], _TITLES[type(self._operator(place))], *stored)
 
-    # ------------------------------------------------------------ edges
-
     def _into(self, place: int, target: int, behind: tuple[int, ...] = ()) -> Iterator[DiagramEdge]:
         """Yields the edges by which a node's output reaches a state. `behind` are the selections on the way."""
         operator = self._operator(place)
@@ -299,8 +297,6 @@ class _AutomatonBuilder:
     def _edge(self, kind: str, source: int, target: int, stream: str, places: Sequence[int]) -> DiagramEdge:
         found_by = chain.from_iterable(map(self._indexes, places))
         return DiagramEdge(kind, source, target, stream, tuple(map(self._text, places)), tuple(found_by))
-
-    # ------------------------------------------------------------ texts
 
     def _text(self, place: int) -> str:
         definition = self._nodes[place].definition
@@ -411,8 +407,6 @@ class _PatternAutomatonBuilder:
     ) -> None:
         self._edges.append(DiagramEdge(kind, source, target, stream, tuple(filter(None, does)), tuple(found_by)))
 
-    # ------------------------------------------------------------ a state for each variable, or for each set
-
     def add_absent(self, pattern: Pattern) -> None:
         for at, one in enumerate(pattern.variables):
             if one.negated:
@@ -486,8 +480,6 @@ class _PatternAutomatonBuilder:
         own = {of.place for _, of in one.names if isinstance(of, OfItem) and of.variable == one.variable}
         others = any(not isinstance(of, OfItem) or of.variable != one.variable for _, of in one.names)
         return not others and own <= ({"each", "every"} if one.phase == "each" else {"only", "first", "every"})
-
-    # ------------------------------------------------------------ a state for each letter
 
     def add_letters(self, pattern: NearPattern) -> None:
         template = self._template

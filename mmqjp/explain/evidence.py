@@ -160,9 +160,6 @@ class Passing:
         return tuple(stage.shown() for stage in stages)
 
 
-# ---------------------------------------------------------------- blocks
-
-
 @dataclass(eq=False)
 class BlockEvidence:
     """What documents have of one block. `left_out` counts those too large to search. Variables that are `needed` are
@@ -347,9 +344,6 @@ def _named(node: PatternNode, above: str = "") -> Iterator[tuple[str, Sequence[C
         yield from _named(child, node.var or above)
 
 
-# ---------------------------------------------------------------- joins
-
-
 _DIFFER = {"lower-case": "case", "normalize-space": "spaces", "canonical-url": "the form of the address"}
 """How texts differ that a function makes equal."""
 
@@ -435,8 +429,6 @@ class JoinEvidence:
 
     def equality(self, terms: tuple[Term, Term]) -> str:
         return " = ".join(map(self.query.term, terms))
-
-    # ------------------------------------------------------------ what else there is
 
     def _tests(self, take: Take) -> Iterator[_Test]:
         op, window = str(self.op), self.window
@@ -600,9 +592,6 @@ def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
     """Whether one input ends as the other begins, and they share no documents."""
     sources = [{source for record in row.documents for source in record.sources} for row in (left, right)]
     return left.t1 == right.t0 and not sources[0] & sources[1]
-
-
-# ---------------------------------------------------------------- queries
 
 
 @dataclass(eq=False)

@@ -68,9 +68,6 @@ def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
     yield from wrapped(f"shares operators with {few(program.sharing(number), 'no other query')}", 2)
 
 
-# ---------------------------------------------------------------- the plan
-
-
 HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
 """Columns of the table of rules. `stores` are sets of rows with waiting events; `aggregations` are at one time."""
 

@@ -114,9 +114,6 @@ def _event_operations(
             yield Operation(key, f"events {one.title}", reads=tuple(ends.get(one.title, ())))
 
 
-# ---------------------------------------------------------------- order and text
-
-
 def _inputs_first(operations: Sequence[Operation]) -> list[Operation]:
     by_key = {operation.key: operation for operation in operations}
     found: dict[str, Operation] = {}

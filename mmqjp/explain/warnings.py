@@ -84,9 +84,6 @@ def _walk(expr: Expr) -> Iterator[Expr]:
         yield from _walk(part)
 
 
-# ---------------------------------------------------------------- texts that no function gives
-
-
 def _impossible(expr: Expr) -> Iterator[Problem]:
     match expr:
         case (
@@ -113,9 +110,6 @@ def _impossible(expr: Expr) -> Iterator[Problem]:
 
 def _holds(expr: Compare) -> str:
     return "always" if expr.op == "!=" else "never"
-
-
-# ---------------------------------------------------------------- variables that are taken for elements
 
 
 class _Bound(NamedTuple):
@@ -248,8 +242,6 @@ class _Checker:
     def _warn(self, message: str, span: Span, hint: str) -> None:
         self.problems.append(Problem(message, span, hint))
 
-    # ------------------------------------------------------------ sources
-
     def source(self, source: syntax.Input) -> _Names:
         """Checks a source. Returns the places of the names it makes visible."""
         match source:
@@ -274,8 +266,6 @@ class _Checker:
         """Checks the operands of a SELECT. Returns the places of those that are nodes."""
         return [self._operand(operand, None, names) for operand in operands]
 
-    # ------------------------------------------------------------ paths
-
     def _steps(self, steps: Sequence[Step], places: Places | None, names: _Names) -> Places | None:
         """Checks a path and adds its bindings to `names`. Returns where it leads, None if unknown."""
         for step in steps:
@@ -288,8 +278,6 @@ class _Checker:
                 names[step.var] = places
             self._conditions(step.filters, places, names)
         return places
-
-    # ------------------------------------------------------------ conditions
 
     def _conditions(self, conditions: Iterable[Expr], context: Places | None, names: _Names) -> None:
         arms = [arm for condition in conditions for arm in and_arms(condition)]
@@ -408,9 +396,9 @@ def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
     if ROOT in above and local in FIELDS:
         return f"items have no attribute {local}", span, f"{local} is an element: write it without the @"
     having = (field for field in FIELDS if local in ATTRIBUTES.get(field, ()))
-    hints = [f"{field} has it: write {field}/@{local}" for field in having]
-    named = _named(above) or "this"
-    return f"{named} has no attribute {local}", span, [*hints, "only link and enclosure have attributes"][0]
+    hints = (f"{field} has it: write {field}/@{local}" for field in having)
+    hint = next(hints, "only link and enclosure have attributes")
+    return f"{_named(above) or 'this'} has no attribute {local}", span, hint
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:

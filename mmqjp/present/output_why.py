@@ -154,8 +154,6 @@ class EventSources:
     def _sees(self, time: int) -> bool:
         return self._since < time <= self._until
 
-    # ------------------------------------------------------------ why there is none
-
     def why_none(self, name: str, record: Record) -> Iterator[FunnelStage]:
         """Yields the stages up to the first that keeps a document from having an event of a stream."""
         if name not in self._makers:
