@@ -117,8 +117,6 @@ def static_index(clauses: Clauses) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class NamedStatement:
-    """An event query: its name, text and operators."""
-
     name: str
     text: str
     stream: algebra.Statement

@@ -699,7 +699,6 @@ class Evidence:
         return [self._blocks[key] for key in sorted(self._blocks, key=lambda key: key[0])]
 
     def look(self, record: Record, blocks: Collection[int]) -> None:
-        """Evaluates blocks over one more document."""
         try:
             for (number, _), block in self._blocks.items():
                 if number in blocks:

@@ -34,8 +34,6 @@ MOST_FIGURES = 12
 
 @dataclass(frozen=True, slots=True)
 class FigureBlock:
-    """A query block in a figure: its stream and rows."""
-
     stream: str
     rows: tuple[OutlineLine, ...]
 
@@ -390,7 +388,6 @@ HEIGHT = 3 * LINE
 
 
 def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str:
-    """Returns the plan before and after the rules as an SVG element."""
     parts: list[str] = []
     top, width = float(EDGE), 0.0
     for title, operations in (("before the rules", before), ("after the rules", after)):
@@ -513,7 +510,6 @@ def _cost(one: SharedTemplate) -> str:
 
 
 def _chosen_rows(templates: Sequence[SharedTemplate]) -> list[tuple[int, SharedRowUse]]:
-    """The rows to draw, by template: the most shared rows of each."""
     turns = zip_longest(*([(one.template, row) for row in one.most_shared] for one in templates))
     chosen = [found for turn in turns for found in turn if found is not None][:ROWS]
     order = [one.template for one in templates]

@@ -155,7 +155,6 @@ def _with_upstream(script: Script, first: int) -> Script:
 
 
 def table_rows(trials: Sequence[QueryTrial]) -> Iterator[tuple[str, str, str]]:
-    """Yields rows with query, part, and what was found."""
     for trial in trials:
         paused = f", then paused: {printable_line(trial.paused)}" if trial.paused else ""
         left_out = f"; {trial.left_out:,} documents are too large to search" if trial.left_out else ""

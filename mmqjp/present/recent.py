@@ -359,7 +359,6 @@ class RememberedDocuments:
         return known
 
     def forget(self) -> None:
-        """Clears the cache, e.g. after deletions."""
         self._kept.clear()
         self._items.clear()
         with self._lock:

@@ -252,7 +252,6 @@ class _Scan:
             yield GivenOutput(id, row.t0, row.t1, frozenset(keys))
 
     def funnel(self, select: SelectFn) -> QueryFunnel:
-        """How many of all stored documents pass."""
         query, found = self.query, self._evidence.result()
         stages, count = found.shown(), found.found
         if found.partners is not None and found.rows:
@@ -407,7 +406,6 @@ _NO_TRACE = Trace([], (FunnelStage("event", "", 0),), 0, ())
 
 
 def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], records: Sequence[Record]) -> WhyNot:
-    """Returns why documents give no output of at least one event query."""
     items, text = record_items(records), known[0].query.text
     ids = {id for record in records for id, _ in record.sources}
     if stored := lookup.ids_with(select, name, ids, MOST_LISTED + 1):
