@@ -9,10 +9,12 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -26,9 +28,9 @@ from feeds.documents import Document
 from mmqjp.answers.fan_out import outputs_in
 from mmqjp.backtest.script import DAY_US, DOCUMENTS, Backtest, QueryResult, TrialRequest, day_text
 from mmqjp.engine import Session
-from mmqjp.explain.plan import Estimates, estimates
+from mmqjp.explain.plan import estimates
 from mmqjp.present.newest import shown_outputs
-from mmqjp.queries.model import Owner, Subscription
+from mmqjp.queries.model import Owner
 from mmqjp.tables.lookup import quote_literal
 
 LATEST, MOST_DAYS, LONGEST_XML = 10, 400, 100_000
@@ -57,11 +59,14 @@ def try_script(
             now = clock()
             trial.took = now - begun
             trial.seconds += trial.took
+            cut_short = None
             if now - start >= request.seconds:
-                yield trial.last_report(f"it took more than {request.seconds:g} s")
-                return
-            if memory() > request.memory:
-                yield trial.last_report(f"it needed more than {request.memory >> 20:,} MiB of memory")
+                cut_short = f"it took more than {request.seconds:g} s"
+            elif memory() > request.memory:
+                cut_short = f"it needed more than {request.memory >> 20:,} MiB of memory"
+            if cut_short is not None:
+                trial.finish()
+                yield trial.report(cut_short, final=True)
                 return
             if now - told >= BETWEEN and now - told >= 10 * trial.report_seconds:
                 found = trial.report(None)
@@ -114,10 +119,6 @@ class _Trial:
         self._engine.finish()
         self._paused |= self._engine.take_paused()
 
-    def last_report(self, cut_short: str) -> Backtest:
-        self.finish()
-        return self.report(cut_short, final=True)
-
     def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
         """Estimates are computed in the final report only."""
         rows = self._engine.sql(
@@ -125,11 +126,10 @@ class _Trial:
             trusted=True,
         ).to_pylist()
         own = [row for row in rows if row["query"] in self._names]
-        by_name: dict[str, int] = {}
-        by_day: dict[int, int] = {}
+        by_name, by_day = Counter[str](), Counter[int]()
         for row in own:
-            by_name[row["query"]] = by_name.get(row["query"], 0) + row["n"]
-            by_day[row["day"]] = by_day.get(row["day"], 0) + row["n"]
+            by_name[row["query"]] += row["n"]
+            by_day[row["day"]] += row["n"]
         pairs = _pairs(self._engine, self._names) if final else {}
         seen = self._engine.counters()
         result = Backtest(
@@ -138,7 +138,7 @@ class _Trial:
             since=self._since,
             until=self._until,
             queries=tuple(
-                QueryResult(name, by_name.get(name, 0), self._paused.get(name), pairs.get(name)) for name in self._names
+                QueryResult(name, by_name[name], self._paused.get(name), pairs.get(name)) for name in self._names
             ),
             days=tuple((day_text(day), by_day[day]) for day in sorted(by_day)[-MOST_DAYS:]),
             seconds=self.seconds,
@@ -157,26 +157,16 @@ class _Trial:
 
 
 def _pairs(engine: Session, names: tuple[str, ...]) -> Mapping[str, float]:
-    guess = estimates(engine)
-    if guess is None:
-        return {}
-    named = {name: engine.registry.named(name) for name in names}
-    return {
-        name: _pairs_of(engine, guess, queries)
-        for name, queries in named.items()
-        if not any(query.is_events for query in queries)
-    }
-
-
-def _pairs_of(engine: Session, guess: Estimates, queries: list[Subscription]) -> float:
-    owners: list[Owner] = [*queries]
-    for query in queries:
-        owners += engine.registry.inner_joins(query)
-    rows = {target.row: target.template for owner in owners for target in owner.targets}
-    found = 0.0
-    for row, template in rows.items():
-        rarest = guess.of_row(engine.registry.catalog.templates[template], engine.registry.catalog.variables_of(row))
-        found += rarest[0] if rarest else 0.0
+    guess, catalog = estimates(engine), engine.registry.catalog
+    found: dict[str, float] = {}
+    for name in names:
+        queries = engine.registry.named(name)
+        if guess is None or any(query.is_events for query in queries):
+            continue
+        owners: list[Owner] = [*queries, *chain.from_iterable(map(engine.registry.inner_joins, queries))]
+        rows = {target.row: target.template for owner in owners for target in owner.targets}
+        rarest = (guess.of_row(catalog.templates[rows[row]], catalog.variables_of(row)) for row in rows)
+        found[name] = sum(one[0] for one in rarest if one)
     return found
 
 

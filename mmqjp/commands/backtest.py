@@ -64,7 +64,12 @@ def backtest(
         show("running the back-test ...")
         try:
             if paths:
-                script = _prepared(text, state, wait)
+                if state is not None:
+                    asked = client(state, wait).ask(BACKTEST, {"text": text, "script_only": True})
+                    script = PreparedScript.from_dict(asked)
+                else:
+                    with Session("duckdb") as empty:
+                        script = prepared(text, empty.registry)
                 history = History(versions, most_versions)
                 found = settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath), history)
                 result = backtest_documents(script, found)
@@ -83,13 +88,6 @@ def backtest(
         on = " ".join(f"--against {shlex.quote(str(path))}" for path in paths) or "--against DOCUMENTS"
         given = f"{shlex.quote(str(file))} {on}" + (f" --feeds={feeds}" if feeds is not None else "")
         click.echo(f"nothing is found by {few}: mmqjp check {printable_line(given)} says which part finds nothing")
-
-
-def _prepared(text: str, state: Path | None, wait: float) -> PreparedScript:
-    if state is not None:
-        return PreparedScript.from_dict(client(state, wait).ask(BACKTEST, {"text": text, "script_only": True}))
-    with Session("duckdb") as empty:
-        return prepared(text, empty.registry)
 
 
 def print_result(result: Backtest, clock: TimeFormat) -> None:

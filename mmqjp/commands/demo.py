@@ -57,8 +57,9 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
     out = console()
     with example_run(chosen, None if both else master, plan) as found:
         text, script = found.text, found.script
-        entries, feeds = entries_and_feeds(found.session)
-        out.print(f"{len(script.all_queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.")
+        rows = found.session.sql(FROM_OUTSIDE, trusted=True).to_pylist()
+        feeds = len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
+        out.print(f"{len(script.all_queries)} standing queries, {len(rows)} entries of {feeds} feeds, on {chosen}.")
         out.print("Times are in UTC.\n")
         print_by_query(out, shown_outputs(found.session, found.outputs), purposes(text, script))
     count = len(found.outputs)
@@ -128,11 +129,6 @@ def purposes(text: str, script: Script) -> dict[str, str]:
             comment.insert(0, line.removeprefix("--").strip())
         found[name] = " ".join(comment)
     return found
-
-
-def entries_and_feeds(engine: Session) -> tuple[int, int]:
-    rows = engine.sql(FROM_OUTSIDE, trusted=True).to_pylist()
-    return len(rows), len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
 
 
 def print_by_query(out: Console, matches: Iterable[ShownMatch], about: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -22,7 +23,7 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, Fetc
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.options import AtLeast, feed_memory_option, option, parse_duration, with_options
+from mmqjp.commands.options import AtLeast, duration, feed_memory_option, number, option, parse_duration, with_options
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service.drops import (
@@ -98,51 +99,31 @@ def user_agent(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
+_finite = partial(duration, callback=finite_duration)
+
+
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
     """How feeds are fetched. Durations are microseconds."""
 
-    interval: int = option(
-        "--interval", metavar="DURATION", callback=finite_duration, default="1h", show_default=True,
-        help="Time between two fetches of a feed, unless it asks for longer.",
-    )  # fmt: skip
+    interval: int = _finite("--interval", "1h", "Time between two fetches of a feed, unless it asks for longer.")
     robots: bool = option("--robots", is_flag=True, help="Obey the robots.txt of each host.")
     user_agent: str = option(
         "--user-agent", metavar="TEXT", callback=user_agent,
         help="The User-Agent header.  [default: mmqjp and its version]",
     )  # fmt: skip
-    concurrency: int = option(
-        "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=DEFAULTS.concurrency, show_default=True,
-        help="Most requests at the same time.",
-    )  # fmt: skip
-    per_host: int = option(
-        "--per-host", metavar="N", type=click.IntRange(1, 100), default=DEFAULTS.per_host, show_default=True,
-        help="Most requests to one host at the same time.",
-    )  # fmt: skip
-    spacing: int = option(
-        "--spacing", metavar="DURATION", callback=finite_duration, default="1s", show_default=True,
-        help="Time between two requests to one host.",
-    )  # fmt: skip
-    timeout: int = option(
-        "--timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.total:g}s", show_default=True,
-        help="Longest time for a whole response.",
-    )  # fmt: skip
-    connect_timeout: int = option(
-        "--connect-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.connect:g}s",
-        show_default=True, help="Longest time for connecting.",
-    )  # fmt: skip
-    read_timeout: int = option(
-        "--read-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.read:g}s", show_default=True,
-        help="Longest time that a server may be silent.",
-    )  # fmt: skip
-    most_bytes: int = option(
-        "--most-bytes", metavar="N", type=AtLeast(1), default=LIMITS.body, show_default=True,
-        help="Largest response, also after decompression.",
-    )  # fmt: skip
-    most_redirects: int = option(
-        "--most-redirects", metavar="N", type=AtLeast(0), default=LIMITS.hops, show_default=True,
-        help="Most redirects to follow.",
-    )  # fmt: skip
+    concurrency: int = number(
+        "--concurrency", DEFAULTS.concurrency, "Most requests at the same time.", click.IntRange(1, 1000)
+    )
+    per_host: int = number(
+        "--per-host", DEFAULTS.per_host, "Most requests to one host at the same time.", click.IntRange(1, 100)
+    )
+    spacing: int = _finite("--spacing", "1s", "Time between two requests to one host.")
+    timeout: int = _finite("--timeout", f"{LIMITS.total:g}s", "Longest time for a whole response.")
+    connect_timeout: int = _finite("--connect-timeout", f"{LIMITS.connect:g}s", "Longest time for connecting.")
+    read_timeout: int = _finite("--read-timeout", f"{LIMITS.read:g}s", "Longest time that a server may be silent.")
+    most_bytes: int = number("--most-bytes", LIMITS.body, "Largest response, also after decompression.")
+    most_redirects: int = number("--most-redirects", LIMITS.hops, "Most redirects to follow.", AtLeast(0))
     allow_private: bool = option(
         "--allow-private", is_flag=True, help="Also fetch from private and local network addresses."
     )
@@ -187,8 +168,8 @@ async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[Feed
     """Fetches until done or signalled. Returns the report, the feeds, and whether a signal arrived."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    for one in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(one, stop.set)
 
     def show_progress(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
         if sys.stderr.isatty():

@@ -76,6 +76,11 @@ class AtLeast(click.IntRange):
         return number
 
 
+def number(name: str, default: int, text: str, kind: click.IntRange | None = None) -> Any:
+    """Returns a field for an option that is a number, by default a positive one."""
+    return option(name, metavar="N", type=kind or AtLeast(1), default=default, show_default=True, help=text)
+
+
 engine_option = click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -158,7 +163,7 @@ versions_option = click.option(
 def bound(name: str, default: int, text: str) -> Any:
     """Returns a field for an option that bounds what a query may do."""
     whole = f"{text} A query that would have more is paused."
-    return option(name, metavar="N", type=AtLeast(1), default=default, show_default=True, help=whole)
+    return number(name, default, whole)
 
 
 most_versions_option = click.option(
@@ -201,6 +206,11 @@ def parse_duration(context: click.Context, parameter: click.Parameter, value: st
         return duration_us(value or "INF")
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def duration(name: str, default: str, text: str, callback: Callable[..., Any] = parse_duration) -> Any:
+    """Returns a field for an option that is a duration."""
+    return option(name, metavar="DURATION", callback=callback, default=default, show_default=True, help=text)
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:

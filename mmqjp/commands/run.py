@@ -28,7 +28,7 @@ from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import interruptible, live_line
 from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetch_once, require_a_success
-from mmqjp.commands.options import bound, given_by, option, with_options
+from mmqjp.commands.options import bound, duration, given_by, number, option, with_options
 from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, lateness_of
@@ -126,10 +126,11 @@ class EngineOptions:
         help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
         "repeated. Without a LIST: the feeds that the state knows.",
     )  # fmt: skip
-    keep_drops: int | None = option(
-        "--keep-drops", callback=options.parse_duration, metavar="DURATION", default="1d", show_default=True,
-        help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
-    )  # fmt: skip
+    keep_drops: int | None = duration(
+        "--keep-drops",
+        "1d",
+        "How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
+    )
     fetching: FetchOptions = given_by(with_options(FetchOptions, "fetching"))
     feeds: EntryForm | None = given_by(options.feeds_option)
     versions: Versions = given_by(options.versions_option)
@@ -188,10 +189,7 @@ class RunOptions(EngineOptions):
         "--dead-letters", "dead_letters_path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
         help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
     )  # fmt: skip
-    batch_size: int = option(
-        "--batch-size", metavar="N", type=options.AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
-        help="How many documents to process and commit together.",
-    )  # fmt: skip
+    batch_size: int = number("--batch-size", BATCH_DOCUMENTS, "How many documents to process and commit together.")
 
 
 @click.command()

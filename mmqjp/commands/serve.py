@@ -26,7 +26,7 @@ from mmqjp.commands.console import hangups, stopping
 from mmqjp.commands.feeds import feeds_to_fetch
 from mmqjp.commands.formats import chosen_engine, open_engine, start_session, subscribe_file
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import given_by, option, with_options
+from mmqjp.commands.options import duration, given_by, number, option, with_options
 from mmqjp.commands.run import EngineOptions
 from mmqjp.commands.sinks import check_output, tables_of
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
@@ -113,22 +113,16 @@ class StreamOptions(EngineOptions):
         help="Longest time between two looks for new documents, and on Spark the time between any two; "
         f"{AVAILABLE_NOW}: read what is there and stop.",
     )  # fmt: skip
-    idle_after: int | None = option(
-        "--idle-after", callback=options.parse_duration, metavar="DURATION", default="1h", show_default=True,
-        help="How long a stream must be silent before it advances with the clock. INF: never.",
-    )  # fmt: skip
-    max_ahead: int | None = option(
-        "--max-ahead", callback=options.parse_duration, metavar="DURATION", default="1d", show_default=True,
-        help="How far ahead of the clock a document may be. INF: no limit.",
-    )  # fmt: skip
-    keep: int | None = option(
-        "--keep", callback=options.parse_duration, metavar="DURATION", default="INF", show_default=True,
-        help="How long to keep documents, matches, outputs and dead letters that no join needs.",
-    )  # fmt: skip
-    keep_ids: int | None = option(
-        "--keep-ids", callback=options.parse_duration, metavar="DURATION", default="30d", show_default=True,
-        help="How long to recognize a document by its id.",
-    )  # fmt: skip
+    idle_after: int | None = duration(
+        "--idle-after", "1h", "How long a stream must be silent before it advances with the clock. INF: never."
+    )
+    max_ahead: int | None = duration(
+        "--max-ahead", "1d", "How far ahead of the clock a document may be. INF: no limit."
+    )
+    keep: int | None = duration(
+        "--keep", "INF", "How long to keep documents, matches, outputs and dead letters that no join needs."
+    )
+    keep_ids: int | None = duration("--keep-ids", "30d", "How long to recognize a document by its id.")
     metrics_port: int | None = option(
         "--metrics-port", metavar="PORT", type=click.IntRange(0, 65535),
         help="Where to serve Prometheus metrics. 0: any free port.",
@@ -136,34 +130,22 @@ class StreamOptions(EngineOptions):
     metrics_address: str = option(
         "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
     )  # fmt: skip
-    batch_size: int = option(
-        "--batch-size", metavar="N", type=options.AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
-        help="Most documents to process and commit together.",
-    )  # fmt: skip
-    batch_bytes: int = option(
-        "--batch-bytes", metavar="N", type=options.AtLeast(1), default=BATCH_BYTES, show_default=True,
-        help="Bytes of XML after which a batch ends early.",
-    )  # fmt: skip
+    batch_size: int = number("--batch-size", BATCH_DOCUMENTS, "Most documents to process and commit together.")
+    batch_bytes: int = number("--batch-bytes", BATCH_BYTES, "Bytes of XML after which a batch ends early.")
     max_document: int | None = option(
         "--max-document", metavar="N", type=options.AtLeast(1), help="Largest document, in bytes.  [default: 16 MiB]"
     )  # fmt: skip
-    max_nodes: int = option(
-        "--max-nodes", metavar="N", type=options.AtLeast(1), default=1_000_000, show_default=True,
-        help="Most elements and attributes of a document.",
-    )  # fmt: skip
+    max_nodes: int = number("--max-nodes", 1_000_000, "Most elements and attributes of a document.")
     log_form: str = option(
         "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
         help="The format of the events on standard error.",
     )  # fmt: skip
-    question_timeout: float | None = option(
-        "--question-timeout", callback=options.seconds, metavar="DURATION", default="5min", show_default=True,
-        help="Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
-    )  # fmt: skip
-
-    @property
-    def named_sources(self) -> list[str]:
-        named = {"--source": self.paths, "--fetch": self.lists, "--source-format": self.source_format}
-        return [name for name, value in named.items() if value]
+    question_timeout: float | None = duration(
+        "--question-timeout",
+        "5min",
+        "Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
+        options.seconds,
+    )
 
     def of_engine(self) -> dict[str, Any]:
         settings = EngineOptions.of_engine(self)
@@ -379,7 +361,12 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     if no_token and not is_loopback(address[0]):
         raise click.UsageError(f"--no-token is for loopback addresses, such as {ADDRESS}: others need the token")
     holder = holder_of(given.state)
-    if holder is not None and (named := _for_a_service(given)):
+    of_service = {
+        "--source": given.paths or None, "--fetch": given.lists or None, "--source-format": given.source_format or None,
+        "--queries": given.queries_path, "--output": given.output, "--checkpoint": given.checkpoint,
+    }  # fmt: skip
+    named = [name for name, value in of_service.items() if value is not None]
+    if holder is not None and named:
         raise click.UsageError(f"{holder}, which reads the sources: leave out {', '.join(named)}")
     page = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form)
     with listen(*address) as listening:
@@ -387,11 +374,6 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
             run_service(given, partial(_served_beside, page, listening))
         else:
             _serve_attached(page, listening)
-
-
-def _for_a_service(given: StreamOptions) -> list[str]:
-    others = {"--queries": given.queries_path, "--output": given.output, "--checkpoint": given.checkpoint}
-    return [*given.named_sources, *(name for name, value in others.items() if value is not None)]
 
 
 @contextmanager

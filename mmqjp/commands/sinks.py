@@ -71,7 +71,9 @@ class DeadLetters:
             return
         try:
             self._file = self._file or self._path.open("wb")
-            self._file.writelines(json_line(_shown(row)) for row in rows)
+            for row in rows:
+                shown = row | {"raw": row["raw"].decode("utf-8", "backslashreplace")}
+                self._file.write(json_line({key: value for key, value in shown.items() if key != "noted_at"}))
             self._file.flush()
         except OSError as error:
             error.filename = error.filename or str(self._path)
@@ -81,11 +83,6 @@ class DeadLetters:
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    raw = row["raw"].decode("utf-8", "backslashreplace")
-    return {key: raw if key == "raw" else value for key, value in row.items() if key != "noted_at"}
 
 
 def tables_of(context: click.Context) -> Callable[[], SinkTables]:

@@ -88,24 +88,20 @@ class Spool:
     def withdraw(self, command: Command) -> None:
         (self._commands / f"{command.id}.json").unlink(missing_ok=True)
 
-    def waiting(self) -> list[Command]:
-        """Returns waiting commands, oldest first. A file that is no command is answered with an error."""
+    def waiting(self, *kinds: str) -> list[Command]:
+        """Returns waiting commands, oldest first: of some kinds, or of all. A file that is no command is answered with
+        an error by who asks for all."""
         found = []
         for path in self._paths():
-            try:
-                found.append(_command(path))
-            except FileNotFoundError:
-                continue  # withdrawn in the meantime
-            except (ValueError, KeyError, TypeError) as error:
-                self.answer(Command(path.stem, "", {}), CommandResult(error=f"{path} is not a command: {error}"))
-        return found
-
-    def waiting_of(self, *kinds: str) -> list[Command]:
-        found = []
-        for path in self._paths():
-            with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or not a command
-                found.append(_command(path))
-        return [command for command in found if command.do in kinds]
+            with suppress(FileNotFoundError):  # withdrawn in the meantime
+                try:
+                    content = json.loads(path.read_bytes())
+                    found.append(Command(path.stem, str(content["do"]), dict(content["arguments"])))
+                except (ValueError, KeyError, TypeError) as error:
+                    if not kinds:
+                        wrong = CommandResult(error=f"{path} is not a command: {error}")
+                        self.answer(Command(path.stem, "", {}), wrong)
+        return [command for command in found if not kinds or command.do in kinds]
 
     def is_waiting(self, id: str) -> bool:
         """Whether a command waits. Reliable, unlike a listing, which may miss a file while another is removed."""
@@ -155,8 +151,3 @@ class Spool:
 
 def is_command(name: str) -> bool:
     return name.endswith(".json")
-
-
-def _command(path: Path) -> Command:
-    content = json.loads(path.read_bytes())
-    return Command(path.stem, str(content["do"]), dict(content["arguments"]))

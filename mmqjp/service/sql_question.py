@@ -256,7 +256,7 @@ class QuestionRunner:
         """Starts waiting questions and ends those that timed out or were withdrawn. A command counts as withdrawn when
         it is missed twice: some file systems miss a file while another is removed."""
         missed: set[str] = set()
-        waiting = {command.id: command for command in self._spool.waiting_of(*RUN_BESIDE)}
+        waiting = {command.id: command for command in self._spool.waiting(*RUN_BESIDE)}
         for id, question in list(self._running.items()):
             if question.look():
                 del self._running[id]

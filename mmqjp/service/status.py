@@ -23,10 +23,10 @@ class StreamStatus:
     since 1970. A stream that only queries publish has no watermark."""
 
     stream: str
-    documents: int
-    bytes: int
-    latest: int | None
-    watermark: int | None
+    documents: int = 0
+    bytes: int = 0
+    latest: int | None = None
+    watermark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,12 @@ def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
         if row["kind"] != "published":
             counts[row["what"]] += rows
         if stream is not None:
-            before = kept.get(stream, StreamStatus(stream, 0, 0, None, None))
+            before = kept.get(stream, StreamStatus(stream))
             latest = max(time for time in (before.latest, row["latest"]) if time is not None)
-            size = before.bytes + int(row["bytes"])
-            kept[stream] = StreamStatus(stream, before.documents + rows, size, latest, None)
+            kept[stream] = StreamStatus(stream, before.documents + rows, before.bytes + int(row["bytes"]), latest)
     watermarks = engine.watermarks()
     streams = tuple(
-        replace(kept.get(stream, StreamStatus(stream, 0, 0, None, None)), watermark=watermarks.get(stream))
+        replace(kept.get(stream, StreamStatus(stream)), watermark=watermarks.get(stream))
         for stream in sorted(kept.keys() | watermarks.keys())
     )
     queries = engine.registry.subscriptions.values()

@@ -44,11 +44,6 @@ Seconds = Callable[[], float]
 class TooManyAttempts(OperationalError, RuntimeError):
     """There were too many wrong tokens from one address."""
 
-    def __init__(
-        self, text: str = f"there were too many wrong tokens: wait {ATTEMPTS_SECONDS:g} s and try again"
-    ) -> None:
-        super().__init__(text)
-
 
 def token_of(state: Path) -> str:
     """Returns the token of a state, creating it if missing. Raises StoreError, OSError."""
@@ -104,7 +99,7 @@ class Access:
         with self._lock:
             wrong = [moment for moment in self._wrong.get(address) or () if moment > now - ATTEMPTS_SECONDS]
             if len(wrong) >= ATTEMPTS:
-                raise TooManyAttempts
+                raise TooManyAttempts(f"there were too many wrong tokens: wait {ATTEMPTS_SECONDS:g} s and try again")
             self._wrong.put(address, [*wrong, now])
         return False
 

@@ -50,9 +50,6 @@ replies."""
 class Busy(OperationalError, RuntimeError):
     """There are too many questions at the moment."""
 
-    def __init__(self, text: str = "the store is busy with other questions: try again in a moment") -> None:
-        super().__init__(text)
-
 
 class TooSlow(OperationalError, TimeoutError):
     """A question took too long."""
@@ -91,7 +88,7 @@ class RunningQuestions:
         slot, as they may be slow to end when interrupted."""
         slots = self._asked if asked else self._slots
         if not slots.acquire(timeout=seconds):
-            raise Busy
+            raise Busy("the store is busy with other questions: try again in a moment")
         try:
             begun, is_over = question(), Event()
             with self._lock:

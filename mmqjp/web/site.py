@@ -139,11 +139,6 @@ _Read = TypeVar("_Read")
 class TooManyListeners(OperationalError, RuntimeError):
     """The limit of listeners is reached."""
 
-    def __init__(
-        self, text: str = f"{MOST_LISTENERS} pages are open that show outputs as they come: close one, or reload later"
-    ) -> None:
-        super().__init__(text)
-
 
 @dataclass(frozen=True, slots=True)
 class OutputGap:
@@ -170,7 +165,8 @@ class Hub:
     def check(self) -> None:
         """Raises TooManyListeners if the limit is reached."""
         if self.listeners >= MOST_LISTENERS:
-            raise TooManyListeners
+            shown = f"{MOST_LISTENERS} pages are open that show outputs as they come"
+            raise TooManyListeners(f"{shown}: close one, or reload later")
 
     async def listen(self, seen: int | None, quiet: float) -> AsyncGenerator[ShownMatch | OutputGap | None, None]:
         """Yields the outputs after the number `seen` (None: from now on), and None after `quiet` seconds without one.

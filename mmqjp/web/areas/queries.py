@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache, partial
@@ -16,7 +16,6 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
-from common.arrays import Ints
 from common.errors import MmqjpError
 from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import MOST_NAMES, SharedTemplate, Sharing
@@ -76,14 +75,9 @@ def query_page(
     if search:
         sought = search.casefold()
         mask &= np.fromiter((sought in name.casefold() for name in tally.names), np.bool_, len(tally.names))
-    match wanted:
-        case "active":
-            mask &= ~is_paused
-        case "paused":
-            mask &= is_paused
-        case "never":
-            mask &= is_never
-    keys = _keys(tally, order)
+    mask &= {"active": ~is_paused, "paused": is_paused, "never": is_never}.get(wanted, True)
+    # Descending; ties are in order of names.
+    keys = np.zeros(len(tally.names), np.int64) if order == "name" else -getattr(tally, order)
     places = np.flatnonzero(mask)
     found = len(places)
     places = places[np.lexsort((places, keys[places]))]
@@ -116,20 +110,6 @@ def query_row(tally: QueryTally, place: int) -> QueryRow:
         int(tally.week[place]),
         None if last == NEVER else last,
     )
-
-
-def _keys(tally: QueryTally, order: QuerySort) -> Ints:
-    """The descending sort keys of names; ties are in order of names."""
-    match order:
-        case "last":
-            return -tally.last
-        case "day":
-            return -tally.day
-        case "week":
-            return -tally.week
-        case "total":
-            return -tally.total
-    return np.zeros(len(tally.names), np.int64)
 
 
 LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
@@ -254,7 +234,7 @@ def query_part(site: Site, name: str) -> QueryPart:
     place = place_in(tally, name)
     paused = bool(tally.paused[place])
     texts = site.kept.get(("texts", name), tally.registered, partial(_texts, site, name, paused=paused))
-    sharing = site.kept.get("sharing", tally.registered, partial(_sharing, site))
+    sharing = site.kept.get("sharing", tally.registered, partial(_Sharing, site))
     first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
     days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
     events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
@@ -321,18 +301,21 @@ def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
 class _Sharing:
     """The names that use each row of the templates."""
 
-    def __init__(self, rows: Sequence[tuple[int, tuple[int, ...], str, int]]) -> None:
+    def __init__(self, site: Site) -> None:
         self._queries = Counter[int]()
         self._of_row = Counter[tuple[int, tuple[int, ...]]]()
         self._names: dict[int, list[str]] = {}
         self._rows: dict[str, set[tuple[int, tuple[int, ...]]]] = {}
-        for template, variables, name, queries in rows:
+        found = site.select(lookup.PLACEMENTS, MOST_PLACEMENTS)
+        columns = (found[name].to_pylist() for name in ("template", "variables", "name", "queries"))
+        for template, variables, name, queries in zip(*columns, strict=True):
+            row = template, tuple(variables)
             self._queries[template] += queries
-            self._of_row[template, variables] += queries
+            self._of_row[row] += queries
             some = self._names.setdefault(template, [])
             if len(some) < MOST_SHARERS and name not in some:
                 some.append(name)
-            self._rows.setdefault(name, set()).add((template, variables))
+            self._rows.setdefault(name, set()).add(row)
 
     def of(self, name: str) -> tuple[Shared, ...]:
         rows = self._rows.get(name, set())
@@ -345,12 +328,6 @@ class _Sharing:
             )
             for template in sorted({template for template, _ in rows})
         )
-
-
-def _sharing(site: Site) -> _Sharing:
-    found = site.select(lookup.PLACEMENTS, MOST_PLACEMENTS)
-    columns = (found[name].to_pylist() for name in ("template", "variables", "name", "queries"))
-    return _Sharing([(t, tuple(v), n, q) for t, v, n, q in zip(*columns, strict=True)])
 
 
 _OutputsAfter = Annotated[str | None, Query(description="The `next` of the page before.")]
@@ -395,34 +372,22 @@ def query_router(site: Site, routes: APIRouter) -> None:
 
 
 def sharing_router(site: Site, routes: APIRouter) -> None:
-    def sharing_of_store() -> Sharing:
-        return Sharing.from_dict(site.ask(SHARING, {}))
-
     @routes.get("/sharing", response_class=HTMLResponse)
     def page(request: Request) -> Response:
-        found = sharing_of_store()
+        found = sharing()
         picture = Markup(sharing_picture(found))  # escaped by what draws it
-        return site.render(
-            request, "sharing.html", found=found, picture=picture, names_of=names_of, has_others=has_others
-        )
+        return site.render(request, "sharing.html", found=found, picture=picture, names_of=names_of)
 
     @routes.get("/api/v1/sharing", tags=["store"], summary="What the queries share, and what it costs")
     def sharing() -> Sharing:
-        return sharing_of_store()
+        return Sharing.from_dict(site.ask(SHARING, {}))
 
 
-def names_of(template: SharedTemplate) -> list[str]:
-    return _names(template)[:MOST_NAMES]
-
-
-def has_others(template: SharedTemplate) -> bool:
-    """Whether there may be more names. A query may subscribe to several rows, or several times."""
+def names_of(template: SharedTemplate) -> tuple[list[str], bool]:
+    """Returns some names, and whether there may be more. A query may subscribe to several rows, or several times."""
+    names = list(dict.fromkeys(name for row in template.most_shared for name in row.names))
     cut = any(row.subscribers > len(row.names) >= MOST_NAMES for row in template.most_shared)
-    return cut or template.rows > len(template.most_shared) or len(_names(template)) > MOST_NAMES
-
-
-def _names(template: SharedTemplate) -> list[str]:
-    return list(dict.fromkeys(name for row in template.most_shared for name in row.names))
+    return names[:MOST_NAMES], cut or template.rows > len(template.most_shared) or len(names) > MOST_NAMES
 
 
 ROUTERS = (queries_router, query_router, sharing_router)

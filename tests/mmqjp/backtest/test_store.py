@@ -197,8 +197,8 @@ def test_a_service_goes_on_beside_back_tests_of_which_one_runs_at_a_time(tmp_pat
         service = place.service(opened, events)
         service._commands = CommandQueue(place.spool, skip=RUN_BESIDE)
         service.run(None, StopAfter(10**9))
-        assert opened.counters().documents == 6 and len(place.spool.waiting_of(BACKTEST)) == 2
-        until(lambda: not place.spool.waiting_of(BACKTEST), questions.step)
+        assert opened.counters().documents == 6 and len(place.spool.waiting(BACKTEST)) == 2
+        until(lambda: not place.spool.waiting(BACKTEST), questions.step)
         for command in (first, second):
             assert Backtest.from_dict(place.answer(command).result).outputs in (6, 30)  # of three documents, or of six
     assert [event["do"] for event in events.named("command")].count(BACKTEST) == 2
@@ -216,7 +216,7 @@ def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path):
         assert place.answer(command).error == ABANDONED
         rubbish = place.ask(BACKTEST)
         mistaken = place.ask(BACKTEST, text="FROM")
-        until(lambda: not place.spool.waiting_of(BACKTEST), questions.step)
+        until(lambda: not place.spool.waiting(BACKTEST), questions.step)
         assert "the command lacks its text" in str(place.answer(rubbish).error)
         assert "1:5" in str(place.answer(mistaken).error)
 

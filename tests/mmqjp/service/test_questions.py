@@ -488,7 +488,7 @@ def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
         assert set(questions._running) == {command.id for command in commands}
         for command in commands:
             place.spool.withdraw(command)
-        until(lambda: last.id not in {command.id for command in place.spool.waiting_of(QUERY)}, questions.step)
+        until(lambda: last.id not in {command.id for command in place.spool.waiting(QUERY)}, questions.step)
         assert place.answer(last).result["rows"] == [[1]]
 
 
@@ -498,7 +498,7 @@ def test_rubbish_among_questions_is_told(place: Directory):
         questions = asking(place, engine, events)
         for arguments in ({}, {"sql": 1}, {"sql": "SELECT 1", "seconds": "long"}):
             command = place.ask(QUERY, **arguments)
-            until(lambda asked=command: not place.spool.waiting_of(QUERY), questions.step)  # type: ignore[misc]
+            until(lambda asked=command: not place.spool.waiting(QUERY), questions.step)  # type: ignore[misc]
             assert place.answer(command).error
         (place.state / "spool" / "commands" / "1-x.json").write_text("rubbish")
         questions.step()
