@@ -166,8 +166,7 @@ DOCUMENTS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """A script, and the texts of registered queries that it reads. `seconds` and `memory`, in bytes, are limits that
-    the process enforces itself."""
+    """A script, and texts of registered queries that it reads, with limits in seconds and bytes for the process."""
 
     text: str
     publishers: tuple[str, ...]

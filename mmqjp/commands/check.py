@@ -155,8 +155,7 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
 
 
 def summarise_script(script: Script) -> tuple[Table, list[str]]:
-    """Registers a script in a new engine. Returns a table with a row per query, at most MOST_LISTED, and a line per
-    absence that says when it is decided."""
+    """Returns a table of the queries, at most MOST_LISTED, and a line per absence: when it is decided."""
     named = zip(script.all_queries, script.names(), strict=True)
     names = [name for query, name in named if isinstance(query, Query)]
     with Session("duckdb") as engine:

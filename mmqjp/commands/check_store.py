@@ -61,8 +61,7 @@ class Repairs(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Something wrong with a file or a table. `remedy` says what --repair does, which is `repairs`; without them, only
-    a copy helps."""
+    """Something wrong. `remedy` says what --repair does, which is `repairs`; without them, only a copy helps."""
 
     place: str
     what: str
@@ -387,8 +386,7 @@ def _together(found: Sequence[Repairs]) -> Repairs:
 
 
 def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list[Damage], StoreCheck]:
-    """Repairs as often as something can be, at most `passes` times. Returns the mended and the remaining faults, and
-    the last check."""
+    """Repairs at most `passes` times. Returns the mended and the remaining faults, and the last check."""
     mended: list[Damage] = []
     while True:
         check = StoreCheck(directory)

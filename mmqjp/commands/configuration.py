@@ -56,8 +56,7 @@ def read_configurations(chosen: Path | None) -> Iterator[tuple[Path, dict[str, A
 
 
 def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefix: str = "") -> DefaultMap:
-    """Returns a table's values by command. A key outside command tables applies to all commands that accept it; a
-    command's own table takes precedence."""
+    """Returns a table's values by command. A command's own table precedes keys for all that accept them."""
     tables = {key: value for key, value in settings.items() if isinstance(value, dict) and key in group.commands}
     found: DefaultMap = {name: {} for name in group.commands}
     for key in settings.keys() - tables.keys():
@@ -135,8 +134,7 @@ def _parameters(command: click.Command) -> dict[str, _Setting]:
 
 
 def _option_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any:
-    """Converts a value to what the command line would give. A type with `takes_table` accepts a table, as NAME=VALUE
-    entries."""
+    """Converts a value to what the command line would give; a table to NAME=VALUE entries, if the type takes one."""
     if getattr(option.type, "takes_table", False):
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]

@@ -116,8 +116,7 @@ DELAY, INTERVAL = 1.0, 0.1
 
 @contextmanager
 def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Shows the progress of loops inside on standard error: only on a terminal, after a second, and removed at the
-    end."""
+    """Shows the progress of loops inside, on a terminal, after a second, and removes it at the end."""
     if not sys.stderr.isatty():
         yield
         return

@@ -180,8 +180,7 @@ async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[Feed
 
 
 def fetch_once(job: Job, kept: str = KEPT) -> FetchReport:
-    """Fetches what is due, prints a summary, and returns the report. Raises Interrupted, with the message `kept`, on
-    Ctrl-C and SIGTERM."""
+    """Fetches what is due, and prints a summary. Raises Interrupted, saying `kept`, on Ctrl-C and SIGTERM."""
     report, feeds, signalled = asyncio.run(until_signalled(job, watch=False))
     print_fetch_summary(report, feeds)
     if signalled:

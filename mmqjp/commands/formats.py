@@ -151,8 +151,7 @@ def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
 def open_engine(
     engine: str | SparkSession, state: Path | None = None, *, shared: bool = False, **options: Any
 ) -> Session:
-    """Opens the engine. It does not log dead letters: the caller reports them. A terminal shows that Spark is starting
-    and how many stored queries are open."""
+    """Opens the engine, which logs no dead letters. A terminal shows that Spark starts, and queries open."""
     with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")

@@ -65,14 +65,12 @@ def print_sink(row: _Row, now: int) -> None:
 def print_failed(found: Mapping[str, Sequence[_Row]]) -> None:
     if not found["undelivered"] and not found["gaps"]:
         click.echo("nothing: the sink got, or will get, all that it wants")
-    for row in found["undelivered"]:
-        reason, tries = printable_line(row["reason"]), pluralise(row["tries"], "try", "tries")
-        click.echo(f"{_short_time(row['noted_at'])}  output {row['seq']} ({row['id']}) after {tries}: {reason}")
-    for row in found["gaps"]:
-        reason = printable_line(row["reason"])
-        click.echo(
-            f"{_short_time(row['noted_at'])}  {row['count']:,} of {row['first']}-{row['last']} given up: {reason}"
-        )
+    for row in (*found["undelivered"], *found["gaps"]):
+        if "seq" in row:
+            what = f"output {row['seq']} ({row['id']}) after {pluralise(row['tries'], 'try', 'tries')}"
+        else:
+            what = f"{row['count']:,} of {row['first']}-{row['last']} given up"
+        click.echo(f"{_short_time(row['noted_at'])}  {what}: {printable_line(row['reason'])}")
 
 
 def _trouble(row: _Row, now: int) -> str:

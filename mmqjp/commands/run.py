@@ -344,8 +344,7 @@ def _files(rereading: Rereading | None) -> str:
 
 
 def show_new(engine: Session, before: int, form: str, output: Path | None, *, utc: bool) -> int:
-    """Shows the outputs numbered above `before`, only the newest if there are many and the format is for people.
-    Returns their number."""
+    """Shows the outputs numbered above `before`, for people the newest only. Returns their number."""
     count = engine.last_seq - before
     first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
     found = shown_outputs(engine, engine.outputs(first))

@@ -46,8 +46,7 @@ LOOKED_THROUGH = 20_000
 
 
 def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first selected matches numbered above `after`, and the `after` of the next page (None: the end).
-    Raises BadCommand."""
+    """Returns the first selected matches numbered above `after`, and the `after` of the next page, or None."""
     name, since, last = arguments.get("name"), arguments.get("since"), arguments.get("after")
     if not isinstance(name, str | None) or not isinstance(since, int | None) or not isinstance(last, int):
         raise BadCommand("a page of matches is asked for by a name, a time since, and the number after which it begins")
@@ -111,8 +110,7 @@ class SinkCommands:
         }
 
     def run(self, command: Command) -> object:
-        """Runs a command and returns its result as JSON. A change is committed with the result, and not repeated after
-        a kill. Raises InputError."""
+        """Runs a command and returns its result as JSON; a change is committed with it, once. Raises InputError."""
         if (look := self._looks.get(command.do)) is not None:
             return look(command.arguments)
         if (change := self._changes.get(command.do)) is None:

@@ -47,8 +47,7 @@ HOUR = 3600 * 1_000_000
 
 
 class DropDirectory:
-    """A directory of fetched feed versions, created if needed. Versions that were read are kept for `keep` microseconds
-    (None: for ever)."""
+    """A directory of fetched feed versions. Those that were read are kept for `keep` microseconds (None: for ever)."""
 
     def __init__(self, directory: Path, keep: int | None, now: Now = now_us) -> None:
         self.directory, self._keep, self._now = directory, keep, now
@@ -102,20 +101,12 @@ class FeedSummary:
 
     @staticmethod
     def of(feed: FeedState) -> FeedSummary:
+        fetched_from, last_error = map(without_credentials, (feed.address or feed.url, feed.last_error))
+        next_check = None if feed.stopped else feed.next_check or None
         return FeedSummary(
-            feed.shown,
-            feed.title,
-            feed.folders,
-            without_credentials(feed.address or feed.url),
-            feed.status or None,
-            feed.stopped,
-            feed.checked_at or None,
-            feed.fetched_at or None,
-            None if feed.stopped else feed.next_check or None,
-            feed.errors,
-            without_credentials(feed.last_error),
-            feed.hints.undated,
-        )
+            feed.shown, feed.title, feed.folders, fetched_from, feed.status or None, feed.stopped,
+            feed.checked_at or None, feed.fetched_at or None, next_check, feed.errors, last_error, feed.hints.undated,
+        )  # fmt: skip
 
 
 def state_file(path: Path) -> Path:
@@ -167,9 +158,9 @@ def known_feeds(file: Path) -> list[FeedState]:
 
 def as_opml(feeds: Sequence[FeedState], *, passwords: bool = False) -> bytes:
     """Exports feeds that have not stopped as OPML, under their current addresses."""
-    known = ((f.address or f.url, f) for f in feeds if not f.stopped)
-    shown = ((url if passwords else without_credentials(url), f) for url, f in known)
-    return write_opml(ListedFeed(url, f.title, folder) for url, f in shown for folder in f.folders or ("",))
+    shown = str if passwords else without_credentials
+    known = ((shown(feed.address or feed.url), feed) for feed in feeds if not feed.stopped)
+    return write_opml(ListedFeed(url, feed.title, folder) for url, feed in known for folder in feed.folders or ("",))
 
 
 def feed_named(address: str) -> FeedState:
@@ -280,7 +271,11 @@ class Rereading:
 
     def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
         """Yields batches of new items. Each must be committed before the next is taken."""
-        for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, _size):
+
+        def size(read: _Read) -> int | None:
+            return None if read.item is None else size_of(read.item)
+
+        for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, size):
             yield [read.item for read in batch if read.item is not None], partial(self._metadata, batch)
             self._committed(batch)
         if self._ready:
@@ -311,7 +306,7 @@ class Rereading:
         if stamp is not None and kept is not None and kept.fingerprint.endswith(f" {stamp.digest}"):
             self.unchanged += 1
             if kept.fingerprint != str(stamp):
-                self._ready.append(_note(key, stamp))
+                self._ready.append(Offset(*key, ALL_READ, str(stamp)))
             return False
         self.waiting += 1
         return True
@@ -337,15 +332,7 @@ class Rereading:
             key = read.source, read.file
             stamp = self._stamps[key][1]
             if read.item is None and key not in self._bad and stamp is not None:
-                self._ready.append(_note(key, stamp))
-
-
-def _note(key: tuple[str, str], stamp: Stamp) -> Offset:
-    return Offset(*key, ALL_READ, str(stamp))
-
-
-def _size(read: _Read) -> int | None:
-    return None if read.item is None else size_of(read.item)
+                self._ready.append(Offset(*key, ALL_READ, str(stamp)))
 
 
 SETTLED = 2 * 10**9

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,22 +43,12 @@ HISTORY = "history "
 
 @dataclass(slots=True)
 class ReadBatch:
-    """A batch of documents with the offsets to commit. If executors evaluated it, `evaluated` has the result and
-    `seconds` the time taken."""
+    """Documents and the offsets to commit. If executors `evaluated` them, that took `seconds`."""
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
     evaluated: EvaluatedDocuments | None = None
     seconds: float = 0.0
-
-    @classmethod
-    def of(cls, batch: Sequence[ReadItem[Document | Reject]]) -> ReadBatch:
-        items = [read.item for read in batch if read.item is not None]
-        return cls(items, {(read.offset.source, read.offset.file): read.offset for read in batch})
-
-
-def _size(read: ReadItem[Document | Reject]) -> int | None:
-    return None if read.item is None else size_of(read.item)
 
 
 class Intake:
@@ -99,7 +89,8 @@ class Intake:
         is_left = True
         while is_left:
             found = waiting_files(self._sources, self.positions)
-            self._forget_missing({(waiting.source, waiting.file) for waiting in found})
+            present = {(waiting.source, waiting.file) for waiting in found}
+            self._failed = {file: cause for file, cause in self._failed.items() if file in present}
             read = self._turns.read(counted(found), report, wait=wait)
             yield from self.in_batches(self.judged(read))
             is_left = self._turns.is_ready()
@@ -114,12 +105,15 @@ class Intake:
             self._failed[file] = cause
             self._report(file[1], cause)
 
-    def _forget_missing(self, present: Container[tuple[str, str]]) -> None:
-        self._failed = {file: cause for file, cause in self._failed.items() if file in present}
-
     def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[ReadBatch]:
         """Groups items into batches without reading ahead."""
-        return map(ReadBatch.of, in_batches(items, self._batch_size, self._batch_bytes, _size))
+
+        def size(read: ReadItem[Document | Reject]) -> int | None:
+            return None if read.item is None else size_of(read.item)
+
+        for batch in in_batches(items, self._batch_size, self._batch_bytes, size):
+            offsets = {(read.offset.source, read.offset.file): read.offset for read in batch}
+            yield ReadBatch([read.item for read in batch if read.item is not None], offsets)
 
     def judged(self, items: Iterable[ReadItem[InputItem]]) -> Iterator[ReadItem[Document | Reject]]:
         return judged(items, self._history)
@@ -139,7 +133,7 @@ class Intake:
     def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
         listed, files = listing(self._sources)
         if len(listed) == len(self._sources):
-            self._forget_missing(files)
+            self._failed = {file: cause for file, cause in self._failed.items() if file in files}
         return listed, files
 
     def refresh(self) -> None:
@@ -334,7 +328,14 @@ class FileWatcher(Watcher):
         return dict(wanted), inside
 
     def _identify(self) -> list[tuple[int, int] | None]:
-        return [_identity(path) for watched in self._watched for path in (watched.path, watched.path.parent)]
+        """The devices and inodes of the watched directories and of parents; None for anything else."""
+        found: list[tuple[int, int] | None] = []
+        for path in (path for watched in self._watched for path in (watched.path, watched.path.parent)):
+            try:
+                found.append((seen.st_dev, seen.st_ino) if path.is_dir() and (seen := path.stat()) else None)
+            except OSError:
+                found.append(None)
+        return found
 
 
 def _directories(top: Path) -> Iterator[str]:
@@ -348,14 +349,6 @@ def _directories(top: Path) -> Iterator[str]:
                 found += [child.path for child in children if child.is_dir(follow_symlinks=False)]
         except OSError:  # it has just gone, or may not be read, which the source reports
             continue
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """The device and inode of a directory; None for anything else."""
-    try:
-        return (found.st_dev, found.st_ino) if path.is_dir() and (found := path.stat()) else None
-    except OSError:
-        return None
 
 
 POLL = 0.1
@@ -463,9 +456,9 @@ class Service:
 
     def _close_sinks(self, trigger: float | None, stop: Stop) -> None:
         """Ends the delivery to sinks; if `trigger` is None, delivers first what can be delivered now."""
+        if self._sinks is not None and trigger is None:
+            self._sinks.finish(stop.is_set)
         if self._sinks is not None:
-            if trigger is None:
-                self._sinks.finish(stop.is_set)
             self._sinks.close()
 
     def _pass_time(self) -> None:
@@ -572,9 +565,6 @@ REMOTE = frozenset(
 )
 """File systems that do not report other machines' changes. FUSE file systems count, too, as some do not."""
 
-_PLACE = 4
-"""Index of the mount point field."""
-
 
 def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
     """Watches the sources and the spool's commands. Logs `polling` for sources that others may change unreported."""
@@ -598,9 +588,8 @@ def mounted_file_systems(lines: Iterable[str]) -> dict[Path, str]:
     found = {}
     for line in lines:
         before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) > _PLACE:
-            place = re.sub(r"\\([0-7]{3})", lambda escaped: chr(int(escaped[1], 8)), fields[_PLACE])
+        if fields := before.split(" ")[4:]:
+            place = re.sub(r"\\([0-7]{3})", lambda escaped: chr(int(escaped[1], 8)), fields[0])
             found[Path(place)] = after.partition(" ")[0]
     return found
 

@@ -36,8 +36,7 @@ MOST_DOCUMENTS = 20
 
 
 class SelectQuestion:
-    """A question of BESIDE, answered by SELECTs in any thread. It may be interrupted between and within them, which
-    sets `stop`."""
+    """A question of BESIDE, in any thread. It may be interrupted between and within SELECTs, which sets `stop`."""
 
     def __init__(self, engine: Session, command: Command) -> None:
         self.engine, self._command, self.stop = engine, command, Event()

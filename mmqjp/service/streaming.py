@@ -130,7 +130,11 @@ class StreamingService(Service):
     def _process_rows(self, frame: DataFrame, number: int) -> None:
         """Evaluates a micro-batch on the executors and commits what is not yet committed."""
         self._was_busy = True
-        done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
+        try:  # Spark's id of the query, which lives as long as the checkpoint
+            query = str(json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"])
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(f"the checkpoint in {self._checkpoint} cannot be read: {error}") from error
+        done = Offset(f"spark {query}", MICRO_BATCHES, (number + 1) << 32)
         known = self._intake.positions.get((done.source, done.file))
         if known is not None and known.position >= done.position:
             return
@@ -166,13 +170,6 @@ class StreamingService(Service):
             batch.seconds, seconds = seconds, 0.0
             self._process(batch)
             self._prune()
-
-    def _query_id(self) -> str:
-        """Returns Spark's id of the query, which lives as long as the checkpoint."""
-        try:
-            return str(json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"])
-        except (OSError, ValueError, KeyError) as error:
-            raise StoreError(f"the checkpoint in {self._checkpoint} cannot be read: {error}") from error
 
 
 def spark_error_text(error: PySparkException) -> str:

@@ -278,8 +278,7 @@ class SharedCache:
         self._entries = LruCache[Hashable, _Entry](most)
 
     def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
-        """Returns the value of a key, computing it if not cached for this version. Callers must not modify it. Raises
-        what `make` raises, each time anew."""
+        """Returns a value, computing it if not cached for this version. Raises what `make` raises, each time anew."""
         now = self._clock()
         with self._lock:
             entry = self._entries.get(key)

@@ -221,8 +221,7 @@ ONCE = " (this link logs in once; later, the token in secrets/token of the state
 
 @dataclass(frozen=True, slots=True)
 class PageOptions(JsonRecord):
-    """How the page is served: state, host, public URL ("" for none), with or without a token, whether a browser is
-    opened, and the log format."""
+    """How the page is served. `public_url` is "" for none; `opens`: in a browser."""
 
     state: str
     host: str
@@ -411,8 +410,7 @@ it stops."""
 
 
 class Connections:
-    """The open connections, strangers apart. A new one takes the place of one that waits, has never asked and is old,
-    in this order."""
+    """The open connections. A new one displaces one that waits, has never asked and is old, in this order."""
 
     def __init__(
         self, most: int = MOST_CONNECTIONS, strangers: int = MOST_STRANGERS, of_client: int = MOST_OF_CLIENT

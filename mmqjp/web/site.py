@@ -149,8 +149,7 @@ class OutputGap:
 
 
 class Hub:
-    """The listeners of a site, for the server's event loop. Each goes on at its own pace; what several read is read
-    once."""
+    """The listeners of a site, for the server's event loop, each at its own pace. What several read is read once."""
 
     def __init__(self, outputs: NewestMatches, look: float = LOOK) -> None:
         self._outputs, self._look = outputs, look
@@ -362,8 +361,7 @@ class Site:
         return load_feed_links(self.state)
 
     def look(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """Sends a read-only command. A cached reply may be some seconds old while it is refreshed, but is never older
-        than this site's last change."""
+        """Sends a read-only command. A cached reply may be seconds old, but not older than this site's last change."""
         return self.replies.get((do, json.dumps(arguments, sort_keys=True)), None, partial(self.ask, do, arguments))
 
     def look_up(self, sql: str, limit: int, seconds: float) -> pa.Table:

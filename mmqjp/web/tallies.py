@@ -141,11 +141,12 @@ class Tallies:
             self._read_queries()
             self._queries_are = queries["outputs"], queries["last"]
         later, earlier = rows.filter(is_of_query), rows.filter(is_named)
-        self._add_rows(later, self._of_qid[later["qid"].cast(pa.int64()).to_numpy()])
-        if len(earlier):
-            names = earlier["name"].to_pylist()
-            self._know(names)
-            self._add_rows(earlier, np.array([self._code[name] for name in names], np.int64))
+        names = earlier["name"].to_pylist()
+        self._know(names)
+        codes = self._of_qid[later["qid"].cast(pa.int64()).to_numpy()]
+        for some, of in ((later, codes), (earlier, np.array([self._code[name] for name in names], np.int64))):
+            outputs, hours, last = (some[name].to_numpy() for name in ("outputs", "hour", "last"))
+            self._add(of, outputs.astype(np.int64), hours, last)
         self._kept, self._batch = kept["outputs"], until
         return True
 
@@ -159,18 +160,13 @@ class Tallies:
         self._of_qid[qids] = [self._code[name] for name in names]
         self._shown = np.array([self._code[name] for name in self._names], np.int64)
 
-    def _add_rows(self, rows: pa.Table, codes: Ints) -> None:
-        outputs, hours, last = (rows[name].to_numpy() for name in ("outputs", "hour", "last"))
-        self._add(codes, outputs.astype(np.int64), hours, last)
-
     def _add(self, codes: Ints, outputs: Ints, hours: Ints, last: Ints) -> None:
         np.add.at(self._total, codes, outputs)
         np.maximum.at(self._last, codes, last)
         # What is from the future counts as of the present hour.
-        for counts, places in (
-            (self._hours, hours - (self._hour - HOURS + 1)),
-            (self._days, hours // HOURS_A_DAY - (self._today - DAYS + 1)),
-        ):
+        days = hours // HOURS_A_DAY
+        for counts, units, now in ((self._hours, hours, self._hour), (self._days, days, self._today)):
+            places = units - (now - len(counts) + 1)
             recent = places >= 0
             np.add.at(counts, (np.minimum(places[recent], len(counts) - 1), codes[recent]), outputs[recent])
 

@@ -77,10 +77,8 @@ def _hours(site: Site) -> list[Hour]:
         f"SELECT committed_at // {HOUR} AS hour, sum(documents) AS documents, sum(outputs) AS outputs FROM batches "
         f"WHERE committed_at >= {since * HOUR} GROUP BY hour", MOST_ROWS, SECONDS,
     ).to_pylist()  # fmt: skip
-    worked = {row["hour"]: row for row in rows}
-    nothing = {"documents": 0, "outputs": 0}
-    found = ((hour, worked.get(hour, nothing)) for hour in range(since, now + 1))
-    return [Hour(hour * HOUR, int(row["documents"]), int(row["outputs"])) for hour, row in found]
+    worked = {row["hour"]: (int(row["documents"]), int(row["outputs"])) for row in rows}
+    return [Hour(hour * HOUR, *worked.get(hour, (0, 0))) for hour in range(since, now + 1)]
 
 
 LINKS = (Link("/engine", "Engine", 50),)
@@ -134,16 +132,11 @@ def login_router(site: Site, routes: APIRouter) -> None:
 
 
 def logged_in(site: Site, next: str) -> Response:
-    response = RedirectResponse(local(next), 303, {"Cache-Control": "no-store"})
+    response, access = RedirectResponse(local(next), 303, {"Cache-Control": "no-store"}), site.access
     response.set_cookie(
-        site.access.cookie,
-        site.access.make_cookie(),
-        max_age=COOKIE_SECONDS,
-        path="/",
-        secure=site.public_url.startswith("https:"),
-        httponly=True,
-        samesite="lax",
-    )
+        access.cookie, access.make_cookie(), max_age=COOKIE_SECONDS, path="/",
+        secure=site.public_url.startswith("https:"), httponly=True, samesite="lax",
+    )  # fmt: skip
     return response
 
 

@@ -150,13 +150,8 @@ _After = Annotated[str | None, Query(description="The `next` of the page before.
 Address = Annotated[str, Form(max_length=LONGEST)]
 
 
-@dataclass(frozen=True, slots=True)
-class NewFeed:
-    """A feed to add: its address, or that of a page that names it, your title, and its folder."""
-
-    address: str
-    title: str = ""
-    folder: str = ""
+_Sent = Annotated[str, Body(description="The feed's address, or that of a page that names it.")]
+_Named = Annotated[str, Body(description="Your title, or its folder.")]
 
 
 def feeds_router(site: Site, routes: APIRouter) -> None:
@@ -223,8 +218,8 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         return feed_page(site, health, after)
 
     @routes.post("/api/v1/feeds", tags=["feeds"], summary="Add a feed")
-    def add(feed: NewFeed) -> FeedsChanged:
-        return add_feed(site, feed.address, feed.title, feed.folder)
+    def add(address: _Sent, title: _Named = "", folder: _Named = "") -> FeedsChanged:
+        return add_feed(site, address, title, folder)
 
     @routes.post("/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or one address a line")
     def add_list(opml: Annotated[bytes, Body(media_type="text/x-opml")]) -> FeedsChanged:

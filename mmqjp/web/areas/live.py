@@ -45,13 +45,9 @@ def atom_router(site: Site, routes: APIRouter) -> None:
     def archive(request: Request, key: str, name: str, archive: int) -> Response:
         return answer(request, key, name, archive)
 
-    def revoked(name: str) -> None:
-        place_in(site.tallies.current(), name)
-        site.ask("revoke-feed-link", {"name": name})
-
     @routes.post("/q/{name}/feed/revoke")
     def revoke_form(name: str) -> Response:
-        revoked(name)
+        revoke(name)
         return site.show(f"/q/{segment(name)}", "The feed has another address.", "#feed")
 
     @routes.get("/api/v1/queries/{name}/feed", tags=["queries"], summary="Show the address of a query's feed")
@@ -61,7 +57,8 @@ def atom_router(site: Site, routes: APIRouter) -> None:
 
     @routes.post("/api/v1/queries/{name}/feed/revoke", tags=["queries"], summary="Give a query's feed another address")
     def revoke(name: str) -> FeedLink:
-        revoked(name)
+        place_in(site.tallies.current(), name)
+        site.ask("revoke-feed-link", {"name": name})
         return FeedLink(atom_feed_url(site, name))
 
 

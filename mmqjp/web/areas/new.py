@@ -12,9 +12,8 @@ from importlib.resources import files
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Body, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import Field
 
 from common.errors import InputError
 from mmqjp.backtest.script import Backtest, a_day, novelty
@@ -119,9 +118,10 @@ def starters() -> tuple[Starter, ...]:
     text = files("mmqjp.demo").joinpath("reader.xscl").read_text("utf-8")
     found = {}
     for block in text.split("\n\n"):
-        comment, _, query = block.partition("\nFROM" if "\nSELECT" not in block else "\nSELECT")
+        word = "SELECT" if "\nSELECT" in block else "FROM"
+        comment, _, query = block.partition(f"\n{word}")
         if query:
-            query = ("FROM" if "\nSELECT" not in block else "SELECT") + query.rstrip("\n;")
+            query = word + query.rstrip("\n;")
             name = query.rpartition("PUBLISH ")[2]
             found[name] = Starter(name, " ".join(_NUMBER.sub("", comment).split()), query + "\n")
     return tuple(found[name] for name in NAMES)
@@ -142,23 +142,9 @@ def days_of(trial: Backtest) -> list[tuple[str, int]]:
 
 
 Do = Literal["check", "try", "subscribe"]
-_Text = Annotated[str, Field(max_length=LONGEST)]
-
-
-@dataclass(frozen=True, slots=True)
-class QueryText:
-    """A text of XSCL."""
-
-    text: _Text
-
-
-@dataclass(frozen=True, slots=True)
-class NewQueries(QueryText):
-    """Queries to subscribe to. They replace all of their names, unless `add`. With `backfill`, they are also evaluated
-    over stored documents."""
-
-    add: bool = False
-    backfill: bool = False
+_Text = Annotated[str, Body(embed=True, max_length=LONGEST, description="A text of XSCL.")]
+_Add = Annotated[bool, Body(description="They do not replace the queries of their names.")]
+_Backfill = Annotated[bool, Body(description="They are also evaluated over stored documents.")]
 
 
 def new_router(site: Site, routes: APIRouter) -> None:
@@ -217,17 +203,17 @@ def new_router(site: Site, routes: APIRouter) -> None:
         return site.show(where, f"{shown}: subscribed")
 
     @routes.post("/api/v1/check", tags=["queries"], summary="Check the text of queries")
-    def check_text(given: QueryText) -> Checked:
-        return check_script_text(site, given.text)
+    def check_text(text: _Text) -> Checked:
+        return check_script_text(site, text)
 
     @routes.post("/api/v1/queries", tags=["queries"], summary="Subscribe to queries")
-    def subscribe(given: NewQueries) -> Changed:
-        return Changed(subscribed(given.text, add=given.add, backfill=given.backfill))
+    def subscribe(text: _Text, add: _Add = False, backfill: _Backfill = False) -> Changed:
+        return Changed(subscribed(text, add=add, backfill=backfill))
 
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
-    def backtest(given: QueryText) -> dict[str, Any]:
-        parsed(site, given.text)
-        return tried(given.text)
+    def backtest(text: _Text) -> dict[str, Any]:
+        parsed(site, text)
+        return tried(text)
 
 
 ROUTERS = (new_router,)

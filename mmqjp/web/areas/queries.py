@@ -40,8 +40,7 @@ QuerySort = Literal["name", "last", "day", "week", "total"]
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """A name: number of queries, state and its reason; outputs in all, in 24 hours and in 7 days; and the last t1 in
-    microseconds (None: never matched)."""
+    """A name: number of queries, state and its reason; outputs in all, in 24 hours and in 7 days; last t1 or None."""
 
     name: str
     queries: int
@@ -55,8 +54,7 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryPage:
-    """A page of names. `found` counts those selected, `names` all, `paused` and `never` those that are paused and that
-    never matched."""
+    """A page of names. `found` counts those selected; `names`, `paused` and `never` (matched) count all."""
 
     rows: tuple[QueryRow, ...]
     next: str | None
@@ -181,8 +179,7 @@ EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class QueryDetails:
-    """A query of a name: its number, its text, when it was added, in microseconds, and why it is paused (None: it is
-    not)."""
+    """A query of a name: number, text, when it was added, in microseconds, and why it is paused, or None."""
 
     qid: int
     text: str

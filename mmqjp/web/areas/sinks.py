@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Body, Form, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
@@ -19,8 +19,7 @@ from mmqjp.web.site import Link, Site, segment
 
 @dataclass(frozen=True, slots=True)
 class SinkRow(SinkState):
-    """A sink as in `mmqjp sinks list`, with the `queries` it wants, as patterns, and its destination `to`, without
-    secrets."""
+    """A sink as in `mmqjp sinks list`, with the patterns `queries`, and its destination `to`, without secrets."""
 
     queries: Sequence[str]
     to: str
@@ -94,19 +93,9 @@ DONE = {
 _FormText = Annotated[str, Form(max_length=4_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class NewSink:
-    """A sink to add: its name, and its keys as in the configuration file."""
-
-    name: str
-    table: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """Where to begin: "start", the number of an output, or the time of a commit."""
-
-    start: str
+_Name = Annotated[str, Body()]
+_Table = Annotated[dict[str, Any], Body(description="Its keys as in the configuration file.")]
+_Start = Annotated[str, Body(embed=True, description='"start", the number of an output, or the time of a commit.')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +186,15 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
             return shown(request, name, 400, error=str(error))
         return site.show("/sinks", DONE["removed"])
 
-    _add_api(routes, site)
-
-
-def _add_api(routes: APIRouter, site: Site) -> None:
     @routes.get("/api/v1/sinks", tags=["sinks"], summary="List the sinks")
     def sinks(response: Response) -> list[SinkRow]:
         response.headers.update(FRESH)
         return sink_rows(site.look)
 
     @routes.post("/api/v1/sinks", tags=["sinks"], summary="Add a sink")
-    def add(new: NewSink) -> SinkRow:
-        add_sink(site.ask, site.state, new.name, new.table)
-        return sink_view(site.ask, new.name).sink
+    def add(name: _Name, table: _Table) -> SinkRow:
+        add_sink(site.ask, site.state, name, table)
+        return sink_view(site.ask, name).sink
 
     @routes.get("/api/v1/sinks/{name}", tags=["sinks"], summary="Show a sink, and what it did not get")
     def sink(name: str, response: Response) -> SinkView:
@@ -227,8 +212,8 @@ def _add_api(routes: APIRouter, site: Site) -> None:
         return Tested(None if problem is None else not problem, problem or "")
 
     @routes.post("/api/v1/sinks/{name}/replay", tags=["sinks"], summary="Deliver again from a place on")
-    def replay(name: str, place: Replay) -> SinkRow:
-        site.ask("sinks-replay", {"name": name, "from": place.start})
+    def replay(name: str, start: _Start) -> SinkRow:
+        site.ask("sinks-replay", {"name": name, "from": start})
         return sink_view(site.ask, name).sink
 
     @routes.delete("/api/v1/sinks/{name}", tags=["sinks"], summary="Remove a sink")

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, HTTPException, Query, Request
+from fastapi import APIRouter, Body, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import Field
 from starlette.datastructures import Headers
 
 from common.errors import MmqjpError
@@ -37,8 +36,7 @@ FROM batches ORDER BY batch DESC LIMIT 50""",
 
 @dataclass(frozen=True, slots=True)
 class SqlResult:
-    """The result of a question: its columns, whose names may repeat, and its rows. `is_cut`: there are more than
-    MOST_ROWS."""
+    """Columns, whose names may repeat, and rows. `is_cut`: there are more than MOST_ROWS."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -78,13 +76,6 @@ LONGEST_CELL = 400
 _WHAT = "A SELECT in the SQL of DuckDB."
 Sql = Annotated[str, Query(max_length=LONGEST, description=_WHAT)]
 _SentSql = Annotated[str, Form(max_length=LONGEST, description=_WHAT)]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A SELECT in the SQL of DuckDB."""
-
-    sql: Annotated[str, Field(max_length=LONGEST)]
 
 
 def sql_router(site: Site, routes: APIRouter) -> None:
@@ -129,8 +120,8 @@ def sql_router(site: Site, routes: APIRouter) -> None:
         return answer(site, sql)
 
     @routes.post("/api/v1/sql", tags=["store"], summary="The same, for a long SELECT")
-    def ask_long(asked: Asked) -> SqlResult:
-        return answer(site, asked.sql)
+    def ask_long(sql: Annotated[str, Body(embed=True, max_length=LONGEST, description=_WHAT)]) -> SqlResult:
+        return answer(site, sql)
 
     @routes.get("/api/v1/tables", tags=["store"], summary="List the tables of the store")
     def list_tables() -> list[Table]:
@@ -138,8 +129,7 @@ def sql_router(site: Site, routes: APIRouter) -> None:
 
 
 def _is_by_program(headers: Headers, *, is_open: bool) -> bool:
-    """Whether a GET request comes from a program, or from a script of this site, not from a browser that follows a
-    link."""
+    """Whether a GET comes from a program or a script of this site, not from a browser that follows a link."""
     if headers.get("authorization") is not None:
         return True
     if (comes_from := headers.get("sec-fetch-site")) is not None:
@@ -155,13 +145,11 @@ def _download(out: io.BytesIO, kind: str, media_type: str) -> Response:
 def _laid_out(found: SqlResult, clock: TimeFormat) -> tuple[list[list[object]], list[tuple[str, str]]]:
     """Returns rows for display, and headings with the class of numeric columns."""
     rows = [list(map(_shown, row)) for row in format_rows(found.columns, found.rows, clock)]
-    numbers = [
-        all(isinstance(row[place], int | float) or row[place] == "" for row in rows)
-        for place in range(len(found.columns))
-    ]
-    return rows, [
-        (name or " ", "n" if number and rows else "") for name, number in zip(found.columns, numbers, strict=True)
-    ]
+    headings = []
+    for place, name in enumerate(found.columns):
+        is_number = all(isinstance(row[place], int | float) or row[place] == "" for row in rows)
+        headings.append((name or " ", "n" if is_number and rows else ""))
+    return rows, headings
 
 
 def _shown(value: Any) -> object:
