@@ -1,5 +1,4 @@
-"""Vectorised operations on one-dimensional int64 arrays: sorting, encoding, grouping, expanding ranges and bisection;
-and tables of rows, and as bytes."""
+"""Vectorised operations on one-dimensional int64 arrays, and tables of rows, also as bytes."""
 
 from __future__ import annotations
 

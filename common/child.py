@@ -66,8 +66,7 @@ _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 
 
 def leave_network() -> bool:
-    """Moves this process, which must have one thread, to a network of its own without interfaces. Returns whether the
-    system permits that."""
+    """Moves this process, of one thread, to a network without interfaces. Returns whether the system permits it."""
     with suppress(OSError, AttributeError):
         unshare = ctypes.CDLL(None, use_errno=True).unshare
         return bool(unshare(_NEW_NETWORK) == 0 or unshare(_NEW_NETWORK | _NEW_USER) == 0)
@@ -92,8 +91,7 @@ class _Below(ctypes.Structure):
 
 
 def leave_files(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
-    """Keeps this thread, and those that it starts, from opening files except below some directories. Returns whether
-    the system permits that."""
+    """Keeps this thread and those that it starts from other files. Returns whether the system permits it."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         version = cast(int, libc.syscall(_CREATE, None, 0, 1))

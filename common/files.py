@@ -150,8 +150,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def make_secret_file(path: Path, content: bytes) -> bool:
-    """Makes a file that its owner alone can read, whole, unless there is one. Returns whether it did. Raises
-    OSError."""
+    """Makes a whole file for its owner alone, unless there is one. Returns whether it did. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{token_hex(4)}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -92,8 +92,7 @@ ONCE = ExprContext("ONCE PER", SIGNATURES)
 def check_condition(
     expr: exp.Expr, place: ExprContext, compared: Callable[[exp.Compare], Iterator[Problem]]
 ) -> Iterator[Problem]:
-    """The problems of a condition's functions and operands, and of comparisons of valid operands, which `compared`
-    returns."""
+    """The problems of a condition's functions and operands; `compared` returns those of comparisons of valid ones."""
     match expr:
         case exp.And() | exp.Or():
             for arg in expr.args:

@@ -216,8 +216,7 @@ def shorter(one: int | None, other: int | None) -> int | None:
 
 def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> Stream:
     """The events whose interval is no longer than `within`, by bounding NEXT and FOLD. A result's interval contains
-    those of its parts, so the operators inside are bounded, too; but not those inside an AGGREGATE, except for WITHIN,
-    which means `all_inside`."""
+    those of its parts, so operators inside are bounded, too; inside an AGGREGATE for WITHIN (`all_inside`) only."""
     if within is None:
         return stream
 

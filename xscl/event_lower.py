@@ -109,8 +109,7 @@ def made_of(query: EventQuery, known: KnownTree) -> None:
 def resolve_known(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[algebra.Statement | None, list[Problem]]:
-    """`resolve_event_query`, cached, and by template where possible. Problems of a query built from a skeleton have
-    another's places."""
+    """`resolve_event_query`, cached, and by template if possible. Problems may have places in a skeleton's query."""
     known = _known.get(id(query))
     if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
         return known[2], []
@@ -186,7 +185,7 @@ def _template(skeleton: Skeleton, schemas: Mapping[str, Schema]) -> _Template | 
     first, second = streams
     if first is None or second is None:
         return None
-    maker = _Fillr(kinds, [_value(kind, mark) for kind, mark in zip(kinds, ours[0], strict=True)])
+    maker = _StreamRecipe(kinds, [_value(kind, mark) for kind, mark in zip(kinds, ours[0], strict=True)])
     make = maker.of(first) or (lambda values: first)
     if maker.met != set(range(len(kinds))) or maker.depends:
         return None
@@ -207,7 +206,7 @@ def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
     return marks
 
 
-class _Fillr:
+class _StreamRecipe:
     """Rebuilds the probes' stream with other literals. `depends`: some part may depend on the literals."""
 
     def __init__(self, kinds: Sequence[str], marks: Sequence[Literal | None]) -> None:
@@ -230,7 +229,11 @@ class _Fillr:
     def of(self, node: Any) -> Fill | None:
         match node:
             case algebra.Constant(value=value):
-                return self._constant(value)
+                if value not in self._constants:
+                    return None
+                constant_slot, value_of = self._constants[value]
+                self.met.add(constant_slot)
+                return lambda values: algebra.Constant(value_of(values))
             case int() if node in self._windows and not isinstance(node, bool):
                 self.met.add(self._windows[node])
                 return itemgetter(self._windows[node])
@@ -252,13 +255,6 @@ class _Fillr:
                 self._keep_apart(conjuncts)
                 self._keep_apart(kills)
         return rebuilt(node, self.of)
-
-    def _constant(self, value: str | float) -> Fill | None:
-        if value not in self._constants:
-            return None
-        slot, of = self._constants[value]
-        self.met.add(slot)
-        return lambda values: algebra.Constant(of(values))
 
     def _holds(self, node: Any) -> bool:
         return any(one.value in self._constants for one in parts_of_kind(node, algebra.Constant))

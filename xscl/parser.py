@@ -89,9 +89,8 @@ def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
 
 
 def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False) -> _Tree:
-    """The tree of a statement of a script, whose comments are blank. The spans inside a definition are those in the
-    script; others are those in the statement's own text or, with `reuse`, in another statement's. Raises Problem, with
-    its place in the script."""
+    """The tree of a statement of a script, whose comments are blank. The spans inside a definition are in the script;
+    others in the statement's own text or, with `reuse`, in another's. Raises Problem, with its place in the script."""
     text = script[span.start : span.end]
     start, end = (span.start, span.end) if kind == "definition" else (0, len(text))
     if reuse and kind != "definition" and (known := _trees_of(kind).query(text)):
@@ -143,8 +142,7 @@ class _AnyName:
 
 
 def may_lack_events(text: str, errors: XsclErrors) -> bool:
-    """Whether a script may be correct where there are more events: all its mistakes are reads of missing events, or in
-    statements that read a bare name."""
+    """Whether a script's mistakes are all reads of missing events, or in statements that read a bare name."""
     clean, statements = split_script(text)
     kinds = kinds_of(clean, statements, _AnyName()) or []
     of_events = [one.span for one, kind in zip(statements, kinds, strict=False) if kind == "event query"]

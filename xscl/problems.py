@@ -57,9 +57,8 @@ class Lines:
 
 
 class XsclError(InputError, ValueError):
-    """One mistake in a script. `str()` is its rendering. `message` says what is wrong, and `hint` the remedy ("" if
-    unknown). `span` is its place in the script, `line` and `column` (both from 1) are those of its start, and `source`
-    is the text of that line."""
+    """A mistake in a script. `str()` is its rendering, `message` says what is wrong, `hint` the remedy ("" if unknown).
+    `span` is its place, `line` and `column` (both from 1) are those of its start, `source` is the text of that line."""
 
     def __init__(self, problem: Problem, lines: Lines) -> None:
         super().__init__(problem, lines)

@@ -64,8 +64,7 @@ class KnownTrees:
     """The trees of statements whose skeletons are known."""
 
     def __init__(self, literal: re.Pattern[str], parse: Callable[[str], Query | EventQuery | None]) -> None:
-        """`literal` finds strings, its first group, and numbers, its second. `parse` returns the tree of a statement,
-        with its spans in it, or None."""
+        """`literal` finds strings, its first group, and numbers, its second. `parse` returns a statement's tree."""
         self._literal, self._parse = literal, parse
         self._skeletons = ClearedCache[tuple[object, ...], Skeleton | str | None](MAX_SKELETONS)  # at first texts
         self._trees = ClearedCache[Any, tuple[Query | EventQuery, Skeleton, list[str]]](MAX_TREES)

@@ -495,8 +495,7 @@ def unit_hint(unit: str) -> str:
 
 
 def window_us(number: str, unit: str, span: Span) -> int:
-    """A window's length in microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too
-    long for the language."""
+    """A window's microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
     if len(number) < 5 and number.isdecimal():  # as most are

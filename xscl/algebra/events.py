@@ -329,8 +329,7 @@ def window_of(operator: Stream) -> int | None:
 
 
 def made_texts(operator: Statement, left: Made = frozenset(), right: Made = frozenset()) -> Made:
-    """The attributes of an operator's results whose texts functions may have made, there or before; `left` and `right`
-    are those of its inputs."""
+    """The attributes of an operator's results whose texts functions may have made. `left`, `right`: of its inputs."""
     match operator:
         case Filter():
             return left

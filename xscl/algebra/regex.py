@@ -195,8 +195,7 @@ def without_space(pattern: str) -> str:
 
 @cache
 def _variants() -> tuple[dict[int, CharSet], list[int]]:
-    """Case-variants of characters with others than themselves, and these characters in order, computed lazily in some
-    hundredths of a second."""
+    """Case-variants of characters that have others, and these characters in order. Takes hundredths of a second."""
     alike: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     cased = [char for char in map(chr, range(_LAST_CASED + 1)) if char.lower() != char or char.upper() != char]
     # A letter is among them, too, if it is only the lower or the upper case of others.

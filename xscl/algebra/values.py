@@ -253,9 +253,8 @@ def is_of_times(compare: Compare) -> bool:
 
 
 def canonical(expr: Compare) -> Compare:
-    """A comparison of two single values, with conversions written out: each side of a comparison of times becomes
-    `date(...)` or a literal in UTC, and what is equal to a numeric function becomes `number(...)`. So equal values have
-    equal texts."""
+    """A comparison of two single values with conversions written out, so that equal values have equal texts: each side
+    of a comparison of times is `date(...)` or a literal in UTC, what equals a numeric function is `number(...)`."""
     left, right = expr.left, expr.right
     if is_of_times(expr):
         return Compare(expr.op, _as_time(left), _as_time(right), expr.span)
