@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
-_WEB = frozenset({"http", "https"})
-_DEFAULT_PORTS = frozenset({80, 443})
 _TRACKING = frozenset({"fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src"})
 _TRACKED = re.compile(rf"[?&](?:amp;)?(?:utm_[^=&\"\s<#]*+|{'|'.join(sorted(_TRACKING))})=[^&\"\s<#]*+", re.IGNORECASE)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -36,11 +34,11 @@ def canonical_url(text: str) -> str:
     try:
         parts = urlsplit(stripped)
         host = _ascii_host(parts)
-        if parts.scheme not in _WEB or host.split() != [host]:  # no host, or not one
+        if parts.scheme not in ("http", "https") or host.split() != [host]:  # no host, or not one
             return stripped
         if ":" in host:
             host = f"[{host}]"
-        port = f":{parts.port}" if parts.port is not None and parts.port not in _DEFAULT_PORTS else ""
+        port = f":{parts.port}" if parts.port not in (None, 80, 443) else ""
         user = _encoded(parts.netloc.rpartition("@")[0])
         path = _encoded(parts.path).rstrip("/")
         query = "&".join(sorted(_encoded(item) for item in parts.query.split("&") if item and not _tracks(item)))

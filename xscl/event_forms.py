@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 from common.bounds import LONGEST_WINDOW
 from xscl.algebra import events as algebra
 from xscl.algebra.events import ALWAYS, EventCondition, Schema, Stream, Value, leaves, map_leaves, value_kind
-from xscl.algebra.values import MOST_TEXT, Span, String, derive, number_text, xpath_number
+from xscl.algebra.values import MOST_TEXT, Span, derive, number_text, xpath_number
 from xscl.problems import Problem
 from xscl.syntax import Component, EventExpr, EventQuery, EventStream, Named, Sequenced
 
@@ -72,14 +72,9 @@ def _as_number(value: str | float) -> float:
 MAX_TREE_DEPTH = 100
 """Maximum nesting of operators, and of the operations of an expression."""
 
-_WITH_PARTS = frozenset(
-    {"stream", "select", "source", "left", "right", "condition", "chooses", "continues", "sets", "items", "expr"}
-    | {"arg", "args", "value", "where", "having", "components", "component", "words", "part"}
-)
-_CHILD_FIELDS = {
-    kind: tuple(field.name for field in fields(kind) if field.name in _WITH_PARTS)
+_PARTS_OF = {
+    kind: [field.name for field in fields(kind) if field.name != "span"]
     for kind in (EventQuery, Sequenced, *get_args(Component), *get_args(EventStream), *get_args(EventExpr), Named)
-    if kind is not String
 }
 
 
@@ -88,17 +83,13 @@ def too_deep(query: EventQuery) -> Problem | None:
     waiting: list[tuple[Any, int]] = [(query, 0)]
     while waiting:
         node, depth = waiting.pop()
-        if depth > MAX_TREE_DEPTH:
-            message = f"nested more than {MAX_TREE_DEPTH} levels deep"
-            return Problem(message, node.span, "PUBLISH a part of it, and read that stream")
-        if node.__class__ is tuple:  # a word of alternatives
+        if node.__class__ is tuple:
             waiting += [(one, depth) for one in node]
-        for name in _CHILD_FIELDS.get(node.__class__, ()):
-            child = getattr(node, name)
-            if child.__class__ is tuple:
-                waiting += [(one, depth + 1) for one in child]
-            elif child is not None:
-                waiting.append((child, depth + 1))
+        elif node.__class__ in _PARTS_OF:
+            if depth > MAX_TREE_DEPTH:
+                message = f"nested more than {MAX_TREE_DEPTH} levels deep"
+                return Problem(message, node.span, "PUBLISH a part of it, and read that stream")
+            waiting += [(getattr(node, name), depth + 1) for name in _PARTS_OF[node.__class__]]
     return None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from common.tools import ClearedCache
 from xscl.algebra import events as algebra
-from xscl.algebra.events import Kind, Schema, value_kind
+from xscl.algebra.events import Schema, value_kind
 from xscl.algebra.joins import constant_operand_text
 from xscl.algebra.trees import attach_branch, block_root, path_end
 from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, VarPath, derivation, is_number, xpath_number
@@ -67,8 +67,7 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
     variables = [root]
     ends: list[str] = []
     attributes: list[algebra.EventAttribute] = []
-    for number, attribute in enumerate(definition.attributes, 1):
-        kind: Kind = "number" if attribute.number or is_number(attribute.operand) else "string"
+    for number, (attribute, (_, kind)) in enumerate(zip(definition.attributes, schema_of(definition), strict=True), 1):
         constant = constant_operand_text(attribute.operand)
         if constant is not None:
             attributes.append(algebra.EventAttribute(attribute.name, kind, None, constant=constant))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -224,18 +224,14 @@ def _flat(children: list[Any], inlined: tuple[bool, ...]) -> list[Any]:
 class _Scans(dict[int, _Scan]):
     def __init__(self, lark: Lark, actions: Mapping[int, Mapping[str, object]]) -> None:
         super().__init__()
-        self._lark, self._actions = lark, actions
-        self._known: dict[frozenset[str], _Scan] = {}
+        self._actions, self._scan = actions, cache(partial(_scan, lark.terminals, lark.ignore_tokens))
 
     def __missing__(self, state: int) -> _Scan:
-        expected = frozenset(name for name in self._actions[state] if name.isupper())
-        if expected not in self._known:
-            self._known[expected] = _scan(self._lark.terminals, expected, self._lark.ignore_tokens)
-        found = self[state] = self._known[expected]
+        found = self[state] = self._scan(frozenset(name for name in self._actions[state] if name.isupper()))
         return found
 
 
-def _scan(terminals: Iterable[TerminalDef], expected: frozenset[str], ignored: Iterable[str]) -> _Scan:
+def _scan(terminals: Iterable[TerminalDef], ignored: Iterable[str], expected: frozenset[str]) -> _Scan:
     """A scanner of the terminals that a state expects, in Lark's order."""
     tried = sorted(
         (terminal for terminal in terminals if terminal.name in expected),

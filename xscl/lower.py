@@ -220,12 +220,11 @@ def expression(term: Term, of: exp.Expr | None = None) -> exp.Expr:
 
 
 def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
-    return trees.transform(
-        pattern,
-        lambda n: (
-            replace(n, conditions=(*n.conditions, condition)) if n.var == var and condition not in n.conditions else n
-        ),
-    )
+    def required(node: PatternNode) -> PatternNode:
+        is_bound = node.var == var and condition not in node.conditions
+        return replace(node, conditions=(*node.conditions, condition)) if is_bound else node
+
+    return trees.transform(pattern, required)
 
 
 def canonical_names(conjuncts: tuple[algebra.Conjunct, ...], absent: tuple[algebra.Absent, ...] = ()) -> dict[str, str]:

@@ -80,7 +80,7 @@ def test_no_possessive_group_can_fail():
 
 def test_nor_can_those_that_a_grammar_makes():
     lark = lark_of("xscl")
-    (found,) = pattern_of(lalr._scan(lark.terminals, frozenset({"FROM"}), lark.ignore_tokens))
+    (found,) = pattern_of(lalr._scan(lark.terminals, lark.ignore_tokens, frozenset({"FROM"})))
     assert list(possessive(parsed(found))) and not loses_its_place(found)
 
 
