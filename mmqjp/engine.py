@@ -476,7 +476,8 @@ class Session(CoreEngine):
         return times_rebuilt(self._store)
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
-        """Returns the last plan, and the cost of each template in the last batch that matched it, if any."""
+        """Returns the last plan, and the cost of each template in the last batch that matched it; None before the first
+        batch. Survives a restart after `close`."""
         return (self.plan, costs) if (costs := dict(self._store.plan.costs)) else self._batches.ledger.costs()
 
     def lines(self, after: int = -1) -> OutputStream:
