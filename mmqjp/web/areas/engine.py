@@ -49,27 +49,6 @@ class EngineView:
     plan: str | None
 
 
-def engine_view(site: Site) -> EngineView:
-    """Raises what asking and reading raise."""
-    status = Status.from_dict(site.look("status", {}))
-    counters = site.look("counters", {})
-    latest = [stream.latest for stream in status.streams if stream.latest is not None]
-    recent = site.look_up(
-        f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS
-    ).to_pylist()
-    spent = sum(row["committed_at"] - row["taken_at"] for row in recent) / SECOND
-    documents = sum(row["documents"] for row in recent)
-    return EngineView(
-        status,
-        documents / spent if spent > 0 and documents else None,
-        site.now() - max(latest) if latest else None,
-        max((row["committed_at"] for row in recent), default=None),
-        _hours(site),
-        {key: counters[key] for key in ("stage1", "stage2")},
-        counters["plan"],
-    )
-
-
 def _hours(site: Site) -> list[Hour]:
     now = site.now() // HOUR
     since = now - HOURS + 1
@@ -87,14 +66,30 @@ LINKS = (Link("/engine", "Engine", 50),)
 def engine_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/engine", response_class=HTMLResponse)
     def page(request: Request) -> Response:
-        found = engine_view(site)
+        found = engine()
         documents = [(site.clock.minute(hour.begin), hour.documents) for hour in found.hours]
         outputs = [(site.clock.minute(hour.begin), hour.outputs) for hour in found.hours]
         return site.render(request, "engine.html", found=found, documents=documents, outputs=outputs)
 
     @routes.get("/api/v1/engine", tags=["store"], summary="How the engine does")
     def engine() -> EngineView:
-        return engine_view(site)
+        status = Status.from_dict(site.look("status", {}))
+        counters = site.look("counters", {})
+        latest = [stream.latest for stream in status.streams if stream.latest is not None]
+        recent = site.look_up(
+            f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS
+        ).to_pylist()
+        spent = sum(row["committed_at"] - row["taken_at"] for row in recent) / SECOND
+        documents = sum(row["documents"] for row in recent)
+        return EngineView(
+            status,
+            documents / spent if spent > 0 and documents else None,
+            site.now() - max(latest) if latest else None,
+            max((row["committed_at"] for row in recent), default=None),
+            _hours(site),
+            {key: counters[key] for key in ("stage1", "stage2")},
+            counters["plan"],
+        )
 
 
 LONGEST = 500

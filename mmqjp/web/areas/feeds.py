@@ -82,35 +82,10 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
     )
 
 
-def add_feed(site: Site, address: str, title: str = "", folder: str = "") -> FeedsChanged:
-    """Raises NoSuchFeed if it is no web address, SourceError, OSError."""
-    feed = feed_named(address.strip())
-    return _added(site, [AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])])
-
-
-def add_feed_list(site: Site, data: bytes) -> FeedsChanged:
-    """Adds feeds from OPML, or a list with one address per line. Raises SourceError, OSError."""
-    found, complaints = read_feed_list(data, "the list")
-    return _added(site, [AddedFeed(feed.url, feed.title, feed.folder) for feed in found], complaints)
-
-
 def _added(site: Site, feeds: Sequence[AddedFeed], complaints: Sequence[str] = ()) -> FeedsChanged:
     wanted, there = {feed.url for feed in feeds}, {feed.url for feed in _known(site)}
     made = _change(site, FeedChange(add=tuple(feeds))) if feeds else True
     return FeedsChanged(len(wanted - there), made, tuple(complaints), len(wanted & there))
-
-
-def remove_feed(site: Site, address: str) -> FeedsChanged:
-    """Raises NoSuchFeed, SourceError, OSError."""
-    urls = tuple(feed.url for feed in _chosen(site, [address]))
-    return FeedsChanged(len(urls), _change(site, FeedChange(remove=urls)))
-
-
-def retry_feeds(site: Site, addresses: Sequence[str]) -> FeedsChanged:
-    """Makes feeds due now; without addresses, those that fail. Raises NoSuchFeed, SourceError, OSError."""
-    failing = [feed for feed in _known(site) if feed.errors and not feed.stopped]
-    urls = tuple(feed.url for feed in (_chosen(site, addresses) if addresses else failing))
-    return FeedsChanged(len(urls), _change(site, FeedChange(retry=urls)) if urls else True)
 
 
 def _known(site: Site) -> list[FeedState]:
@@ -185,7 +160,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:
         try:
-            return changed("added", add_feed(site, address, folder=folder))
+            return changed("added", add(address, folder=folder))
         except InputError as error:
             return page(request, status=400, address=address, error=str(error))
 
@@ -194,17 +169,17 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         if not opml:
             return page(request, status=400, list_error="choose a file first")
         try:
-            return changed("added", add_feed_list(site, opml))
+            return changed("added", add_list(opml))
         except InputError as error:
             return page(request, status=400, list_error=str(error))
 
     @routes.post("/feeds/remove")
     def remove_form(address: Address) -> Response:
-        return changed("removed", remove_feed(site, address))
+        return changed("removed", remove(address))
 
     @routes.post("/feeds/retry")
     def retry_form(address: Address = "") -> Response:
-        return changed("due now", retry_feeds(site, [address] if address else []))
+        return changed("due now", retry([address] if address else []))
 
     @routes.get("/feeds/feeds.opml", include_in_schema=False)
     @routes.get("/api/v1/feeds.opml", tags=["feeds"], summary="Download the feeds as OPML", response_class=Response)
@@ -219,21 +194,26 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
 
     @routes.post("/api/v1/feeds", tags=["feeds"], summary="Add a feed")
     def add(address: _Sent, title: _Named = "", folder: _Named = "") -> FeedsChanged:
-        return add_feed(site, address, title, folder)
+        feed = feed_named(address.strip())
+        return _added(site, [AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])])
 
     @routes.post("/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or one address a line")
     def add_list(opml: Annotated[bytes, Body(media_type="text/x-opml")]) -> FeedsChanged:
-        return add_feed_list(site, opml)
+        found, complaints = read_feed_list(opml, "the list")
+        return _added(site, [AddedFeed(feed.url, feed.title, feed.folder) for feed in found], complaints)
 
     @routes.delete("/api/v1/feeds", tags=["feeds"], summary="Remove a feed")
     def remove(address: Annotated[str, Query(max_length=LONGEST)]) -> FeedsChanged:
-        return remove_feed(site, address)
+        urls = tuple(feed.url for feed in _chosen(site, [address]))
+        return FeedsChanged(len(urls), _change(site, FeedChange(remove=urls)))
 
     @routes.post(
         "/api/v1/feeds/retry", tags=["feeds"], summary="Make feeds due now; without an address, those that fail"
     )
     def retry(address: Annotated[list[str] | None, Query()] = None) -> FeedsChanged:
-        return retry_feeds(site, address or [])
+        failing = [feed for feed in _known(site) if feed.errors and not feed.stopped]
+        urls = tuple(feed.url for feed in (_chosen(site, address) if address else failing))
+        return FeedsChanged(len(urls), _change(site, FeedChange(retry=urls)) if urls else True)
 
 
 ROUTERS = (feeds_router,)

@@ -75,10 +75,9 @@ def check_script_text(site: Site, text: str) -> Checked:
     except XsclErrors as found:
         return Checked(mistakes=len(found.errors), errors=_remarks(found.errors, "error"))
     warnings = warnings_of(text, script, "item" if (site.state / DROPS).is_dir() else None)
-    names = tuple(dict.fromkeys(script.names()))
-    return Checked(
-        len(script.all_queries), names[:MOST_NAMES], warnings=len(warnings), remarks=_remarks(warnings, "warning")
-    )
+    names = tuple(dict.fromkeys(script.names()))[:MOST_NAMES]
+    remarks = _remarks(warnings, "warning")
+    return Checked(len(script.all_queries), names, warnings=len(warnings), remarks=remarks)
 
 
 def parsed(site: Site, text: str) -> Script:
@@ -153,15 +152,6 @@ def new_router(site: Site, routes: APIRouter) -> None:
         empty |= {"trial": None, "backfill": False, "add": False}
         return site.render(request, "new.html", status, starters=starters(), **empty | context)
 
-    def subscribed(text: str, *, add: bool, backfill: bool) -> list[str]:
-        parsed(site, text)  # here, so that mistakes come with their places
-        found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
-        return list(dict.fromkeys(found))
-
-    def tried(text: str) -> dict[str, Any]:
-        with site.slow():
-            return dict(site.ask(BACKTEST, {"text": text}))
-
     @routes.get("/new", response_class=HTMLResponse)
     def form(
         request: Request,
@@ -192,10 +182,10 @@ def new_router(site: Site, routes: APIRouter) -> None:
             return page(request, **given)
         try:
             if do == "try":
-                trial = Backtest.from_dict(tried(text))
+                trial = Backtest.from_dict(backtest(text))
                 told = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
                 return page(request, **given, trial=trial, told=told)
-            names = subscribed(text, add=add, backfill=backfill)
+            names = subscribe(text, add, backfill).names
         except InputError as error:
             return page(request, 400, **given, error=str(error))
         where = f"/q/{segment(names[0])}" if len(names) == 1 else "/"
@@ -208,12 +198,15 @@ def new_router(site: Site, routes: APIRouter) -> None:
 
     @routes.post("/api/v1/queries", tags=["queries"], summary="Subscribe to queries")
     def subscribe(text: _Text, add: _Add = False, backfill: _Backfill = False) -> Changed:
-        return Changed(subscribed(text, add=add, backfill=backfill))
+        parsed(site, text)  # here, so that mistakes come with their places
+        found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
+        return Changed(list(dict.fromkeys(found)))
 
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(text: _Text) -> dict[str, Any]:
         parsed(site, text)
-        return tried(text)
+        with site.slow():
+            return dict(site.ask(BACKTEST, {"text": text}))
 
 
 ROUTERS = (new_router,)

@@ -64,10 +64,6 @@ def answer(site: Site, sql: str) -> SqlResult:
     return SqlResult(found.column_names, rows[:MOST_ROWS], len(rows) > MOST_ROWS)
 
 
-def tables(site: Site) -> list[Table]:
-    return [Table(name, columns) for name, columns in site.columns.items()]
-
-
 LINKS = (Link("/sql", "SQL", 70),)
 
 LONGEST_CELL = 400
@@ -83,7 +79,7 @@ def sql_router(site: Site, routes: APIRouter) -> None:
         rows, headings = ([], []) if found is None else _laid_out(found, site.clock)
         return site.render(
             request, "sql.html", status, sql=sql, found=found, rows=rows, headings=headings, error=error,
-            tables=tables(site), examples=EXAMPLES, most=MOST_ROWS,
+            tables=list_tables(), examples=EXAMPLES, most=MOST_ROWS,
         )  # fmt: skip
 
     @routes.get("/sql", response_class=HTMLResponse)
@@ -125,7 +121,7 @@ def sql_router(site: Site, routes: APIRouter) -> None:
 
     @routes.get("/api/v1/tables", tags=["store"], summary="List the tables of the store")
     def list_tables() -> list[Table]:
-        return tables(site)
+        return [Table(name, columns) for name, columns in site.columns.items()]
 
 
 def _is_by_program(headers: Headers, *, is_open: bool) -> bool:
