@@ -28,7 +28,7 @@ from mmqjp.process import (
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """A command: its location below this package, `module:name`, and a one-line summary."""
+    """A command: its location, `module:name`, and a one-line summary."""
 
     target: str
     summary: str
@@ -37,7 +37,7 @@ class LazyCommand:
         module, _, name = self.target.partition(":")
         with ending_when_interrupted():
             without_pandas()
-            found: click.Command = getattr(import_module(f"mmqjp.commands.{module}"), name)
+            found: click.Command = getattr(import_module(module), name)
         return found
 
 
