@@ -175,8 +175,7 @@ class BlockEvidence:
 
     def __post_init__(self) -> None:
         self._whole = PreparedNode(naming(self.side.pattern, self.needed))
-        self._streams: Counter[str] = Counter()
-        self._reached: Counter[int] = Counter()
+        self._streams, self._reached = Counter[str](), Counter[int]()
         self._sample: list[ParsedDocument] = []
 
     @property

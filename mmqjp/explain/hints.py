@@ -56,18 +56,15 @@ class PathHints:
     def _name(self, path: tuple[Step, ...]) -> str:
         *above, last = path
         wanted, sign = last.test.local, "@" if last.test.kind == "attribute" else ""
-        own: Counter[str] = Counter()
-        other: Counter[str] = Counter()
-        deeper: Counter[str] = Counter()
+        own, other, deeper = Counter[str](), Counter[str](), Counter[str]()
         for tree in self._trees:
-            try:
+            with suppress(TooLong):
                 numbers = [number for number, place in self._nodes(tuple(above), tree) if not place] if above else None
-            except TooLong:
-                continue
-            elements, attributes = _names(tree, numbers, deep=last.axis == "//")
-            own.update(attributes[0] if sign else elements[0])
-            other.update(elements[0] if sign else attributes[0])
-            deeper.update(attributes[1] if sign else elements[1])
+                elements, attributes = _names(tree, numbers, deep=last.axis == "//")
+                wanted_kind, other_kind = (attributes, elements) if sign else (elements, attributes)
+                own.update(wanted_kind[0])
+                deeper.update(wanted_kind[1])
+                other.update(other_kind[0])
         for name in own:
             uri, local = split_name(name)
             if local == wanted and uri and last.test.prefix is None:
@@ -89,13 +86,11 @@ class PathHints:
         return f"there are {listed}{' and others' if len(local_names) > 8 else ''}"
 
     def _values(self, path: tuple[Step, ...], functions: tuple[str, ...]) -> str:
-        values: Counter[str] = Counter()
+        values = Counter[str]()
         for tree in self._trees:
-            try:
+            with suppress(TooLong):
                 texts = dict.fromkeys(tree.string_value(*node) for node in self._nodes(path, tree))
-            except TooLong:
-                continue
-            values.update(list(dict.fromkeys(apply_functions(text, functions) for text in texts)))
+                values.update(list(dict.fromkeys(apply_functions(text, functions) for text in texts)))
         if not values:
             return ""
         most = [(cut(printable_text(value), VALUE_WIDTH), count) for value, count in values.most_common(3)]
