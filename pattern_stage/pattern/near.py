@@ -167,7 +167,7 @@ class NearMatching(BundleHost[NearStore]):
         if begun and event[1] - event[0] <= store.window:
             draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))
             draft.roots, draft.oldest = [(BEGINNING, rows)], min(draft.oldest, event[0])
-        return [(vector, draft, before[vector]) for vector, draft in drafts.items()]
+        return [(vector, draft, before.get(vector, ())) for vector, draft in drafts.items()]
 
     def _flow(self, found: BundleMatches) -> Flow:
         table = found.table
