@@ -98,19 +98,14 @@ def place_keys(document: Ints, places: Ints) -> Ints:
     return document << ORDER_SHIFT | places
 
 
-def event_chains(chains: Mapping[Functions, int]) -> Mask:
-    """Returns the mask, by number, of a catalog's chains of functions that events use."""
-    found = np.zeros(max(chains.values(), default=0) + 1, np.bool_)
+def told_apart(witnesses: Witnesses, chains: Mapping[Functions, int]) -> tuple[Witnesses, Witnesses]:
+    """Splits witnesses into those for joins and those for events, by a catalog's chains of functions."""
+    of_events = np.zeros(max(chains.values(), default=0) + 1, np.bool_)
     for functions, number in chains.items():
-        found[number] = functions[-1] == OF_EVENTS
-    return found
-
-
-def told_apart(witnesses: Witnesses, chains: Mask) -> tuple[Witnesses, Witnesses]:
-    """Splits witnesses into those for joins and those for events, whose chains are in the mask `chains`."""
+        of_events[number] = functions[-1] == OF_EVENTS
     r_bin, r_doc = witnesses.r_bin, witnesses.r_doc
-    of_edges = chains[r_bin["node2"].to_numpy() >> CHAIN_SHIFT]
-    of_values = chains[r_doc["node"].to_numpy() >> CHAIN_SHIFT]
+    of_edges = of_events[r_bin["node2"].to_numpy() >> CHAIN_SHIFT]
+    of_values = of_events[r_doc["node"].to_numpy() >> CHAIN_SHIFT]
     joins, events = (
         replace(witnesses, r_bin=r_bin.filter(pa.array(edges)), r_doc=r_doc.filter(pa.array(values)))
         for edges, values in ((~of_edges, ~of_values), (of_edges, of_values))
@@ -270,7 +265,6 @@ class Buffer:
             self._waiting.setdefault(stream, []).append(events)
 
     def is_due(self, until: int) -> bool:
-        """Returns whether any event ends before a time."""
         return any((events.t1 < until).any() for parts in self._waiting.values() for events in parts)
 
     def release(self, streams: Iterable[str], until: int) -> dict[str, Columns]:
@@ -288,7 +282,6 @@ class Buffer:
         return released
 
     def pass_over(self, until: int) -> None:
-        """Drops events that end before a time."""
         for stream, parts in self._waiting.items():
             self._waiting[stream] = [left for part in parts if len(left := part.take(part.t1 >= until))]
 

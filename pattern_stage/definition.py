@@ -254,6 +254,17 @@ class _Unit:
     template: Statement
     nodes: list[FormNode]
     users: int = 0
+    placed: dict[tuple[object, ...], FormNode] = field(default_factory=dict)
+
+    def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> FormNode:
+        """Returns a node as placed in a form: with these inputs, this first constant and window."""
+        key = at, inputs, first, window
+        found = self.placed.get(key)
+        if found is None:
+            node = self.nodes[at]
+            slots, own = tuple([slot + first for slot in node.slots]), window if node.window >= 0 else -1
+            found = self.placed[key] = replace(node, inputs=inputs, slots=slots, window=own)
+        return found
 
 
 class StatementForms:
@@ -306,12 +317,12 @@ def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
             last.append(_place(unit.nodes[0], nodes))
             continue
         places = [last[place] for place in piece.inputs]
-        for node in unit.nodes[len(places) :]:
+        for at in range(len(places), len(unit.nodes)):
+            node = unit.nodes[at]
             read = tuple([places[place] for place in node.inputs])
             if node.definition is not None and isinstance(node.definition.operator, Union):
                 read = (min(read), max(read))
-            slots, window = tuple([slot + piece.first for slot in node.slots]), piece.window if node.window >= 0 else -1
-            places.append(_place(replace(node, inputs=read, slots=slots, window=window), nodes))
+            places.append(_place(unit.node(at, read, piece.first, piece.window), nodes))
         last.append(places[-1])
     kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
     return StatementForm(tuple(nodes), nodes[-1].schema, kinds)
@@ -390,9 +401,11 @@ def _node(
 
 
 def _place(node: FormNode, nodes: list[FormNode]) -> int:
-    if node not in nodes:
-        nodes.append(node)
-    return nodes.index(node)
+    for place, other in enumerate(nodes):
+        if other is node or (other.inputs == node.inputs and other.slots == node.slots and other == node):
+            return place
+    nodes.append(node)
+    return len(nodes) - 1
 
 
 def is_alone(one: WhereConjunct, pattern: Pattern) -> bool:

@@ -84,19 +84,17 @@ class Texts:
     def derived_numbers(self, name: str, codes: Ints) -> Floats:
         """Returns `name(text)` of each text, `name` in NUMERIC; NaN if invalid or infinite."""
 
-        def compute(new: Ints) -> list[float]:
-            return [finite_or_nan(NUMERIC[name](self._code_of.texts[code])) for code in new.tolist()]
-
-        return self._numbers[name].of(codes, len(self._code_of.texts), compute)
+        function, texts = NUMERIC[name], self._code_of.texts
+        return self._numbers[name].of(
+            codes, len(texts), lambda new: [finite_or_nan(function(texts[code])) for code in new.tolist()]
+        )
 
     def derived(self, name: str, codes: Ints) -> Ints:
         """Returns the codes of `name(text)` of each text, for functions of chains."""
-        function = chained(name)
-
-        def compute(new: Ints) -> Ints:
-            return self.codes(function(self._code_of.texts[code]) for code in new.tolist())
-
-        return self._derived[name].of(codes, len(self._code_of.texts), compute)
+        function, texts = chained(name), self._code_of.texts
+        return self._derived[name].of(
+            codes, len(texts), lambda new: self.codes([function(texts[code]) for code in new.tolist()])
+        )
 
     def lengths(self, codes: Column) -> Ints:
         """Returns the number of characters of each text; 0 for NULL."""

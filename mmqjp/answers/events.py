@@ -49,7 +49,6 @@ from pattern_stage.assemble import (
     Settle,
     Witnessed,
     assemble_events,
-    event_chains,
     last_horizon,
     next_horizon,
     told_apart,
@@ -368,7 +367,7 @@ class Patterns:
             return witnesses
         if self._running is None:
             self.follow()
-        joins, events = told_apart(witnesses, event_chains(self._catalog.chains))
+        joins, events = told_apart(witnesses, self._catalog.chains)
         witnessed = Witnessed(events, self._edges_of, self.running.texts)
         for name, placement in placements.items():
             found, crowded = assemble_events(placement, witnessed, self.running.texts)

@@ -22,7 +22,7 @@ from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import DELIVERY_TABLES, Owed, drop_told_by_removed, join_gaps
-from pattern_stage.assemble import event_chains, told_apart
+from pattern_stage.assemble import told_apart
 from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving
 
@@ -242,7 +242,7 @@ class JoinState:
 
     def _evaluated(self, docids: Sequence[int]) -> Witnesses:
         found = self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
-        return told_apart(found, event_chains(self._registry.catalog.chains))[0]
+        return told_apart(found, self._registry.catalog.chains)[0]
 
     def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
         """Adds missing rows of earlier documents. `flat` has the columns docid, var1, var2, node1, node2 of R_bin."""

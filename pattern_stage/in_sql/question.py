@@ -177,13 +177,12 @@ class QuestionGroup(FormStatements):
     fixed: Constants = field(default_factory=dict)
 
     def vectors(self, texts: Texts) -> Pairs:
-        """Returns the constants that the query does not fix, as parameters."""
-        values: list[Column] = []
-        for slot, (column, kind) in enumerate(zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)):
-            if slot in self.fixed:
-                values.append(np.zeros(len(self), np.int64))
-            else:
-                values.append(texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64))
+        """Returns the constants as parameters. Those that the query fixes are not read."""
+        columns = zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)
+        values = [
+            texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64)
+            for column, kind in columns
+        ]
         return every_event(bare_columns((), len(self)), tuple(values))
 
 
@@ -229,11 +228,14 @@ class SourceTable:
 @dataclass(frozen=True, slots=True)
 class StatementQuestion:
     """A query for all statements of a form, and its tables. Table `p` has a row per statement: `q`, its number,
-    `since`, windows `w0`, `w1`, ..., and `parameters`."""
+    `since`, windows `w0`, `w1`, ..., and `parameters`. An answer with results has a row per result, perhaps repeated:
+    `q`, `t0`, `t1`, the numbers of its `events` as `k0`, `k1`, ..., and its attributes as `outputs`."""
 
     sql: str
     sources: tuple[SourceTable, ...]
     parameters: Mapping[DerivedColumn, str]
+    events: int = 0
+    outputs: tuple[str, ...] = ()
 
     def events_in(self, fed: Mapping[str, Columns]) -> list[Columns]:
         return [fed.get(source.stream, no_events(source.schema)) for source in self.sources]
@@ -251,17 +253,7 @@ class StatementQuestion:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class FormQuestion(StatementQuestion):
-    """The answer has a row per result, perhaps repeated: `q`, `t0`, `t1`, the numbers of its events `k0`, `k1`, ...,
-    and its attributes as `outputs`."""
-
-    events: int
-    """Number of columns for the events of a result."""
-    outputs: tuple[str, ...]
-
-
-def question(form: StatementForm, fixed: Constants) -> FormQuestion:
+def question(form: StatementForm, fixed: Constants) -> StatementQuestion:
     return _QuestionBuilder(form, fixed).question()
 
 
@@ -321,7 +313,7 @@ class _QuestionBuilder(_Builder):
                 return _Relation(has_q, max(counts), True)
         raise NotSql("FOLD and AGGREGATE have no question in SQL")
 
-    def question(self) -> FormQuestion:
+    def question(self) -> StatementQuestion:
         nodes = self._form.nodes
         last = len(nodes) - 1
         wanted = [self._column(last, (Attribute("left", *one), native_form(one[1]))) for one in self._form.schema]
@@ -341,7 +333,7 @@ class _QuestionBuilder(_Builder):
         where = ["n.f1 > p.since", *(["n.q = p.q"] if root.has_q else [])]
         found = [f"{q} AS q", "n.t0", "n.t1", *(f"n.k{at}" for at in range(root.events)), *(f"n.{c}" for c in wanted)]
         sql = f"WITH {', '.join(texts)} {_select(found, [f'n{last} n', 'p'], where)}"
-        return FormQuestion(sql, tuple(sources), self._parameters, root.events, tuple(wanted))
+        return StatementQuestion(sql, tuple(sources), self._parameters, root.events, tuple(wanted))
 
     # ------------------------------------------------------------ columns
 
@@ -453,7 +445,7 @@ def _derived(derived: DerivedColumn, schema: Schema, pairs: Pairs, texts: Texts)
     return pa.array(codes, pa.int64(), mask=codes == NULL_TEXT)
 
 
-def results_of(question: FormQuestion, answer: pa.Table, schema: Schema, parts: Ints) -> tuple[Columns, Ints]:
+def results_of(question: StatementQuestion, answer: pa.Table, schema: Schema, parts: Ints) -> tuple[Columns, Ints]:
     """Returns the results in an answer, and the statement row of each. `parts` has those of all events."""
     values: list[Column] = []
     for name, (_, kind) in zip(question.outputs, schema, strict=True):

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.assemble import Witnessed, assemble_events, document_order, event_chains, nodes_of, told_apart
+from pattern_stage.assemble import Witnessed, assemble_events, document_order, nodes_of, told_apart
 from pattern_stage.values import Texts
 from templates.catalog import Catalog
 from templates.events import EventPlacement, place_events
@@ -42,7 +42,7 @@ class Stage:
 
     def evaluate(self, xmls: Sequence[bytes]) -> tuple[Witnesses, Witnessed]:
         trees = [StreamDocument(i, "S", 10 * i, 10 * i + 1, parse_document(xml)) for i, xml in enumerate(xmls, 5)]
-        joins, events = told_apart(self.stage.evaluate(trees), event_chains(self.catalog.chains))
+        joins, events = told_apart(self.stage.evaluate(trees), self.catalog.chains)
         return joins, Witnessed(events, self.stage.edges_of, self.texts)
 
     def events(self, placement: EventPlacement, witnessed: Witnessed) -> dict[int, list[Defined]]:
