@@ -85,10 +85,13 @@ class _ExpressionBuilder(Transformer[Token, Any]):
     number = _node(lambda text, span: exp.Number(str(text), span), 0)
     star = _node(syntax.SelectStar)
     parentheses = _node(lambda inner, _: inner, 1)
-    compare = _node(lambda left, op, right, span: exp.Compare(_name(op), left, right, span), 0, 1, 2)
     call = _spanning(lambda children, span: exp.Call(_name(children[0]), tuple(children[2:-1:2]), span))
     or_ = _spanning(lambda children, span: exp.Or(_arms(children, exp.Or), span))
     and_ = _spanning(lambda children, span: exp.And(_arms(children, exp.And), span))
+
+    def compare(self, children: list[Any]) -> exp.Compare:
+        left, op, right = children
+        return exp.Compare(_name(op), left, right, _span(left, right))
 
 
 class Builder(_ExpressionBuilder):
@@ -183,8 +186,12 @@ class Builder(_ExpressionBuilder):
         return exp.NameTest(kind, _name(name), _name(prefix[0]) if prefix else None, _span(children[0], name))
 
     binding = _node(partial(_Clause, "AS"), 1)
-    filter = _node(lambda condition, span: _Clause("", _condition(condition), span), 1)
-    var_path = _spanning(lambda children, span: exp.VarPath(_name(children[0]), tuple(children[1:]), span))
+
+    def filter(self, children: list[Any]) -> _Clause:
+        return _Clause("", _condition(children[1]), _span(children[0], children[2]))
+
+    def var_path(self, children: list[Any]) -> exp.VarPath:
+        return exp.VarPath(_name(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
 
     def rel(self, children: list[Any]) -> exp.Rel:
         steps = children[1:] if isinstance(children[0], Token) else children

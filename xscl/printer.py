@@ -224,12 +224,12 @@ def _commas(nodes: Iterable[_Node]) -> str:
 
 
 def _steps(steps: tuple[exp.Step, ...]) -> str:
-    return "".join(map(to_xscl, steps))
+    return "".join(map(_step, steps))
 
 
 def _step(step: exp.Step) -> str:
     binding = "" if step.var is None else f"->{step.var}"
-    return f"{step.axis}{to_xscl(step.test)}{binding}{''.join(map(_filter, step.filters))}"
+    return f"{step.axis}{_test(step.test)}{binding}{''.join(map(_filter, step.filters))}"
 
 
 def _test(test: exp.NameTest) -> str:

@@ -125,10 +125,11 @@ def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
     """The pattern without the names of other variables than these."""
     if not node.children:
         return node if node.var in variables else unnamed(node)
-    children = tuple([naming(child, variables) for child in node.children])
+    # A leaf with a name that stays needs no call.
+    children = [one if one.var in variables and not one.children else naming(one, variables) for one in node.children]
     if node.var is None or node.var in variables:
-        return _with_children(node, children)
-    return _renamed(node, children, None)
+        return _with_children(node, tuple(children))
+    return _renamed(node, tuple(children), None)
 
 
 def unnamed(node: PatternNode) -> PatternNode:
