@@ -290,7 +290,7 @@ class _Held:
         sizes, tenths = self.size.values, self.tenths.values[one]
         both = sizes[one] + sizes[other]
         near = np.zeros(len(one), np.bool_)
-        for part in in_parts(both, MOST_COMPARED):
+        for part in weight_slices(both, MOST_COMPARED):
             common = self._in_common(one[part], other[part])
             near[part] = common * (10 + tenths[part]) >= tenths[part] * both[part]
         return near
@@ -306,7 +306,7 @@ class _Held:
         return np.bincount(twice >> _PAIR_SHIFT, minlength=len(one))
 
 
-def in_parts(weights: Ints, most: int, together: Ints | None = None) -> Iterator[slice]:
+def weight_slices(weights: Ints, most: int, together: Ints | None = None) -> Iterator[slice]:
     """Slices of weights that sum to at most `most`, or of one; equal numbers in the sorted `together` stay together."""
     total = np.cumsum(weights)
     start = 0

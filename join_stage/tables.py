@@ -113,31 +113,22 @@ def latest_texts(store: TableStore, most: int) -> list[str]:
     return list(rows["strval"].to_pylist())
 
 
-def word_order(store: TableStore) -> list[int] | None:
-    """The words that come last in the learnt order, None if none was learnt."""
-    found: list[int] | None = _newest(store, "word_order", WORD_ORDER)
-    return found
-
-
-def save_word_order(store: TableStore, frequent: list[int]) -> None:
-    _append_newest(store, "word_order", WORD_ORDER, frequent)
-
-
 def runs_manifest(store: TableStore) -> str | None:
     """The manifest of the runs of postings on disk, if any."""
-    found: str | None = _newest(store, "posting_runs", POSTING_RUNS)
+    found: str | None = newest(store, "posting_runs")
     return found
 
 
-def _newest(store: TableStore, table: str, schema: pa.Schema) -> Any:
+def newest(store: TableStore, table: str) -> Any:
     """The second column of the row with the greatest version; None if there is no row."""
-    rows = store.read(table, schema.names).sort_by("version")
+    rows = store.read(table, store.schema.tables[table].names).sort_by("version")
     return rows[1][-1].as_py() if len(rows) else None
 
 
-def _append_newest(store: TableStore, table: str, schema: pa.Schema, value: object) -> int:
+def append_newest(store: TableStore, table: str, value: object) -> int:
+    """Appends a row with the next version, which it returns."""
     version = store.highest(table, "version") + 1
-    store.append(table, pa.table([[version], [value]], schema))
+    store.append(table, pa.table([[version], [value]], store.schema.tables[table]))
     return version
 
 
@@ -147,8 +138,12 @@ def times_rebuilt(store: TableStore) -> int:
     return rebuilt
 
 
+def save_word_order(store: TableStore, frequent: list[int]) -> None:
+    append_newest(store, "word_order", frequent)
+
+
 def save_runs_manifest(store: TableStore, manifest: str) -> None:
-    store.drop_before("posting_runs", "version", _append_newest(store, "posting_runs", POSTING_RUNS, manifest))
+    store.drop_before("posting_runs", "version", append_newest(store, "posting_runs", manifest))
 
 
 def drop_runs_manifest(store: TableStore) -> None:

@@ -201,7 +201,9 @@ class CachedViews(SQLPlan):
         computed, fresh = self._slices(batch, values)
         old = pa.concat_tables([computed, self._cache.slices(values)])
         views = {"slices_old": old, "slices_w": fresh, "slices": pa.concat_tables([old, fresh])}
-        edges = {"joined_edges": self._joined_edges(), "joined_streams": batch.scope.joined_streams()}
+        if self._edges[0] != self.version:
+            self._edges = self.version, self._select(joined_edges_statement(self._templates.values()), {})
+        edges = {"joined_edges": self._edges[1], "joined_streams": batch.scope.joined_streams()}
         found = self._joined(batch, views | edges)
         if batch.older:
             self._cache.update(values, computed, fresh)
@@ -218,11 +220,6 @@ class CachedViews(SQLPlan):
         rows = self._select(statement, tables).cast(SLICE)
         is_old = pc.less(rows["docid"], batch.first_docid)
         return rows.filter(is_old), rows.filter(pc.invert(is_old))
-
-    def _joined_edges(self) -> pa.Table:
-        if self._edges[0] != self.version:
-            self._edges = self.version, self._select(joined_edges_statement(self._templates.values()), {})
-        return self._edges[1]
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         super().extend(witnesses, whole=whole)

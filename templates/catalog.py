@@ -246,7 +246,7 @@ class Catalog:
     _step_ids: dict[tuple[str, int | None, str], int] = field(default_factory=dict, init=False)
     _uses: _Uses = field(default_factory=_Uses, init=False)
     _template_of: dict[tuple[object, ...], int] = field(default_factory=dict, init=False)
-    _rows: SharedRows = field(default_factory=SharedRows, init=False)
+    rows: SharedRows = field(default_factory=SharedRows, init=False)
     # By identity: two equal but distinct queries have a placement each, with the same row.
     _placed: dict[int, tuple[Conjunct, Placement]] = field(default_factory=dict, init=False)
 
@@ -264,7 +264,7 @@ class Catalog:
         return placement, Change(change.steps, change.edges, change.values, (row,))
 
     def subscribe(self, row: int, window: int, ordered: bool) -> TemplateRow:
-        shared = self._rows[row]
+        shared = self.rows[row]
         shared.subscribe(window, ordered)
         return shared.row()
 
@@ -296,7 +296,7 @@ class Catalog:
 
     def has_row(self, shape: Shape, variables: Sequence[int]) -> bool:
         number = self.find_template(shape)
-        return number is not None and self._rows.has(shape, number, self.templates[number], tuple(variables))
+        return number is not None and self.rows.has(shape, number, self.templates[number], tuple(variables))
 
     def place(self, conjunct: Conjunct) -> Placement:
         return self._place(conjunct)[0]
@@ -311,7 +311,7 @@ class Catalog:
             key = step.stream, step.parent, definition
             self._step_ids[key] = step.id
             self.known_steps.pop(key, None)
-        numbers = {key: self._rows.restore(*key) for key in dict.fromkeys(rows)}
+        numbers = {key: self.rows.restore(*key) for key in dict.fromkeys(rows)}
         uses = self._uses
         needs = [self._needs(*key) for key in numbers]
         uses.steps.update(chain.from_iterable(variables for _, variables in numbers))
@@ -326,7 +326,7 @@ class Catalog:
 
     def _place(self, conjunct: Conjunct) -> tuple[Placement, Change]:
         known = self._placed.get(id(conjunct))
-        if known is not None and known[1].row in self._rows:
+        if known is not None and known[1].row in self.rows:
             return known[1], _NOTHING
         for term in chain.from_iterable(conjunct.joins):
             self.chain(term.functions)  # fails, if it does, before anything is changed
@@ -339,7 +339,7 @@ class Catalog:
             for node in reduced.nodes
         ]
         template = self._template(shape)
-        found = self._rows.find(shape, template, self.templates[template], tuple(variables))
+        found = self.rows.find(shape, template, self.templates[template], tuple(variables))
         left = len(minors[0].nodes)
         by_side = (found.slots,) if len(minors) == 1 else (found.slots[:left], found.slots[left:])
         placement = Placement(found.row.id, template, minors, by_side)
@@ -362,10 +362,10 @@ class Catalog:
 
     def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
         """Removes a subscriber of a row. Returns what must be dropped, and the changed row if others share it."""
-        shared = self._rows[row]
+        shared = self.rows[row]
         if shared.unsubscribe(window, ordered):
             return Change(), Change(rows=(shared.row(),))
-        self._rows.remove(row)
+        self.rows.remove(row)
         gone = self.release(shared.variables, *self._needs(shared.template, shared.variables))
         return Change(gone.steps, gone.edges, gone.values, (shared.row(),)), Change()
 
@@ -402,19 +402,16 @@ class Catalog:
             tuple(self.steps[step] for step in steps), tuple(dict.fromkeys(edges)), tuple(dict.fromkeys(values))
         )
 
-    def row(self, row: int) -> TemplateRow:
-        return self._rows[row].row()
-
     def edges(self) -> Collection[StepEdge]:
         return self._uses.edges.keys()
 
     def variables_of(self, row: int) -> tuple[int, ...]:
         """In the order of its template's nodes."""
-        return self._rows[row].variables
+        return self.rows[row].variables
 
     def needs_of(self, rows: Iterable[int]) -> Change:
         """The rows, and all their needs of stage 1, parents before children."""
-        shared = [self._rows[row] for row in dict.fromkeys(rows)]
+        shared = [self.rows[row] for row in dict.fromkeys(rows)]
         needs = [self._needs(row.template, row.variables) for row in shared]
         variables = chain.from_iterable(row.variables for row in shared)
         edges = chain.from_iterable(edges for edges, _ in needs)

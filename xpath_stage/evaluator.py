@@ -220,8 +220,8 @@ class XPathStage:
         failures: Failures | None = None,
     ) -> None:
         self.failures = failures
-        self._groups = Groups(groups)
-        self._automaton = Automaton(self._groups, limits, failures)
+        self.groups = Groups(groups)
+        self._automaton = Automaton(self.groups, limits, failures)
         self._limits = limits
         self._kept: Collection[int] | None = None
         self._changes = 0
@@ -246,7 +246,7 @@ class XPathStage:
         documents with a cached shape or without (`shape_hits`, `shape_misses`)."""
         return {
             "states": self._automaton.states,
-            "groups": len(self._groups),
+            "groups": len(self.groups),
             "flushes": self._automaton.flushes + self._shapes.flushes,
             "shape_hits": self._shapes.hits,
             "shape_misses": self._shapes.misses,
@@ -254,16 +254,12 @@ class XPathStage:
 
     def finish_batch(self, *, committed: bool) -> None:
         """Ends a batch. If `committed`, `keep_groups` takes effect; else its new groups will be returned again."""
-        self._groups.saved(committed)
+        self.groups.saved(committed)
         if committed and self._kept is not None:
-            self._groups.keep(self._kept)
+            self.groups.keep(self._kept)
             self._automaton.reset()
             self._shapes.forget()
         self._kept = None
-
-    @property
-    def crowded(self) -> bool:
-        return self._groups.crowded
 
     def keep_groups(self, numbers: Collection[int]) -> None:
         """Drops all other groups at the end of the batch."""
@@ -286,16 +282,10 @@ class XPathStage:
 
     def close(self) -> None: ...
 
-    def group(self, edge: StepEdge) -> int:
-        return self._groups.number(frozenset((edge,)))
-
-    def edges_of(self, groups: Iterable[int]) -> dict[int, frozenset[StepEdge]]:
-        return self._groups.edges_of(groups)
-
     def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> pa.Table:
         """Converts rows of R_bin with foreign groups, `groups`, to the groups of this stage."""
         keys = pc.unique(r_bin["grp"]).sort()
-        own = [self._groups.numbers(groups[key]) for key in keys.to_pylist()]
+        own = [self.groups.numbers(groups[key]) for key in keys.to_pylist()]
         ends = np.cumsum([0, *map(len, own)])
         numbers = np.array([number for several in own for number in several], np.int32)
         at = pc.index_in(r_bin["grp"], keys).to_numpy().astype(np.int64)
@@ -305,7 +295,7 @@ class XPathStage:
 
     def new_groups(self) -> pa.Table:
         """The groups created since the last call, as rows of R_GROUP."""
-        groups = [(group, *edge) for group, edge in self._groups.take()]
+        groups = [(group, *edge) for group, edge in self.groups.take()]
         if not groups:
             return _NO_GROUPS
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)

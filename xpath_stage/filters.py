@@ -47,10 +47,6 @@ def compare_values(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool
     return _any(op, _numbers(left), _numbers(right))
 
 
-def compare_times_of(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool:
-    return _any(op, map(parse_timestamp, _strings(left)), map(parse_timestamp, _strings(right)))
-
-
 def _any(op: CompareOp, left: Iterator[Any], right: Iterator[Any]) -> bool:
     """Whether a comparison holds between any two values. None is no number or time: only `!=` holds with it."""
     if op == "!=":
@@ -104,7 +100,9 @@ _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
-_functions["compare-times"] = lambda _context, left, op, right: compare_times_of(op, left, right)
+_functions["compare-times"] = lambda _context, left, op, right: _any(
+    op, *(map(parse_timestamp, _strings(side)) for side in (left, right))
+)
 _functions["string"] = lambda _context, value: number_text(value)
 
 

@@ -185,12 +185,8 @@ class SparkStage(XPathStage):
         self._shipped, self._id = Shipped[PatternUpdate](session.sparkContext), uuid4().hex
         self.spread_documents = 0
 
-    @property
-    def broadcasts(self) -> int:
-        return self._shipped.count
-
     def counters(self) -> dict[str, int]:
-        return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self.broadcasts}
+        return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self._shipped.count}
 
     def close(self) -> None:
         self._shipped.drop()

@@ -28,7 +28,7 @@ from common.arrays import (
     group_starts,
 )
 from common.bounds import LONGEST_WINDOW
-from join_stage.near import NearTexts, OneOfEach, WordSets, in_parts
+from join_stage.near import NearTexts, OneOfEach, WordSets, weight_slices
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import StoredRuns
 from join_stage.signature.postings import (
@@ -54,7 +54,7 @@ from join_stage.signature.rows import (
     path_to,
 )
 from join_stage.signature.runs import DiskRun, SortedRun
-from templates.catalog import StepEdge, TemplateRow
+from templates.catalog import StepEdge
 from templates.graph import Shape
 from templates.witness import MANY, Witnesses, edges_by_group
 
@@ -418,7 +418,7 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
             # Nodes with several values may have several in common. Whatever an instance has is looked at together.
             order = found.driving.instance[ranges.posting].argsort(kind="stable")
             ranges, weights = ranges.at(order), weights[order]
-        for part in in_parts(weights, CHUNK, found.driving.instance[ranges.posting] if many else None):
+        for part in weight_slices(weights, CHUNK, found.driving.instance[ranges.posting] if many else None):
             chosen = ranges.at(part)
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
@@ -473,7 +473,7 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
             for join in range(len(shape.joins))
         ]
         keys = np.flatnonzero(counts[pairs.found] > 0)
-        for part in in_parts(counts[pairs.found[keys]], CHUNK):
+        for part in weight_slices(counts[pairs.found[keys]], CHUNK):
             key = keys[part]
             item, at = expand_ranges((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
             key = key[at]
@@ -581,18 +581,6 @@ class SignatureJoin:
         self.stored = stored or StoredRuns(None)
         self._near = NearTexts() if near is None else near
         self._window = 0
-
-    # ------------------------------------------------------------ rows
-
-    def put_rows(self, shape: Shape, rows: Sequence[TemplateRow]) -> None:
-        for row in rows:
-            self.rows.put(shape, row)
-
-    def drop_rows(self, rows: Sequence[TemplateRow]) -> None:
-        for row in rows:
-            self.rows.drop(row.id)
-
-    # ------------------------------------------------------------ batches
 
     def join(self, batch: Witnesses, scope: JoinScope) -> FactorisedMatches:
         """The matches within a batch and with earlier documents. Then adds the postings of the batch."""

@@ -14,7 +14,7 @@ from join_stage.protocol import Batch, JoinPlan, JoinScope, Matches, TemplateTab
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
-from join_stage.tables import latest_texts, runs_manifest, save_runs_manifest, save_word_order, word_order
+from join_stage.tables import latest_texts, newest, runs_manifest, save_runs_manifest, save_word_order
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses
 
@@ -43,10 +43,12 @@ class SignaturePlan(JoinPlan):
         raise NotImplementedError
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._join.put_rows(template.shape, rows)
+        for row in rows:
+            self._join.rows.put(template.shape, row)
 
     def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        self._join.drop_rows(rows)
+        for row in rows:
+            self._join.rows.drop(row.id)
 
     def join(self, batch: Batch) -> Matches:
         self._note()  # before it loads: a batch that is rolled back may have run without some rows
@@ -64,7 +66,7 @@ class SignaturePlan(JoinPlan):
         """Opens the runs on disk, and builds the postings of the other documents before docid `end`. Requires all rows
         of R_T: they determine the postings."""
         try:
-            self._near.begin(word_order(self._store))
+            self._near.begin(newest(self._store, "word_order"))
             first = self._join.restart(self._store.read("groups", R_GROUP.names), runs_manifest(self._store))
             for start in range(first, end, READ_DOCUMENTS):
                 self._join.load(self._between(start, min(start + READ_DOCUMENTS, end)))

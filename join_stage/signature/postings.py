@@ -4,7 +4,7 @@ postings by value and path class, in memory here or on disk (`runs`). Values are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -354,13 +354,13 @@ class _Builder:
         kind, distinct = dictionary_encode(self._group * 2 + (self._above == self._below))
         self._kinds = [((code >> 1,), bool(code & 1)) for code in distinct.tolist()]
         level = _Chains(kind, self._above, self._below)
-        found = [self._that(level, self._classes.binds)]
+        found = [self._that(level, self._classes.bound.__getitem__)]
         order = None
-        while len(level := self._that(level, lambda groups, _: self._classes.opens(groups))):
+        while len(level := self._that(level, lambda kind: self._classes.open[kind[0]])):
             if order is None:
                 order = np.argsort(self._above, kind="stable")
             level = self._longer(level, order)
-            found.append(self._that(level, self._classes.binds))
+            found.append(self._that(level, self._classes.bound.__getitem__))
         longest = max(len(chains.inner) for chains in found)
         padded = [
             (*chains.inner, *(np.zeros(len(chains), np.int64) for _ in range(longest - len(chains.inner))))
@@ -370,9 +370,9 @@ class _Builder:
         kind, top, end = (np.concatenate([getattr(c, name) for c in found]) for name in ("kind", "top", "end"))
         return _Chains(kind, top, end, inner)
 
-    def _that(self, chains: _Chains, test: Callable[[tuple[int, ...], bool], bool]) -> _Chains:
+    def _that(self, chains: _Chains, test: Callable[[ChainKind], Collection[object]]) -> _Chains:
         kind, distinct = dictionary_encode(chains.kind)
-        passes = np.array([test(*self._kinds[number]) for number in distinct.tolist()], np.bool_)
+        passes = np.array([bool(test(self._kinds[number])) for number in distinct.tolist()], np.bool_)
         return chains.at(np.flatnonzero(passes[kind]))
 
     def _longer(self, chains: _Chains, order: Ints) -> _Chains:

@@ -315,14 +315,6 @@ class PathClasses:
             self._all.append(path_class)
         return number
 
-    def opens(self, groups: tuple[int, ...]) -> bool:
-        """Whether a path of some row continues below the groups."""
-        return bool(self._open[groups])
-
-    def binds(self, groups: tuple[int, ...], same: bool) -> bool:
-        """Whether the groups bind a whole path of some row."""
-        return bool(self._bound[groups, same])
-
     def filters(self, group: int) -> list[int]:
         """The ids of the rows without a join that a group satisfies if a node and itself bind it."""
         variables = sorted({a for a, b in self._groups[group] if a == b})
@@ -341,7 +333,7 @@ class PathClasses:
         return found
 
     def _ask(self, path_class: PathClass, left: bool) -> int:
-        bound = self._bound[path_class.groups, path_class.same]
+        bound = self.bound[path_class.groups, path_class.same]
         paths = frozenset(path for path in bound if self._rows.partners(path, left=left))
         if not paths:
             return 0
@@ -416,7 +408,7 @@ class PathClasses:
         below: dict[int, list[int]] = {}
         for above, variable in self._groups[groups[-1]]:
             below.setdefault(above, []).append(variable)
-        return [(*chain, variable) for chain in self._open[groups[:-1]] for variable in below.get(chain[-1], ())]
+        return [(*chain, variable) for chain in self.open[groups[:-1]] for variable in below.get(chain[-1], ())]
 
     def renew(self) -> None:
         """Updates the cache after changes of the rows."""
@@ -425,7 +417,7 @@ class PathClasses:
 
     def _forget(self) -> None:
         self._version = self._rows.version
-        self._open, self._bound = Memo(self._opening), Memo(self._binding)
+        self.open, self.bound = Memo(self._opening), Memo(self._binding)
         self._pairs, self._edges = Memo(self._pair), Memo(self._edge)
         self._within: dict[tuple[Streams, frozenset[PairKind]], SatisfiedRows] = {}
         self._asked = [_AskedPaths("", frozenset())]

@@ -46,17 +46,14 @@ class PagePool:
     """Bounds the cached pages of several arrays together. For one thread."""
 
     def __init__(self) -> None:
-        self._arrays: WeakSet[PagedRecords] = WeakSet()
+        self.arrays: WeakSet[PagedRecords] = WeakSet()
         self._bytes = 0
-
-    def add(self, array: PagedRecords) -> None:
-        self._arrays.add(array)
 
     def has_room(self, size: int) -> bool:
         """Reserves `size` bytes. False if all pages had to be dropped, the caller's included."""
         has_room = self._bytes + size <= LIMIT
         if not has_room:
-            for array in self._arrays:
+            for array in self.arrays:
                 array.forget()
             self._bytes = 0
         self._bytes += size
@@ -121,7 +118,7 @@ class PagedRecords:
         self._handle, self._start, self._count, self._kind, self._pool = handle, start, count, kind, pool
         self._of_page, self._check = records_of_page(kind, page or PAGE), check
         self.forget()
-        pool.add(self)
+        pool.arrays.add(self)
 
     def __len__(self) -> int:
         return self._count

@@ -162,11 +162,6 @@ class SparkEngine(ParquetStore):
     def context(self) -> SparkContext:
         return self._session.sparkContext
 
-    @property
-    def parallelism(self) -> int:
-        """Number of tasks that run at the same time."""
-        return self.context.defaultParallelism
-
     def emptied_scratch(self) -> Path:
         """The folder for files of the batch that belong to no table, emptied."""
         shutil.rmtree(self.directory / SCRATCH, ignore_errors=True)

@@ -43,9 +43,9 @@ from join_stage.store.protocol import (
     json_objects,
     last_commit,
     measured,
+    name_set,
     short_enough,
     telling,
-    words,
     writing,
 )
 
@@ -216,14 +216,14 @@ MEMORY = "512MB"
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
-REFUSED_FUNCTIONS = words("""
+REFUSED_FUNCTIONS = name_set("""
 current_connection_id current_query current_query_id current_setting current_transaction_id currval getenv getvariable
 json_deserialize_sql json_execute_serialized_sql json_serialize_plan json_serialize_sql nextval query query_table
 set_config setseed setval sleep_ms stats txid_current vector_type which_secret write_log
 """)
 """Functions that read the state of the process, or do more than compute."""
 
-UNBOUNDED_FUNCTIONS = words("""
+UNBOUNDED_FUNCTIONS = name_set("""
 array_resize bitstring damerau_levenshtein editdist3 format from_json from_json_strict generate_series json_pretty
 json_transform json_transform_strict levenshtein list_resize lpad printf range repeat rpad
 """)

@@ -218,7 +218,7 @@ def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
     raise QuestionRefused(f"there is no table {name!r:.80}; {advice}")
 
 
-def words(text: str) -> frozenset[str]:
+def name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 

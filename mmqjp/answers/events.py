@@ -197,7 +197,7 @@ def events_of_documents(
         stage.add(needs_of(name))
         for docids in docid_batches(store, [placement.stream], ends=ends, refused=LATE):
             found = stage.evaluate(map(arriving, records.parsed(docids)))
-            yield name, *assemble_events(placement, Witnessed(found, stage.edges_of, texts), texts)
+            yield name, *assemble_events(placement, Witnessed(found, stage.groups.edges_of, texts), texts)
             records.release_trees()
 
 
@@ -272,7 +272,11 @@ class Patterns:
         limits: Quota,
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
-        self._statements, self._catalog, self._edges_of = registry.events, registry.catalog, registry.stage1.edges_of
+        self._statements, self._catalog, self._edges_of = (
+            registry.events,
+            registry.catalog,
+            registry.stage1.groups.edges_of,
+        )
         self._store, self._ledger = store, ledger
         self._events_of_documents = partial(events_of_documents, store, records)
         self._forms = partial(RunningForms, make_kernel, records=records, made_of=made_of, limits=limits)

@@ -261,7 +261,7 @@ def stored_matches(
     stage1.add(needs)
     streams = sorted({step.stream for step in needs.steps})
     for row in needs.rows:
-        join.put_rows(registry.catalog.templates[row.template], [row])
+        join.rows.put(registry.catalog.templates[row.template], row)
     try:
         for docids in docid_batches(store, streams, starts=range(max(low, EARLIEST), LATEST)):
             witnesses = stage1.evaluate(map(arriving, records.parsed(docids)))

@@ -526,7 +526,7 @@ class Batches:
             answered.answers.clear()  # rows by now: a commit needs memory of its own
             self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
             self.state.evict_obsolete(greatest)
-            if self.stage1.crowded:
+            if self.stage1.groups.crowded:
                 self.drop_groups()
             self.state.save_reach()
             self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))

@@ -403,7 +403,7 @@ class SpreadAnswers:
             return matches, frozenset()
         self._records.write()
         docid, arrival = records[0].docid, records[0].arrival
-        ends, most = sorted(record.t1 for record in records), self._store.parallelism
+        ends, most = sorted(record.t1 for record in records), self._store.context.defaultParallelism
         step = SpreadStep(
             tuple(self._store.write_out("documents")),
             (range(docid, docid + len(records)), range(arrival, arrival + len(records))),

@@ -655,7 +655,7 @@ class Registry:
             self._active_targets[target.row] -= 1
             if not self._active_targets[target.row]:
                 del self._active_targets[target.row]
-                row = self.catalog.row(target.row)
+                row = self.catalog.rows[target.row].row()
                 self._pending.get(row.template, {}).pop(row.id, None)
                 if row.id in self._live:
                     self._live.discard(row.id)
@@ -671,7 +671,7 @@ class Registry:
         self.events.set_running(owner, runs=True)
         for target in owner.targets:
             self._active_targets[target.row] += 1
-            self._queue_rows((self.catalog.row(target.row),))
+            self._queue_rows((self.catalog.rows[target.row].row(),))
             for stream in self.inner(target):
                 self._activate_stream(stream)
 

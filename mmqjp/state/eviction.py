@@ -251,7 +251,7 @@ class JoinState:
         )
         # Each edge is a group of its own, because the groups of the other edges were made without it.
         pairs = zip(*(edges[name].to_pylist() for name in ("var1", "var2")), strict=True)
-        numbers = [self._stage1.group(edge) for edge in pairs]
+        numbers = [self._stage1.groups.number(frozenset((edge,))) for edge in pairs]
         grouped = edges.select(["docid", "node1", "node2"])
         r_bin = grouped.add_column(1, "grp", pa.array(numbers, pa.int32())).cast(R_BIN)
         self._store.extend(Witnesses(r_bin, self._stage1.new_groups(), r_doc, r_docts))

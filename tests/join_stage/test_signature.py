@@ -72,7 +72,8 @@ TWO = TemplateTable(0, Shape(3, (None, 0, 0, None, 3, 3), ((1, 4), (2, 5))))
 
 def pairs_formed(rows: list[tuple[int, ...]], joined: SignatureJoin, batch: Witnesses) -> tuple[int, Result]:
     """How many pairs of postings are formed for a batch, and the matches."""
-    joined.put_rows(TWO.shape, [TemplateRow(i, 0, variables, INFINITE, True) for i, variables in enumerate(rows)])
+    for i, variables in enumerate(rows):
+        joined.rows.put(TWO.shape, TemplateRow(i, 0, variables, INFINITE, True))
     found = joined.join(batch, S)
     formed = sum(len(part.several.key) for part in found._found if part.several)
     return formed, sorted_rows(found)
@@ -90,7 +91,7 @@ def test_pairs_of_a_value_that_all_share_are_formed_where_another_is_equal():
 
 def test_what_is_kept_is_counted_and_goes():
     joined = SignatureJoin()
-    joined.put_rows(TWO.shape, [TemplateRow(0, 0, CHANNEL_AND_TITLE, INFINITE, True)])
+    joined.rows.put(TWO.shape, TemplateRow(0, 0, CHANNEL_AND_TITLE, INFINITE, True))
     for first in (0, 100, 200):
         joined.join(crowd(100, first, 1000), S)
     nothing = dict.fromkeys(("posting_bytes", "groups", "runs", "run_bytes", "merges"), 0)

@@ -43,7 +43,7 @@ class Stage:
     def evaluate(self, xmls: Sequence[bytes]) -> tuple[Witnesses, Witnessed]:
         trees = [StreamDocument(i, "S", 10 * i, 10 * i + 1, parse_document(xml)) for i, xml in enumerate(xmls, 5)]
         joins, events = told_apart(self.stage.evaluate(trees), self.catalog.chains)
-        return joins, Witnessed(events, self.stage.edges_of, self.texts)
+        return joins, Witnessed(events, self.stage.groups.edges_of, self.texts)
 
     def events(self, placement: EventPlacement, witnessed: Witnessed) -> dict[int, list[Defined]]:
         """The events of a definition, by docid."""

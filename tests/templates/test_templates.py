@@ -178,9 +178,9 @@ def state(catalog: Catalog) -> object:
         dict(catalog.steps),
         dict(catalog._step_ids),
         *(+uses for uses in (catalog._uses.steps, catalog._uses.edges, catalog._uses.values)),
-        {key: (row.variables, row.row()) for key, row in catalog._rows._by_key.items()},
-        dict(catalog._rows._by_number),
-        dict(catalog._rows._restored),
+        {key: (row.variables, row.row()) for key, row in catalog.rows._by_key.items()},
+        dict(catalog.rows._by_number),
+        dict(catalog.rows._restored),
     )
 
 
@@ -307,7 +307,7 @@ def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object
     rows = [first.add(query, 1, True)[0].row for query in queries]
     steps = [(str(step.node), step) for _, step in sorted(first.steps.items())]
     again = Catalog({step.key: step.id for _, step in steps}, first.next_step, first.templates)
-    keys = [(first.row(row).template, first.variables_of(row)) for row in rows]
+    keys = [(first.rows[row].template, first.variables_of(row)) for row in rows]
     numbers, change = again.restore(steps, keys)
     books.add(change)
     standing = [(query, numbers[key]) for query, key in zip(queries, keys, strict=True)]
@@ -321,7 +321,7 @@ def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object
             check_placement(again, query, placement)
         if rng.random() < 0.5:  # another that is equal finds the row, if it is still there
             placement, change = again.add(replace(query), 1, True)
-            assert change == Change(rows=(again.row(row),))
+            assert change == Change(rows=(again.rows[row].row(),))
             again.remove(row, 1, True)
         books.remove(*again.remove(row, 1, True))
     assert not (books.steps or books.edges or books.values or books.rows)

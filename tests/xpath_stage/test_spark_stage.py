@@ -74,13 +74,13 @@ def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: 
             for one in (local, spread):
                 one.add(conjuncts_of(script))
             assert_same(local, spread, documents)
-            assert stage.broadcasts == version
+            assert stage._shipped.count == version
         assert spread.check(documents) > 100
         for one in (local, spread):
             for _ in range(len(one.standing) // 2):
                 one.remove(0)
         assert_same(local, spread, documents)
-        assert stage.broadcasts == len(cases) + 1
+        assert stage._shipped.count == len(cases) + 1
         while spread.standing:
             spread.remove(0)
         nothing = spread.evaluate(documents)

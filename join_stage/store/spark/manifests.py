@@ -88,13 +88,8 @@ def check_newest(directory: Path, newest: int, mark: tuple[int, ...] | None) -> 
         )
 
 
-def digests_of(path: Path) -> tuple[int, int]:
-    """The digests of a Parquet file and of its footer. They detect damage, not malice."""
-    with path.open("rb") as file:
-        return _digest_of_rest(file), zlib.crc32(_footer_bytes(file, path.stat().st_size))
-
-
 def _digest_of_rest(file: BinaryIO) -> int:
+    """Detects damage, not malice."""
     found = 0
     while chunk := file.read(1 << 20):
         found = zlib.crc32(chunk, found)
@@ -214,7 +209,10 @@ def write_data_file(
         file.flush()
         sync_file(file.fileno())
     sync_directory(path.parent)
-    return DataFile(path.name, rows, path.stat().st_size, level, first, last, *digests_of(path))
+    size = path.stat().st_size
+    with path.open("rb") as opened:
+        digests = _digest_of_rest(opened), zlib.crc32(_footer_bytes(opened, size))
+    return DataFile(path.name, rows, size, level, first, last, *digests)
 
 
 class Merging(NamedTuple):

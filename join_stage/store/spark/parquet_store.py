@@ -334,13 +334,8 @@ def file_urls(paths: Iterable[str]) -> list[str]:
     return [f"file://{path}" for path in paths]
 
 
-def files_frame(session: SparkSession, schema: pa.Schema, paths: Iterable[str]) -> DataFrame:
-    """Parquet files as a data frame. Spark takes a path for a pattern, so characters such as [ are escaped."""
-    escaped = [_OF_PATTERNS.sub(r"\\\g<0>", url) for url in file_urls(paths)]
-    return session.read.schema(spark_columns(schema)).parquet(*escaped)
-
-
 _OF_PATTERNS = re.compile(r"[\[\]{}*?\\]")
+"""Characters for which Spark takes a path for a pattern, unless they are escaped."""
 
 
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
@@ -359,7 +354,9 @@ class TableViews:
         """A table with the running batch."""
         parts = []
         if paths := self._store.paths(table):
-            parts.append(files_frame(self._session, self._store.schema.tables[table], paths))
+            escaped = [_OF_PATTERNS.sub(r"\\\g<0>", url) for url in file_urls(paths)]
+            columns = spark_columns(self._store.schema.tables[table])
+            parts.append(self._session.read.schema(columns).parquet(*escaped))
         fresh = self._store.fresh(table)
         if len(fresh) or not parts:
             parts.append(local_frame(self._session, fresh))

@@ -28,13 +28,13 @@ from join_stage.store.protocol import (
     StoreSchema,
     check_known,
     json_objects,
+    name_set,
     short_enough,
-    words,
 )
 from join_stage.store.spark.manifests import FileTables
 from join_stage.store.spark.parquet_store import TableViews
 
-FUNCTIONS = words("""
+FUNCTIONS = name_set("""
 abs acos acosh add_months aggregate and any any_value approx_count_distinct approx_percentile array array_agg
 array_append array_compact array_contains array_distinct array_except array_insert array_intersect array_join
 array_max array_min array_position array_prepend array_remove array_size array_sort array_union arrays_overlap
@@ -71,13 +71,13 @@ window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xp
 xxhash64 year zeroifnull zip_with
 """)
 
-TABLE_FUNCTIONS = words("""
+TABLE_FUNCTIONS = name_set("""
 explode explode_outer inline inline_outer json_tuple posexplode range stack
 """)
 """Functions allowed in FROM."""
 
 
-_PLANS = words("""
+_PLANS = name_set("""
 Aggregate CTERelationDef Cube Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LateralSubquery
 LimitAll LocalLimit LocalRelation Offset OneRowRelation PipeOperator Project Rollup Sample Sort SubqueryAlias Union
 UnresolvedHaving UnresolvedInlineTable UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedQualify
@@ -85,7 +85,7 @@ UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
 """)
 """Relations allowed in a parsed question. The plan's JSON has all their parts, but not those of a WINDOW clause."""
 
-_UNRESOLVED = words("""
+_UNRESOLVED = name_set("""
 MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
 UnresolvedInlineTable UnresolvedNamedLambdaVariable UnresolvedOrdinal UnresolvedRegex UnresolvedStar
 UnresolvedStarExcept UnresolvedStarExceptOrReplace
@@ -95,7 +95,7 @@ UnresolvedStarExcept UnresolvedStarExceptOrReplace
 _SOURCES = frozenset(("CTERelationRef", "LocalRelation", "LogicalRDD", "LogicalRelation", "OneRowRelation", "Range"))
 """Leaves allowed in an analysed question."""
 
-_REACHING = words("""
+_REACHING = name_set("""
 CallMethodViaReflection CurrentUser InputFileBlockLength InputFileBlockStart InputFileName PythonUDF PythonUDAF
 PythonUDTF ScalaAggregator ScalaUDAF ScalaUDF TryReflect UserDefinedPythonTableFunction VariableReference
 """)
