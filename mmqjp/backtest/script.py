@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -229,13 +230,16 @@ def select_newest_documents(
 
 
 def read_batches(
-    documents: Iterable[Document | Reject], streams: Collection[str], refuse: Callable[[], object]
+    documents: Iterable[Document | Reject], streams: Collection[str], seen: Counter[str]
 ) -> Iterator[pa.RecordBatch]:
+    """Counts what is `given`, and what is `refused`."""
+
     def wanted() -> Iterator[Document]:
         for document in documents:
             if isinstance(document, Reject):
-                refuse()
+                seen["refused"] += 1
             elif document.stream in streams:
+                seen["given"] += 1
                 yield document
 
     for batch in in_batches(wanted(), PAGE_DOCUMENTS, PAGE_CHARACTERS, lambda document: len(document.xml)):
@@ -493,20 +497,9 @@ def backtest_store(
 
 def backtest_documents(script: PreparedScript, documents: Iterable[Document | Reject]) -> Backtest:
     """Back-tests over documents as they are read. Raises what `run_process` does."""
-    refused = given = 0
-
-    def refuse() -> None:
-        nonlocal refused
-        refused += 1
-
-    def counted(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        nonlocal given
-        for batch in batches:
-            given += batch.num_rows
-            yield batch
-
-    found = _run(script, counted(read_batches(documents, script.streams, refuse)))
-    return replace(found, kept=given, refused=found.refused + refused)
+    seen = Counter[str]()
+    found = _run(script, read_batches(documents, script.streams, seen))
+    return replace(found, kept=seen["given"], refused=found.refused + seen["refused"])
 
 
 def _run(script: PreparedScript, batches: Iterable[pa.RecordBatch], stop: Event | None = None) -> Backtest:

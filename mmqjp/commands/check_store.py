@@ -4,7 +4,7 @@ mends what derives from the rest. The store is read by DuckDB, whichever engine 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -375,16 +375,6 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
     write_manifest(directory / SPARK_MANIFESTS / f"{batch}.json", Manifest(kept, now_us()), schema)
 
 
-def _together(found: Sequence[Repairs]) -> Repairs:
-    return Repairs(
-        tuple(path for one in found for path in one.moved),
-        tuple(row for one in found for row in one.rows),
-        tuple(file for one in found for file in one.files),
-        any(one.postings for one in found),
-        any(one.mark for one in found),
-    )
-
-
 def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list[Damage], StoreCheck]:
     """Repairs at most `passes` times. Returns the mended and the remaining faults, and the last check."""
     mended: list[Damage] = []
@@ -394,20 +384,14 @@ def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list
         able = [fault for fault in faults if fault.repairs is not None]
         if not able or passes == 0:
             return mended, faults, check
-        apply(directory, _together([fault.repairs for fault in able if fault.repairs is not None]))
+        repairs = [fault.repairs or Repairs() for fault in able]
+        moved = tuple(path for one in repairs for path in one.moved)
+        rows = tuple(row for one in repairs for row in one.rows)
+        files = tuple(file for one in repairs for file in one.files)
+        postings, mark = any(one.postings for one in repairs), any(one.mark for one in repairs)
+        apply(directory, Repairs(moved, rows, files, postings, mark))
         mended += able
         passes -= 1
-
-
-def opening_faults(directory: Path) -> list[Damage]:
-    """What keeps an otherwise whole store from being opened."""
-    try:
-        Session(state=directory, read_only=True, quiet=True).close()
-    except Outdated:  # it has no queries yet, as one that has lost all commits
-        return []
-    except (MmqjpError, OSError) as error:
-        return [Damage(str(directory), f"it cannot be opened: {error}")]
-    return []
 
 
 @click.command("check-store")
@@ -433,7 +417,13 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
         mended, faults, check = mend(directory, MOST_PASSES if repair else 0)
     finally:
         lock.release()
-    faults = faults or opening_faults(directory)
+    if not faults:
+        try:
+            Session(state=directory, read_only=True, quiet=True).close()
+        except Outdated:  # it has no queries yet, as one that has lost all commits
+            pass
+        except (MmqjpError, OSError) as error:
+            faults = [Damage(str(directory), f"it cannot be opened: {error}")]
     if as_json:
         told = [fault.to_dict(mended=True) for fault in mended] + [fault.to_dict(mended=False) for fault in faults]
         counts = {"engine": check.engine, "files": check.files, "rows": check.rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import click
-from rich.console import Console
 
 from feeds.confined import prepare
 from feeds.feed import entry_rows
@@ -23,7 +22,7 @@ from mmqjp.commands.console import console
 from mmqjp.commands.formats import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.engine import Session
-from mmqjp.present.item import IN_UTC, ShownMatch, item_of
+from mmqjp.present.item import IN_UTC, item_of
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.terminal import print_heading, print_match
 from mmqjp.state.choice import DUCKDB, SPARK
@@ -61,7 +60,14 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
         feeds = len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
         out.print(f"{len(script.all_queries)} standing queries, {len(rows)} entries of {feeds} feeds, on {chosen}.")
         out.print("Times are in UTC.\n")
-        print_by_query(out, shown_outputs(found.session, found.outputs), purposes(text, script))
+        about = purposes(text, script)
+        order, matches = list(about), shown_outputs(found.session, found.outputs)
+        by_query = sorted(matches, key=lambda match: order.index(match.output.query))
+        for name, some in groupby(by_query, key=lambda match: match.output.query):
+            print_heading(name, about[name], out)
+            for match in some:
+                print_match(match, IN_UTC, out)
+                out.print()
     count = len(found.outputs)
     if both:
         out.print(f"{count} matches on {DUCKDB} in {found.seconds:.1f} s. The same on {SPARK} ...")
@@ -129,13 +135,3 @@ def purposes(text: str, script: Script) -> dict[str, str]:
             comment.insert(0, line.removeprefix("--").strip())
         found[name] = " ".join(comment)
     return found
-
-
-def print_by_query(out: Console, matches: Iterable[ShownMatch], about: dict[str, str]) -> None:
-    order = {name: place for place, name in enumerate(about)}
-    in_order = sorted(matches, key=lambda match: order[match.output.query])
-    for name, found in groupby(in_order, key=lambda match: match.output.query):
-        print_heading(name, about[name], out)
-        for match in found:
-            print_match(match, IN_UTC, out)
-            out.print()

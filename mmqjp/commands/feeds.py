@@ -26,16 +26,7 @@ from mmqjp.commands.console import console
 from mmqjp.commands.options import AtLeast, duration, feed_memory_option, number, option, parse_duration, with_options
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.process import json_line, pluralise, printable_line
-from mmqjp.service.drops import (
-    FeedSummary,
-    as_opml,
-    chosen_feeds,
-    feed_named,
-    has_feeds,
-    known_feeds,
-    new_state_file,
-    state_file,
-)
+from mmqjp.service import drops
 
 _ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
 _INDENT = " " * 9
@@ -62,7 +53,7 @@ def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
 def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
     """Yields a JSON line per feed. Times are ISO 8601 in UTC; null for never."""
     for feed in feeds:
-        told = asdict(FeedSummary.of(feed))
+        told = asdict(drops.FeedSummary.of(feed))
         times = {key: told[key] for key in ("checked_at", "changed_at", "next_check")}
         yield json_line(told | {key: None if time is None else iso_utc(time) for key, time in times.items()})
 
@@ -149,7 +140,7 @@ def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
         return listed_feeds(lists)
     if set(lists) != {KNOWN}:
         raise click.UsageError("--fetch is given with a LIST and without; mmqjp feeds add adds feeds to a state")
-    if state is None or not has_feeds(state):
+    if state is None or not drops.has_feeds(state):
         raise click.UsageError("--fetch without a LIST needs a --state with feeds; name a LIST, or see mmqjp feeds add")
     return []
 
@@ -279,12 +270,13 @@ def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> Non
     serve with --fetch without a LIST.
     """
     folder, title = _name(folder, "--folder"), _name(title, "--title")
-    feeds = [feed for one in addresses for feed in (listed_feeds([one]) if Path(one).is_file() else [feed_named(one)])]
+    named = (listed_feeds([one]) if Path(one).is_file() else [drops.feed_named(one)] for one in addresses)
+    feeds = [feed for some in named for feed in some]
     wanted = {feed.url: AddedFeed(feed.url, title or feed.title, folder or feed.folder) for feed in feeds}
     if title and len(wanted) > 1:
         raise click.UsageError("--title is for one feed, and several are given")
-    file = new_state_file(state)
-    known = {feed.url for feed in known_feeds(file)} if file.exists() else set()
+    file = drops.new_state_file(state)
+    known = {feed.url for feed in drops.known_feeds(file)} if file.exists() else set()
     made = change_feeds(file, FeedChange(add=tuple(wanted.values())), WAIT)
     new = len(wanted.keys() - known)
     told = f"{pluralise(new, 'new feed')}, {pluralise(len(known) + new, 'feed')} in all"
@@ -303,7 +295,7 @@ def remove(addresses: tuple[str, ...], state: Path) -> None:
       mmqjp feeds remove https://example.org/feed --state crawl/
     """
     chosen = _chosen(_known(state), addresses, state)
-    made = change_feeds(state_file(state), FeedChange(remove=tuple(feed.url for feed in chosen)), WAIT)
+    made = change_feeds(drops.state_file(state), FeedChange(remove=tuple(feed.url for feed in chosen)), WAIT)
     click.echo(f"mmqjp: {pluralise(len(chosen), 'feed')} removed{'' if made else LATER}", err=True)
 
 
@@ -322,7 +314,7 @@ def rename(address: str, title: str, state: Path) -> None:
     The entries that are fetched from then on have it as their feed_title.
     """
     name = _name(title, "TITLE")
-    with FetchStore(state_file(state), write=True) as store:
+    with FetchStore(drops.state_file(state), write=True) as store:
         for feed in _chosen(store.feeds(), [address], state):
             store.commit(replace(feed, title=name))
             told = f"is called {printable_line(name)}" if name else "has its own title"
@@ -347,7 +339,7 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
     Example:
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
-    found = as_opml(_known(state), passwords=passwords)
+    found = drops.as_opml(_known(state), passwords=passwords)
     with data_file(check_output(output)) as file:
         file.write(found)
 
@@ -366,16 +358,16 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
     known = _known(state)
     failed = [feed for feed in known if feed.errors and not feed.stopped]
     chosen = _chosen(known, addresses, state) if addresses else failed
-    made = change_feeds(state_file(state), FeedChange(retry=tuple(feed.url for feed in chosen)), WAIT)
+    made = change_feeds(drops.state_file(state), FeedChange(retry=tuple(feed.url for feed in chosen)), WAIT)
     click.echo(f"mmqjp: {pluralise(len(chosen), 'feed')} due now{'' if made else LATER}", err=True)
 
 
 def _known(state: Path) -> list[FeedState]:
-    return known_feeds(state_file(state))
+    return drops.known_feeds(drops.state_file(state))
 
 
 def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> list[FeedState]:
-    return chosen_feeds(known, addresses, f"{state}; mmqjp feeds list shows them")
+    return drops.chosen_feeds(known, addresses, f"{state}; mmqjp feeds list shows them")
 
 
 def _name(text: str, option: str) -> str:
@@ -423,7 +415,7 @@ def fetch(lists: tuple[str, ...], out: Path, warc: bool, state: Path | None, onc
     A fetch that is interrupted or killed loses nothing: the same command continues from there.
     """
     feeds = listed_feeds(lists)
-    fetch_state = out / STATE_FILE if state is None else state_file(state)
+    fetch_state = out / STATE_FILE if state is None else drops.state_file(state)
     if not lists and not fetch_state.is_file():
         raise click.UsageError(f"{fetch_state} does not exist yet: name a list of feeds, as in mmqjp fetch feeds.opml")
     job = options.job(feeds, out, warc=warc, state=fetch_state)

@@ -20,15 +20,8 @@ from mmqjp.commands.command_line import Failure
 from mmqjp.commands.console import console, live_line, progress_shown, width
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.engine import Session
+from mmqjp.present import terminal
 from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
-from mmqjp.present.terminal import (
-    print_report,
-    write_csv,
-    write_json_array,
-    write_json_lines,
-    write_markdown,
-    write_page,
-)
 from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
@@ -44,7 +37,7 @@ FOR_PEOPLE = ("table", "html", "markdown")
 
 SHOWN = 1_000
 
-JSON_WRITERS = {"jsonl": write_json_lines, "json": write_json_array}
+JSON_WRITERS = {"jsonl": terminal.write_json_lines, "json": terminal.write_json_array}
 
 MOST_TEXTS = 20
 """Maximum number of queries whose texts are shown."""
@@ -90,15 +83,15 @@ def show_matches(
             JSON_WRITERS[form]((match.to_dict() for match in matches), file)
             return
         if form == "csv":
-            write_csv(matches, file, IN_UTC)
+            terminal.write_csv(matches, file, IN_UTC)
             return
         with MatchSpool().add(matches) as spool:
             report = Report(spool.groups(), total, clock, texts)
             if form == "table":
                 with table_console(output, file) as out:
-                    print_report(report, out)
+                    terminal.print_report(report, out)
             else:
-                (write_page if form == "html" else write_markdown)(report, file)
+                (terminal.write_page if form == "html" else terminal.write_markdown)(report, file)
 
 
 @contextmanager

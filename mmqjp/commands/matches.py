@@ -28,17 +28,10 @@ from mmqjp.commands.manage_queries import client, print_found, store_options, ti
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
+from mmqjp.present import terminal
 from mmqjp.present.item import MatchFilter, ShownMatch, TimeFormat, WhyNot, cell, cell_text, format_rows, unique_keys
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.output_why import OutputWhy
-from mmqjp.present.terminal import (
-    print_funnels,
-    print_why,
-    print_why_not,
-    write_csv_rows,
-    write_markdown_rows,
-    write_page_rows,
-)
 from mmqjp.present.why_not import QueryFunnels
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import Client, paged_matches
@@ -225,11 +218,11 @@ def write_rows(
             keys = unique_keys(columns)
             formats.JSON_WRITERS[form]((dict(zip(keys, row, strict=True)) for row in rows), file)
         case "csv":
-            write_csv_rows(columns, (map(cell, row) for row in rows), file)
+            terminal.write_csv_rows(columns, (map(cell, row) for row in rows), file)
         case "html":
-            write_page_rows(columns, (map(cell_text, row) for row in rows), title, file)
+            terminal.write_page_rows(columns, (map(cell_text, row) for row in rows), title, file)
         case "markdown":
-            write_markdown_rows(columns, (map(cell_text, row) for row in rows), file)
+            terminal.write_markdown_rows(columns, (map(cell_text, row) for row in rows), file)
         case _:
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             kept = list(rows)
@@ -396,7 +389,7 @@ def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
     answers beside its work.
     """
     found, clock = client(state, wait).ask(WHY, {"id": id}), formats.clock_of("table", utc=utc)
-    print_found(found, lambda _: print_why(OutputWhy.from_dict(found), clock, console()), as_json=as_json)
+    print_found(found, lambda _: terminal.print_why(OutputWhy.from_dict(found), clock, console()), as_json=as_json)
 
 
 @click.command("why-not")
@@ -421,9 +414,9 @@ def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, st
 
     def show(found: Any) -> None:
         if documents:
-            print_why_not(WhyNot.from_dict(found), formats.clock_of("table", utc=utc), console())
+            terminal.print_why_not(WhyNot.from_dict(found), formats.clock_of("table", utc=utc), console())
         else:
-            print_funnels(QueryFunnels.from_dict(found), console())
+            terminal.print_funnels(QueryFunnels.from_dict(found), console())
 
     asked = {"query": query, "documents": list(documents)}
     print_found(client(state, wait).ask(WHY_NOT, asked), show, as_json=as_json)

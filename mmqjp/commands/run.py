@@ -275,7 +275,12 @@ def run(given: RunOptions) -> None:
                         delivery.save_position()
                 else:
                     written = show_new(opened, before, chosen, given.output, utc=given.utc)
-                drop_superseded(opened, [source for source in (intake, rereading) if source is not None])
+                read = [source for source in (intake, rereading) if source is not None]
+                if read and opened.batch - int(opened.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
+                    listings = [one.listing() for one in read]  # superseded reading progress is dropped
+                    sources = [source for names, _ in listings for source in names]
+                    opened.prune(None, None, sources, {file for _, files in listings for file in files})
+                    opened.commit_metadata(CommitMetadata(settings={PRUNED_AT_BATCH: str(opened.batch)}))
         except KeyboardInterrupt:
             kept = f"{opened.counters().documents:,} documents are committed in {state}"
             raise Interrupted(f"{kept}; the same command continues from there" if state else NOT_KEPT) from None
@@ -307,15 +312,6 @@ def fetched(intake: Intake) -> Iterator[_InputBatch]:
 def unreadable(file: str, reason: str) -> None:
     if reason:
         _report(f"{file} {reason}; the next run with the same --state reads it")
-
-
-def drop_superseded(engine: Session, read: Sequence[Intake | Rereading]) -> None:
-    """Drops superseded reading progress every PRUNE_INTERVAL batches."""
-    if read and engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
-        listings = [one.listing() for one in read]
-        sources = [source for names, _ in listings for source in names]
-        engine.prune(None, None, sources, {file for _, files in listings for file in files})
-        engine.commit_metadata(CommitMetadata(settings={PRUNED_AT_BATCH: str(engine.batch)}))
 
 
 def process(

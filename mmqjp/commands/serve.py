@@ -34,7 +34,7 @@ from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
 from mmqjp.documents.watermarks import Lateness, lateness_of
 from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
-from mmqjp.service.commands import CommandQueue, SinkCommands, read_live
+from mmqjp.service.commands import CommandQueue, opened_sinks
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions, Watcher, never, watch
@@ -43,11 +43,8 @@ from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkTables
-from mmqjp.sinks.deliverer import OUTPUT_SINK, Deliverer
+from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.sinks.files import Nowhere, open_sink
-from mmqjp.sinks.kinds import open_destination
-from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
 from mmqjp.state.choice import SPARK, holder_of, stored_engine
 from mmqjp.syndication.atom import feed_path, load_feed_links
@@ -260,13 +257,7 @@ def _service(
     sources += [] if drops is None else [drops.tail(form)]
     lateness = lateness_of(given.lateness, DEFAULT_STREAM)
     history = History(given.versions, given.most_versions, lateness=lateness, keep=given.keep_ids)
-    tables, deliverer = read_tables(), Deliverer()
-    secrets = Secrets(tables.secrets, state)
-    around.callback(deliverer.close, 0.0)
-    sinks = SinkManager(
-        engine, tables.sinks.values(), partial(open_destination, secrets), deliverer, metrics, partial(read_live, state)
-    )  # fmt: skip
-    sink_commands = SinkCommands(engine, sinks, secrets, state, read_tables)
+    sinks, sink_commands = around.enter_context(opened_sinks(engine, state, read_tables, metrics))
     queue = CommandQueue(spool, skip=RUN_BESIDE, run_sinks=lambda _, command: sink_commands.run(command))
 
     def on_idle(engine: Session) -> None:

@@ -175,6 +175,21 @@ class SinkCommands:
         return sorted(tables.sinks)
 
 
+@contextmanager
+def opened_sinks(
+    engine: Session, state: Path, read_tables: Callable[[], SinkTables], log: Log, *, read_only: bool = False
+) -> Iterator[tuple[SinkManager, SinkCommands]]:
+    """Opens the sinks of a store, and what changes them. At the end, deliveries that have begun are abandoned."""
+    tables, deliverer = read_tables(), Deliverer()
+    secrets, defined = Secrets(tables.secrets, state), tables.sinks.values()
+    read = partial(read_live, state)
+    sinks = SinkManager(engine, defined, partial(open_destination, secrets), deliverer, log, read, read_only=read_only)
+    try:
+        yield sinks, SinkCommands(engine, sinks, secrets, state, read_tables)
+    finally:
+        deliverer.close(0.0)
+
+
 _SinkCommand = Callable[[Mapping[str, Any]], object]
 
 
@@ -462,17 +477,8 @@ class Client:
 def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:
     """Runs a sink command on a store that this process holds, perhaps read-only if that suffices. `read_tables` reads
     the configuration. Raises InputError."""
-    tables = read_tables()
-    secrets = Secrets(tables.secrets, state)
-    read, deliverer = partial(read_live, state), Deliverer()
-    manager = SinkManager(
-        engine, tables.sinks.values(), partial(open_destination, secrets), deliverer, NullLog(), read,
-        read_only=command.do in SINK_LOOKUPS,
-    )  # fmt: skip
-    try:
-        return SinkCommands(engine, manager, secrets, state, read_tables).run(command)
-    finally:
-        deliverer.close(0.0)  # nobody would wait for a test that it has begun
+    with opened_sinks(engine, state, read_tables, NullLog(), read_only=command.do in SINK_LOOKUPS) as (_, commands):
+        return commands.run(command)  # nobody would wait for a test that it has begun
 
 
 SINK_TEST_POLL = 0.1

@@ -405,9 +405,11 @@ class Service:
     ) -> None:
         self._engine, self._commands, self._log, self._options = engine, commands, log, options
         self._delivery, self._sinks = Delivery(engine, sink), options.sinks
-        self._intake = Intake(
-            engine, sources, options.history, options.batch_size, options.batch_bytes, self._log_unreadable
-        )
+
+        def report(file: str, reason: str) -> None:
+            log.event("unreadable" if reason else "readable", file=file, **({"reason": reason} if reason else {}))
+
+        self._intake = Intake(engine, sources, options.history, options.batch_size, options.batch_bytes, report)
         self._pruned = int(engine.setting(PRUNED_AT_BATCH) or 0)
         self._settings: dict[str, str] = {}
         self._committed_settings: dict[str, str] = {}
@@ -533,9 +535,6 @@ class Service:
         self._log_paused()
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
-
-    def _log_unreadable(self, file: str, reason: str) -> None:
-        self._log.event("unreadable" if reason else "readable", file=file, **({"reason": reason} if reason else {}))
 
     def _answer(self, read: ReadBatch, notes: CommitMetadata) -> Sequence[Output]:
         """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, ends questions and

@@ -76,23 +76,13 @@ def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
         for stream in sorted(kept.keys() | watermarks.keys())
     )
     queries = engine.registry.subscriptions.values()
+    paused = sum(query.paused is not None for query in queries)
+    documents, outputs, dead_letters = (counts[what] for what in ("documents", "outputs", "dead_letters"))
     horizon, evictable = engine.horizon()
     ties = dict(islice(engine.ties().items(), MOST_LISTED))
+    at_least = tuple(sorted(engine.ties_at_least() & ties.keys()))
+    waiting = dict(islice(engine.waiting_absences().items(), MOST_LISTED))
     return Status(
-        len(queries),
-        sum(query.paused is not None for query in queries),
-        engine.batch,
-        counts["documents"],
-        counts["outputs"],
-        counts["dead_letters"],
-        horizon,
-        evictable,
-        engine.state_bytes(),
-        streams,
-        ties,
-        tuple(sorted(engine.ties_at_least() & ties.keys())),
-        tuple(sinks),
-        engine.waiting_events(),
-        dict(islice(engine.waiting_absences().items(), MOST_LISTED)),
-        engine.times_rebuilt(),
-    )
+        len(queries), paused, engine.batch, documents, outputs, dead_letters, horizon, evictable, engine.state_bytes(),
+        streams, ties, at_least, tuple(sinks), engine.waiting_events(), waiting, engine.times_rebuilt(),
+    )  # fmt: skip

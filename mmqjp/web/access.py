@@ -72,24 +72,21 @@ class Access:
     def is_open(self) -> bool:
         return self._token is None
 
-    def make_code(self) -> str:
-        """Returns a new single-use code."""
+    def link(self, url: str) -> str:
+        """Returns a link to the page at `url` that logs in once, if needed, with a new code."""
+        if self.is_open:
+            return url
         code = secrets.token_urlsafe(BYTES)
         with self._lock:
             self._codes.add(_digest(code))
-        return code
-
-    def link(self, url: str) -> str:
-        """Returns a link to the page at `url` that logs in once, if needed."""
-        return url if self.is_open else f"{url.rstrip('/')}/login?code={quote(self.make_code())}"
+        return f"{url.rstrip('/')}/login?code={quote(code)}"
 
     def use_code(self, code: str) -> bool:
         """Checks a code and invalidates it."""
         with self._lock:
-            if (digest := _digest(code)) in self._codes:
-                self._codes.remove(digest)
-                return True
-        return False
+            is_known = _digest(code) in self._codes
+            self._codes.discard(_digest(code))
+        return is_known
 
     def is_token(self, text: str, address: str) -> bool:
         """Whether a text sent from a client's address is the token. Raises TooManyAttempts."""
@@ -148,8 +145,6 @@ class Hosts:
         if (parts := _HOST.fullmatch(header)) is None or int(parts["port"] or HTTP_PORT) != self.port:
             return False
         host = parts["host"].lower().strip("[]")
-        if is_loopback(self.host):
-            return is_loopback(host) or host == self.host
         listening, address = _address(self.host), _address(host)
         if listening is not None and listening.is_unspecified and address is not None:
             return True

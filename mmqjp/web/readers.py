@@ -67,13 +67,17 @@ class StoreReader(Protocol):
         """Returns a value that changes with each batch."""
 
     def committed(self, mark: int) -> Committed | None:
-        """Returns the rows committed to the tables FOLLOWED since a mark, the last one returned. None if unknown."""
+        """Returns the rows committed to the tables FOLLOWED since a mark, the last one returned. None if unknown, as
+        where files are read, or who holds the store is asked."""
+        return None
 
     def refresh(self) -> None:
         """Call after this process changes the store: later reads must show the change."""
+        return
 
     def close(self) -> None:
         """Ends running reads."""
+        return
 
 
 class RunningQuestions:
@@ -91,9 +95,16 @@ class RunningQuestions:
             raise Busy("the store is busy with other questions: try again in a moment")
         try:
             begun, is_over = question(), Event()
+
+            def interrupt_in_time() -> None:
+                wait = seconds
+                while not is_over.wait(wait):
+                    begun.interrupt()
+                    wait = AGAIN
+
             with self._lock:
                 self._running.add(begun)
-            Thread(target=_interrupt, args=(begun, seconds, is_over), name="mmqjp deadline", daemon=True).start()
+            Thread(target=interrupt_in_time, name="mmqjp deadline", daemon=True).start()
             try:
                 return begun.answer()
             except QuestionInterrupted:
@@ -114,14 +125,7 @@ class RunningQuestions:
         return bool(running)
 
 
-def _interrupt(question: Question, seconds: float, is_over: Event) -> None:
-    """Interrupts a question that is not over in time."""
-    while not is_over.wait(seconds):
-        question.interrupt()
-        seconds = AGAIN
-
-
-class CursorReader:
+class CursorReader(StoreReader):
     """Reads a DuckDB store in the process that holds it, beside the engine."""
 
     def __init__(self, engine: Session) -> None:
@@ -141,9 +145,6 @@ class CursorReader:
     def committed(self, mark: int) -> Committed | None:
         return None if self._following is None else self._following.since(mark)
 
-    def refresh(self) -> None:
-        """Needs nothing: each question sees the newest batch."""
-
     def free_memory(self) -> bool:
         """Ends all questions when a batch runs out of memory. Returns whether there were any."""
         return self._running.interrupt()
@@ -160,7 +161,7 @@ class _Opened:
         finalize(self, self.reader.close)
 
 
-class FilesReader:
+class FilesReader(StoreReader):
     """Reads a Spark store from its files, in any process, as of the newest batch."""
 
     def __init__(self, state: Path, clock: MonotonicClock = time.monotonic) -> None:
@@ -174,7 +175,11 @@ class FilesReader:
         bounds = Bounds(limit, MAX_BYTES)
         if not own:
             return self._running.answer(lambda: self._workers.question(sql, bounds), seconds, asked=True)
-        opened = self._newest_opened()
+        newest = self.version()
+        with self._lock:
+            if self._opened is None or newest != self._opened.version:
+                self._opened = _Opened(self._state, newest)
+            opened = self._opened
 
         def question() -> Question:
             with opened.making:  # it makes views, over the one connection
@@ -190,18 +195,8 @@ class FilesReader:
             self._looked_at = now
         return self._newest
 
-    def committed(self, mark: int) -> None:
-        """Cannot tell: it reads files."""
-
     def refresh(self) -> None:
         self._looked_at = float("-inf")
-
-    def _newest_opened(self) -> _Opened:
-        newest = self.version()
-        with self._lock:
-            if self._opened is None or newest != self._opened.version:
-                self._opened = _Opened(self._state, newest)
-            return self._opened
 
     def close(self) -> None:
         self._running.interrupt()
@@ -209,7 +204,7 @@ class FilesReader:
         self._opened = None
 
 
-class SpoolReader:
+class SpoolReader(StoreReader):
     """Queries the process that holds a DuckDB store, whose file no other process can open."""
 
     def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
@@ -229,14 +224,8 @@ class SpoolReader:
     def version(self) -> object:
         return int(self._clock() / KEPT_SECONDS), self._changes
 
-    def committed(self, mark: int) -> None:
-        """Cannot tell: it asks through the spool."""
-
     def refresh(self) -> None:
         self._changes += 1
-
-    def close(self) -> None:
-        """Has nothing to end: who is asked ends what nobody waits for."""
 
 
 def _array(values: list[object]) -> pa.Array:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import date, timedelta
 from functools import cache, partial
 from importlib.resources import files
 from itertools import islice
@@ -132,11 +132,9 @@ DAYS = 60
 
 def days_of(trial: Backtest) -> list[tuple[str, int]]:
     """Returns the last DAYS days with their outputs; none if there was no output."""
-    if not trial.days:
-        return []
     found = dict(trial.days)
-    last = datetime.strptime(max(found), "%Y-%m-%d").replace(tzinfo=UTC)
-    days = ((last - timedelta(days=back)).strftime("%Y-%m-%d") for back in reversed(range(DAYS)))
+    last = date.fromisoformat(max(found)) if found else date.min
+    days = (str(last - timedelta(days=back)) for back in reversed(range(DAYS if found else 0)))
     return [(day, found.get(day, 0)) for day in days]
 
 

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from common.errors import MmqjpError
 from join_stage.store.protocol import LONGEST, QuestionRefused
-from mmqjp.present.item import IN_UTC, TimeFormat, cell, cell_text, format_rows, unique_keys
+from mmqjp.present.item import IN_UTC, cell, cell_text, format_rows, unique_keys
 from mmqjp.present.terminal import write_csv_rows, write_json_array
 from mmqjp.service.log import column_values
 from mmqjp.web.site import Link, Site, status_of
@@ -76,7 +76,12 @@ _SentSql = Annotated[str, Form(max_length=LONGEST, description=_WHAT)]
 
 def sql_router(site: Site, routes: APIRouter) -> None:
     def shown(request: Request, sql: str, found: SqlResult | None, error: str = "", status: int = 200) -> Response:
-        rows, headings = ([], []) if found is None else _laid_out(found, site.clock)
+        given = [] if found is None else format_rows(found.columns, found.rows, site.clock)
+        rows = [list(map(_shown, row)) for row in given]
+        headings = []
+        for place, name in enumerate([] if found is None else found.columns):
+            is_number = all(isinstance(row[place], int | float) or row[place] == "" for row in rows)
+            headings.append((name or " ", "n" if is_number and rows else ""))
         return site.render(
             request, "sql.html", status, sql=sql, found=found, rows=rows, headings=headings, error=error,
             tables=list_tables(), examples=EXAMPLES, most=MOST_ROWS,
@@ -136,16 +141,6 @@ def _is_by_program(headers: Headers, *, is_open: bool) -> bool:
 def _download(out: io.BytesIO, kind: str, media_type: str) -> Response:
     named = {"Content-Disposition": f'attachment; filename="answer.{kind}"'}
     return Response(out.getvalue(), media_type=media_type, headers=named)
-
-
-def _laid_out(found: SqlResult, clock: TimeFormat) -> tuple[list[list[object]], list[tuple[str, str]]]:
-    """Returns rows for display, and headings with the class of numeric columns."""
-    rows = [list(map(_shown, row)) for row in format_rows(found.columns, found.rows, clock)]
-    headings = []
-    for place, name in enumerate(found.columns):
-        is_number = all(isinstance(row[place], int | float) or row[place] == "" for row in rows)
-        headings.append((name or " ", "n" if is_number and rows else ""))
-    return rows, headings
 
 
 def _shown(value: Any) -> object:

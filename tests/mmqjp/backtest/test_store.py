@@ -368,7 +368,7 @@ ALL_PAIRS = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs"
 
 def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch]:
     streams = {document.stream for document in documents}
-    for batch in read_batches(documents, streams, lambda: None):
+    for batch in read_batches(documents, streams, Counter()):
         yield from (batch.slice(first, size) for first in range(0, batch.num_rows, size))
 
 
