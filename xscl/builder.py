@@ -81,13 +81,15 @@ def _spanning(build: Callable[[list[Any], Span], Any]) -> Any:
 class _ExpressionBuilder(Transformer[Token, Any]):
     """The callbacks that queries over documents and event statements share."""
 
-    string = _node(lambda literal, span: exp.String(unquoted(literal), span), 0)
     number = _node(lambda text, span: exp.Number(str(text), span), 0)
     star = _node(syntax.SelectStar)
     parentheses = _node(lambda inner, _: inner, 1)
     call = _spanning(lambda children, span: exp.Call(_name(children[0]), tuple(children[2:-1:2]), span))
     or_ = _spanning(lambda children, span: exp.Or(_arms(children, exp.Or), span))
     and_ = _spanning(lambda children, span: exp.And(_arms(children, exp.And), span))
+
+    def string(self, children: list[Token]) -> exp.String:
+        return exp.String(unquoted(children[0]), _span(children[0], children[0]))
 
     def compare(self, children: list[Any]) -> exp.Compare:
         left, op, right = children
@@ -180,12 +182,15 @@ class Builder(_ExpressionBuilder):
         return _step("/", children[0], children[1:], _span(children[0], children[-1]))
 
     def test(self, children: list[Token]) -> exp.NameTest:
-        is_attribute = children[0].type == "AT"
-        *prefix, name = children[is_attribute:]
-        kind: exp.NodeKind = "attribute" if is_attribute else "element"
-        return exp.NameTest(kind, _name(name), _name(prefix[0]) if prefix else None, _span(children[0], name))
+        span = _span(children[0], children[-1])
+        if children[0].type == "AT":
+            prefix = _name(children[1]) if len(children) == 4 else None
+            return exp.NameTest("attribute", _name(children[-1]), prefix, span)
+        prefix = _name(children[0]) if len(children) == 3 else None
+        return exp.NameTest("element", _name(children[-1]), prefix, span)
 
-    binding = _node(partial(_Clause, "AS"), 1)
+    def binding(self, children: list[Token]) -> _Clause:
+        return _Clause("AS", children[1], _span(children[0], children[1]))
 
     def filter(self, children: list[Any]) -> _Clause:
         return _Clause("", _condition(children[1]), _span(children[0], children[2]))
