@@ -226,9 +226,12 @@ class QueryChanges:
 
     @contextmanager
     def without(self, queries: Iterable[Subscription]) -> Iterator[None]:
-        with ExitStack() as undo:
-            self._mark_removed(queries, undo)
+        left_out = list(queries)
+        self._mark_removed(left_out)
+        try:
             yield
+        finally:
+            self._unmark_removed(left_out)
 
     def _named(self, name: str) -> list[Subscription]:
         if not (found := self._registry.named(name)):
@@ -412,8 +415,9 @@ class QueryChanges:
         events = self._registry.events
         with ExitStack() as undo:
             undo.callback(events.settle)
+            undo.callback(self._unmark_removed, gone)  # once what replaces them is gone
             # But event queries go first, because what they read may be defined otherwise now.
-            self._mark_removed((subscription for subscription in gone if subscription.is_events), undo)
+            self._mark_removed((subscription for subscription in gone if subscription.is_events))
             undo.callback(events.redefine, definitions.added, definitions.removed)
             events.redefine(definitions.removed, definitions.added)
             for subscription in track_progress("registering", fresh):
@@ -432,7 +436,7 @@ class QueryChanges:
                 self._stored.save_removals(gone, self._now(), self._ledger.batch)
                 self._stored.save_definitions(definitions.added, definitions.removed, self._now())
                 self._ledger.save_metadata(self.metadata_for(names))
-                self._mark_removed(gone, undo)
+                self._mark_removed(gone)
                 if within is not no_action:
                     with self._registry.without_readers(without):
                         within(fresh)
@@ -441,18 +445,18 @@ class QueryChanges:
         for subscription in gone:
             self._registry.remove(subscription.qid)
 
-    def _mark_removed(self, subscriptions: Iterable[Subscription], undo: ExitStack) -> None:
+    def _mark_removed(self, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:
             if subscription.active:
                 self._registry.deactivate(subscription)
             subscription.removed = True
-            undo.callback(self._unmark_removed, subscription)
 
-    def _unmark_removed(self, subscription: Subscription) -> None:
-        if subscription.removed:
-            subscription.removed = False
-            if subscription.active:
-                self._registry.activate(subscription)
+    def _unmark_removed(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            if subscription.removed:
+                subscription.removed = False
+                if subscription.active:
+                    self._registry.activate(subscription)
 
 
 def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[dict[str, EventForm], frozenset[str]]:

@@ -139,7 +139,8 @@ class Pipe(_LineSink):
         return before is not None
 
     def _write(self, texts: Iterable[bytes]) -> None:
-        self._file.writelines(texts)
+        for text in texts:
+            self._file.write(text)
         self._file.flush()
 
     def close(self) -> None:
