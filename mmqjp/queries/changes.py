@@ -417,7 +417,7 @@ class QueryChanges:
             undo.callback(events.settle)
             undo.callback(self._unmark_removed, gone)  # once what replaces them is gone
             # But event queries go first, because what they read may be defined otherwise now.
-            self._mark_removed((subscription for subscription in gone if subscription.is_events))
+            self._mark_removed(subscription for subscription in gone if subscription.is_events)
             undo.callback(events.redefine, definitions.added, definitions.removed)
             events.redefine(definitions.removed, definitions.added)
             for subscription in track_progress("registering", fresh):
