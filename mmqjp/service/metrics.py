@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
 
 from feeds.documents import Now, now_us
 from mmqjp.service.log import Log
@@ -49,9 +50,9 @@ class Metrics:
     def __init__(self, log: Log, now: Now = now_us) -> None:
         self._log, self._now = log, now
         self.registry = CollectorRegistry()
-        self._counters = {key: Counter(f"mmqjp_{key}", text, registry=self.registry) for key, text in COUNTERS.items()}
+        self._counters = {key: prometheus_client.Counter(f"mmqjp_{key}", text, registry=self.registry) for key, text in COUNTERS.items()}
         self._sink_counters = {
-            key: Counter(f"mmqjp_sink_{key}", text, ["sink"], registry=self.registry)
+            key: prometheus_client.Counter(f"mmqjp_sink_{key}", text, ["sink"], registry=self.registry)
             for key, text in SINK_COUNTERS.items()
         }
         self._counted: dict[tuple[str, str], int] = {}
@@ -59,8 +60,8 @@ class Metrics:
             "mmqjp_batch_seconds", "Duration of a batch in seconds.", registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
         )  # fmt: skip
-        self._commands = Counter("mmqjp_commands", "Commands from other processes.", ["do"], registry=self.registry)
-        self._fetches = Counter("mmqjp_fetches", "Visits to feeds.", ["outcome"], registry=self.registry)
+        self._commands = prometheus_client.Counter("mmqjp_commands", "Commands from other processes.", ["do"], registry=self.registry)
+        self._fetches = prometheus_client.Counter("mmqjp_fetches", "Visits to feeds.", ["outcome"], registry=self.registry)
         self._gauges = {
             key: Gauge(f"mmqjp_{key}", text, labels, registry=self.registry) for key, (text, *labels) in GAUGES.items()
         }
