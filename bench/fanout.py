@@ -17,12 +17,11 @@ from bench import harness
 from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.workload import SECOND, START
+from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
-from mmqjp.answers.fan_out import Chunk, OutputStream
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Chunk, OutputStream, Position
 from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 from mmqjp.sinks.files import GrowingFile
 
 PAIRS, NUMBERS, QUICK_NUMBERS = 1_000, [1, 100, 10_000, 100_000], [1, 100]

@@ -33,8 +33,7 @@ from mmqjp.tables.schema import SCHEMA
 from templates.catalog import Catalog, Placement, StepEdge, TemplateRow
 from templates.graph import Shape, canonical_shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
-from xscl.algebra.joins import Conjunct, Side, Term
-from xscl.algebra.trees import PatternNode, Test
+from xscl.algebra.joins import Conjunct, PatternNode, Side, Term, Test
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,7 +25,7 @@ from feeds.documents import Document
 from join_stage.near import LONGEST_FIRST, NumberedTexts, OneOfEach, WordOrder, WordSets, first_words, numbered_texts
 from join_stage.protocol import DEFAULT_PLAN
 from templates.witness import MANY, R_DOC
-from xscl.algebra.words import encode_words, join_threshold, words
+from xscl.algebra.values import encode_words, join_threshold, words
 
 COUNT, QUICK_COUNT, BATCH = 15_000, 3_000, 200
 NUMBERS, QUICK_NUMBERS = [1, 1_000], [1]

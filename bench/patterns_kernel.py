@@ -16,8 +16,7 @@ from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Statement
-from xscl.check_events import schemas_of
-from xscl.event_lower import lower_statement
+from xscl.event_lower import lower_statement, schemas_of
 from xscl.parser import parse_script
 from xscl.syntax import EventStreams
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from bench import patterns_kernel as kit
 from bench.harness import Line, columns, compared_turns, timed
-from pattern_stage.in_sql.kernel import ReplayKernel, ask_duckdb
+from pattern_stage.in_sql import ReplayKernel, ask_duckdb
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Statement

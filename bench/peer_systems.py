@@ -50,7 +50,7 @@ class MmqjpPeer:
         self._documents = list(read_documents(batch / "documents.jsonl"))
 
     def feed(self) -> float:
-        from mmqjp.process import gc_frozen
+        from common.tools import gc_frozen
 
         with gc_frozen():
             begin = time.perf_counter()

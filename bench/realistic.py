@@ -28,11 +28,11 @@ from bench.harness import Line, columns, timed
 from bench.plots import new_figure, save_figure, stack_bars
 from bench.workload import channel, items
 from common.arrays import Ints
+from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.protocol import JoinEngine
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

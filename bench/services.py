@@ -35,11 +35,11 @@ from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.spark_cluster import free_ports
 from bench.workload import items, parameters, read_documents, script_of, write_documents
+from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.commands.console import interruptible
 from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 
 READ_EVERY = 0.001  # seconds between two readings of the output file, which bound the error of latencies
 LOG_EVERY = 0.01  # seconds between two readings of the log

@@ -12,8 +12,7 @@ from templates.witness import Witnesses, node_id, plain_node
 from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, StreamDocument, parse_documents
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.joins import Conjunct, Side, Term
-from xscl.algebra.trees import Condition, PatternNode, Test
+from xscl.algebra.joins import Condition, Conjunct, PatternNode, Side, Term, Test
 from xscl.algebra.values import derive
 
 STREAM = "S"

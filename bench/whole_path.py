@@ -23,12 +23,12 @@ from bench import harness
 from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels
 from bench.workload import HOUR, FieldDatabase, Parameters, items, parameters, queries, script_of
+from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 from mmqjp.sinks.files import GrowingFile
 from xscl.parser import parse_script
 from xscl.printer import to_xscl

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.arrays import GrowingInts, Ints, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
-from xscl.algebra.words import DIGITS, THRESHOLD
+from xscl.algebra.values import DIGITS, THRESHOLD
 
 _TENTHS = "CAST(substr(strval, 1, 1) AS INTEGER) * 10 + CAST(substr(strval, 3, 1) AS INTEGER)"
 _WORDS = f"(length(strval) - {THRESHOLD}) / {DIGITS}"
@@ -53,7 +53,7 @@ class NumberedTexts(NamedTuple):
 
 
 def numbered_texts(values: Sequence[str]) -> NumberedTexts:
-    """Parses what `xscl.algebra.words.encode_words` writes, for texts that have words."""
+    """Parses what `xscl.algebra.values.encode_words` writes, for texts that have words."""
     digits = bytes.fromhex("".join([value[THRESHOLD:] for value in values]))
     sizes = [(len(value) - THRESHOLD) // DIGITS for value in values]
     return NumberedTexts(

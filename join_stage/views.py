@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.bounds import INFINITE
-from join_stage.protocol import APART, SPAN, Batch, JoinPlan, Matches, Orientation, TemplateTable
+from join_stage.protocol import APART, SPAN, Batch, JoinPlan, Matches, Orientation, TemplateTable, drop_runs_manifest
 from join_stage.store.protocol import TableStore
-from join_stage.tables import drop_runs_manifest
 from templates.graph import Shape
 from templates.witness import Witnesses
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from mmqjp.state.choice import InUse as InUse
     from templates.catalog import TooManyChains as TooManyChains
     from xpath_stage.documents import Limits as Limits
-    from xscl.problems import XsclError as XsclError
-    from xscl.problems import XsclErrors as XsclErrors
+    from xscl.text import XsclError as XsclError
+    from xscl.text import XsclErrors as XsclErrors
 
 _NAMES = {
     "common.errors": "InputError InvalidValue MmqjpError OperationalError",
@@ -46,7 +46,7 @@ _NAMES = {
     "mmqjp.state.choice": "InUse",
     "templates.catalog": "TooManyChains",
     "xpath_stage.documents": "Limits",
-    "xscl.problems": "XsclError XsclErrors",
+    "xscl.text": "XsclError XsclErrors",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULES)

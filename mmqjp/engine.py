@@ -19,24 +19,22 @@ from common.bounds import EARLIEST
 from common.errors import InputError
 from common.files import share
 from common.limits import Quota
+from common.tools import gc_paused
 from feeds.documents import Document, Now, Reject, now_us
 from feeds.readers import Offset
-from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan
+from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan, times_rebuilt
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question, whole_batch
-from join_stage.tables import times_rebuilt
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
-from mmqjp.answers.fan_out import Outputs, OutputStream
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Outputs, OutputStream, Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedDocuments, EvaluatedRows, warn_of
-from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks
-from mmqjp.process import gc_paused
+from mmqjp.documents.record import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
-from mmqjp.queries.compile import CompiledQuery
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.stored import CompiledQuery
 from mmqjp.state.choice import (
     AUTO,
     DUCKDB,
@@ -49,8 +47,7 @@ from mmqjp.state.choice import (
     stored_engine,
 )
 from mmqjp.state.eviction import ID_RETENTION
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf, Owed, single_number
+from mmqjp.tables.schema import NO_METADATA, CommitMetadata, Ledger, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
@@ -85,7 +82,7 @@ class CoreEngine:
     not changed; write access is not needed. "auto" is then DuckDB, which also reads what Spark wrote.
 
     `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is late, when a silent stream follows
-    the clock, and when a document is from the future (see `mmqjp.documents.watermarks.Timing`). `lateness` may map
+    the clock, and when a document is from the future (see `mmqjp.documents.record.Timing`). `lateness` may map
     streams to their own values; "*" stands for all others. `settle`, in microseconds, is how long events wait for
     earlier ones before event queries are answered, for all streams or by stream; None means until `finish`. `patterns`
     is where these are answered: "driver", "executors" of Spark, or "sql", which takes no `state` and needs

@@ -1,13 +1,11 @@
-"""Process-level helpers: garbage collection, exit, single-line text. Collection is controlled because scanning many
-long-lived objects is slow. The process can end on Ctrl-C during imports, while queries still run, and without freeing
-memory. Text is formatted for single lines of a terminal or JSON. Standard output is also a file of bytes, and may be
-closed or go away."""
+"""Process-level helpers: exit, and single-line text. The process can end on Ctrl-C during imports, while queries still
+run, and without freeing memory. Text is formatted for single lines of a terminal or JSON. Standard output is also a
+file of bytes, and may be closed or go away."""
 
 from __future__ import annotations
 
 import atexit
 import errno
-import gc
 import io
 import json
 import os
@@ -20,73 +18,6 @@ from types import FrameType
 from typing import BinaryIO
 
 from common.tools import hidden
-
-LEAST_GROWTH = 500_000
-"""Minimum net growth in objects before a full scan."""
-
-
-class _Heap:
-    """State of the collector's tracked objects."""
-
-    def __init__(self) -> None:
-        self.frozen = False
-        """Whether `gc_frozen` excludes them from scans."""
-        self._grown = 0
-        self._bearable = LEAST_GROWTH
-        self._scanned = 0
-        """Number of objects after the last scan, plus those known to be lasting."""
-
-    def put_away(self, *, lasting: bool) -> None:
-        """Moves young objects to the oldest generation without scanning. Runs a full scan if those not known to be
-        `lasting` grew by a quarter."""
-        young = gc.get_count()[0]
-        gc.freeze()
-        if lasting:
-            self._scanned += young
-            young = 0
-        self._grown += young
-        if self._grown > self._bearable:  # or so it seems: of old ones that have gone, few were subtracted
-            self._grown = gc.get_freeze_count() - self._scanned
-        if self._grown > self._bearable:
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            self._grown, self._scanned = 0, gc.get_freeze_count()
-            self._bearable = max(LEAST_GROWTH, self._scanned // 4)
-        if not self.frozen:
-            gc.unfreeze()  # to the oldest generation
-
-
-_HEAP = _Heap()
-
-
-@contextmanager
-def gc_paused(*, lasting: bool = False) -> Iterator[None]:
-    """Disables collection inside. Survivors are not scanned at the end, which would take a tenth of a batch's time.
-    `lasting`: the block creates very many permanent objects, such as queries."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        _HEAP.put_away(lasting=lasting)
-        gc.enable()
-
-
-@contextmanager
-def gc_frozen() -> Iterator[None]:
-    """Excludes existing objects from collection inside."""
-    before, _HEAP.frozen = _HEAP.frozen, True
-    gc.freeze()
-    try:
-        yield
-    finally:
-        _HEAP.frozen = before
-        if not before:
-            gc.unfreeze()
-
 
 INTERRUPTED = 130
 

@@ -16,8 +16,7 @@ from common.arrays import Ints, equal_ranges, expand_ranges, group_starts
 from common.bounds import END
 from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, Mask, joined
 from pattern_stage.values import Texts
-from templates.catalog import Functions, StepEdge
-from templates.events import EventPlacement, PlacedAttribute
+from templates.catalog import EventPlacement, Functions, PlacedAttribute, StepEdge
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, PLAIN, Witnesses
 from xscl.algebra.values import OF_EVENTS
 

@@ -23,14 +23,13 @@ from pattern_stage.aggregate import Aggregating, Simultaneous
 from pattern_stage.columns import Columns, Flow, Mask, no_events, whole
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
-from pattern_stage.operators import Meter, MOpContext, PatternOp, Renumber
+from pattern_stage.operators import Filtering, Meter, MOpContext, PatternOp, Renumber, Selecting, Uniting
 from pattern_stage.partition.keys import Numbers
+from pattern_stage.pattern.host import is_keyed
 from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
-from pattern_stage.pattern.state import is_keyed
 from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, extra_columns, is_aggregate
-from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts, flatten_lists, ints, lists

@@ -14,8 +14,7 @@ from functools import lru_cache
 from itertools import chain
 
 from common.tools import frozen, hidden
-from xscl.algebra.joins import Conjunct, Term
-from xscl.algebra.trees import PatternNode, Test, node_texts, unnamed
+from xscl.algebra.joins import Conjunct, PatternNode, Term, Test, node_texts, unnamed
 
 _SELF = Test("element", "*", "*")
 

@@ -22,7 +22,7 @@ from join_stage.store.protocol import OtherEngine
 from mmqjp.queries.changes import UnknownQuery
 from xscl.check import TooManyDisjuncts
 from xscl.parser import parse_script
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 PACKAGES = ("common", "feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
 
@@ -40,7 +40,7 @@ INTERNAL = {
     "mmqjp.explain.terms.TooLong",
     "mmqjp.service.streaming.Stopped",
     "xscl.lalr.Unparsable",
-    "xscl.problems.Problem",
+    "xscl.text.Problem",
 }
 """Errors that no caller meets: they say within a room how the work goes on, or end a command."""
 
@@ -103,7 +103,7 @@ MADE = {
 
 def made(error: type[Exception]) -> Exception:
     """An error of a class, as it would be raised."""
-    if error.__module__ == "xscl.problems":
+    if error.__module__ == "xscl.text":
         with pytest.raises(XsclErrors) as caught:
             parse_script("FROM S//a[1];\nFROM S//b[last()]")
         return caught.value if error is XsclErrors else caught.value.errors[0]

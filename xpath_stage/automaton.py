@@ -26,7 +26,7 @@ from templates.witness import node_id
 from xpath_stage.documents import ElementColumns, Limits, Tags, Vocabulary, owner_test, split_name
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
 from xpath_stage.filters import Bits, Failures, FilterBank, MaskIndex, NodeClass, NodeClasses, Tests
-from xscl.algebra.trees import Test
+from xscl.algebra.joins import Test
 from xscl.algebra.values import NodeKind
 
 Above = int | None

@@ -12,7 +12,7 @@ from itertools import chain, product
 
 from xpath_stage.documents import ParsedDocument
 from xpath_stage.filters import xpath_holds
-from xscl.algebra.trees import PatternNode
+from xscl.algebra.joins import PatternNode
 
 Node = tuple[int, int]
 """(number of the element, position of the attribute from 1, or 0 for the element itself)"""

@@ -25,7 +25,7 @@ from lxml import etree
 from common.errors import InputError
 from common.tools import decrease, lazy
 from common.xml import Prolog, read_prolog, wide_encoding, xml_parser
-from xscl.algebra.trees import Test
+from xscl.algebra.joins import Test
 
 MOST_TAGS = 128
 """Maximum number of tags, starts and ends, of a document with an outline."""

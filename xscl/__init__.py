@@ -2,7 +2,7 @@
 
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
-from xscl.problems import XsclError, XsclErrors
 from xscl.syntax import Query, Script
+from xscl.text import XsclError, XsclErrors
 
 __all__ = ["Query", "Script", "XsclError", "XsclErrors", "parse_script", "to_xscl"]

@@ -14,8 +14,18 @@ from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
 from xscl.event_patterns import STRATEGIES
 from xscl.lalr import lark_of
-from xscl.problems import EVENT_ADVICE, Lines, Problem
-from xscl.text import KEYWORDS, ONE_UNIT_HINT, UNITS, UNITS_HINT, SyntaxKind, bracket_problem, unit_hint
+from xscl.text import (
+    EVENT_ADVICE,
+    KEYWORDS,
+    ONE_UNIT_HINT,
+    UNITS,
+    UNITS_HINT,
+    Lines,
+    Problem,
+    SyntaxKind,
+    bracket_problem,
+    unit_hint,
+)
 
 _WORDS = {
     name: word

@@ -16,8 +16,7 @@ from xscl.algebra import values as exp
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import DERIVED, NOWHERE, NUMBERS, WITH_LITERAL, Span, holes_of, is_number
 from xscl.check_expressions import name_span
-from xscl.problems import Problem
-from xscl.text import UNITS, unescaped, unit_hint, window_us
+from xscl.text import UNITS, Problem, unescaped, unit_hint, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.

@@ -18,8 +18,8 @@ from common.bounds import LONGEST_WINDOW
 from xscl.algebra import events as algebra
 from xscl.algebra.events import ALWAYS, EventCondition, Schema, Stream, Value, leaves, map_leaves, value_kind
 from xscl.algebra.values import MOST_TEXT, Span, derive, number_text, xpath_number
-from xscl.problems import Problem
 from xscl.syntax import Component, EventExpr, EventQuery, EventStream, Named, Sequenced
+from xscl.text import Problem
 
 
 def arithmetic(op: algebra.ArithmeticOp, left: Value, right: Value) -> Value:

@@ -15,7 +15,7 @@ from xscl.algebra.events import ALWAYS, ERRORS, EventCondition, Schema, Value, l
 from xscl.algebra.values import And, Call, Span
 from xscl.event_forms import MAX_CLAUSES
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
-from xscl.problems import did_you_mean
+from xscl.text import did_you_mean
 
 _PLACES: dict[str, algebra.ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
 

@@ -16,10 +16,21 @@ from typing import Any, Literal
 
 from common.tools import Remembered, frozen
 from xscl.algebra import joins as algebra
-from xscl.algebra import trees
 from xscl.algebra import values as exp
-from xscl.algebra.joins import NEGATED, Term, as_term, hole_key, shared_term, variables_of
-from xscl.algebra.trees import EXTENSION_PREFIX, Condition, PatternNode, attach_branch, block_root, xpath_literal
+from xscl.algebra.joins import (
+    EXTENSION_PREFIX,
+    NEGATED,
+    Condition,
+    PatternNode,
+    Term,
+    as_term,
+    attach_branch,
+    block_root,
+    hole_key,
+    shared_term,
+    variables_of,
+    xpath_literal,
+)
 from xscl.algebra.values import canonical, is_number, is_of_times, is_time, map_operands
 from xscl.check import disjuncts, near_join
 from xscl.check_expressions import star_items, visible_names
@@ -112,14 +123,14 @@ class PatternBuilder:
                 conditions.append(Condition(literal=value))
         return tuple(conditions), tuple(branches)
 
-    def test(self, test: exp.NameTest) -> trees.Test:
+    def test(self, test: exp.NameTest) -> algebra.Test:
         if test.prefix is None:
             uri = "*" if test.local == "*" else ""
         elif test.prefix == "*":
             uri = "*"
         else:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
-        return trees.shared_test(test.kind, uri, test.local)
+        return algebra.shared_test(test.kind, uri, test.local)
 
     def condition(self, expr: exp.Expr) -> Condition:
         return Condition(xpath=self._xpath(expr))
@@ -224,7 +235,7 @@ def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode
         is_bound = node.var == var and condition not in node.conditions
         return replace(node, conditions=(*node.conditions, condition)) if is_bound else node
 
-    return trees.transform(pattern, required)
+    return algebra.transform(pattern, required)
 
 
 def canonical_names(conjuncts: tuple[algebra.Conjunct, ...], absent: tuple[algebra.Absent, ...] = ()) -> dict[str, str]:
@@ -242,9 +253,9 @@ def _renamed(part: Any, names: Mapping[str, str]) -> Any:
         case exp.VarPath():
             return exp.VarPath(names[part.var])
         case algebra.Branch():
-            return algebra.Branch(names[part.var], trees.rename_variables(part.path, names))
+            return algebra.Branch(names[part.var], algebra.rename_variables(part.path, names))
         case algebra.Side():
-            return algebra.Side(part.stream, trees.rename_variables(part.pattern, names), part.hidden)
+            return algebra.Side(part.stream, algebra.rename_variables(part.pattern, names), part.hidden)
         case algebra.Conjunct() | algebra.Absent():
             return type(part)(*[_renamed(getattr(part, one.name), names) for one in fields(part)])
         case tuple():
@@ -356,7 +367,7 @@ class _Normalizer:
         scope: dict[str, Term | str] = {}
         for var in pattern.variables():
             self._block_of[var] = index
-            if not trees.is_system_variable(var):
+            if not algebra.is_system_variable(var):
                 scope[var] = shared_term(var)
         self._patterns.append(pattern)
         return Leaf(index, block.stream), scope, (shared_term(block.steps[-1].var or block_root(index)),)
@@ -389,7 +400,7 @@ class _Normalizer:
                 if not steps:
                     return expr if term.var == name and not term.functions else expression(term)
                 self._fresh += 1
-                fresh = trees.path_end(self._fresh)
+                fresh = algebra.path_end(self._fresh)
                 if not self._canonical:
                     self.paths[fresh] = expr
                     base, above = self._ends.get(term.var, (term.var, ()))
@@ -492,11 +503,12 @@ class _Normalizer:
     ) -> algebra.Side:
         if isinstance(tree, Leaf):
             pattern = patterns[tree.block]
-            return algebra.Side(tree.stream, trees.naming(pattern, used) if self._canonical else pattern)
+            return algebra.Side(tree.stream, algebra.naming(pattern, used) if self._canonical else pattern)
         blocks = sorted(tree_blocks(tree))
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner, absent = self._parts(tree, patterns, frozenset(carried))
-        children = tuple(PatternNode("/", trees.Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
+        tests = (algebra.Test("element", "", f"v{i}") for i in range(len(carried)))
+        children = tuple(PatternNode("/", test, var=var) for test, var in zip(tests, carried, strict=True))
         alone = _distinct(self._conjuncts(tree, tree.patterns, frozenset())) if tree.op == algebra.UNORDERED else ()
         if self._canonical:
             names = canonical_names(inner, absent)

@@ -13,15 +13,23 @@ from xscl.advice import explain_syntax_error, variable_of_event
 from xscl.algebra.values import Span
 from xscl.builder import Declaration, with_hole_texts
 from xscl.check import check_publishing, check_script
-from xscl.check_events import check_events
 from xscl.check_expressions import blocks
 from xscl.event_forms import too_deep
-from xscl.event_lower import made_of
+from xscl.event_lower import check_events, made_of
 from xscl.lalr import Unparsable, parser_of
-from xscl.problems import LACKS_EVENTS, Lines, Problem, XsclError, XsclErrors
 from xscl.skeletons import KnownTrees
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script
-from xscl.text import StatementSpan, SyntaxKind, kinds_of, split_script
+from xscl.text import (
+    LACKS_EVENTS,
+    Lines,
+    Problem,
+    StatementSpan,
+    SyntaxKind,
+    XsclError,
+    XsclErrors,
+    kinds_of,
+    split_script,
+)
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 

@@ -16,9 +16,8 @@ from common.tools import ClearedCache
 from xscl.algebra.values import ElementConstructor, Number, Span, String
 from xscl.builder import unquoted
 from xscl.event_forms import RESERVED
-from xscl.problems import Problem
 from xscl.syntax import EventQuery, Join, Percentage, Query, Window
-from xscl.text import KEYWORDS, window_us
+from xscl.text import KEYWORDS, Problem, window_us
 
 MAX_SKELETONS = 5_000
 """Maximum number of cached skeletons."""

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, bisect_ranges, expand_ranges, group_starts
-from join_stage.signature.postings import PostingRun, ValueDictionary
-from join_stage.signature.rows import EdgeClass, PathClasses
+from join_stage.signature.postings import EdgeClass, PathClasses, PostingRun, ValueDictionary
 from join_stage.signature.runs import (
     MOST,
     NARROW,

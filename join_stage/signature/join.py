@@ -32,26 +32,24 @@ from join_stage.near import NearTexts, OneOfEach, WordSets, weight_slices
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import StoredRuns
 from join_stage.signature.postings import (
-    NOTHING,
-    AskedValues,
-    PostingRun,
-    ValueDictionary,
-    drop_documents_before,
-    merge_postings,
-    postings,
-    reclassed,
-    renumbered,
-)
-from join_stage.signature.rows import (
     CLASS_BITS,
     DROPPED,
+    NOTHING,
+    AskedValues,
     KindMeaning,
     PairKind,
     PathClasses,
+    PostingRun,
     RowIndex,
     SatisfiedRows,
     Streams,
+    ValueDictionary,
+    drop_documents_before,
+    merge_postings,
     path_to,
+    postings,
+    reclassed,
+    renumbered,
 )
 from join_stage.signature.runs import DiskRun, SortedRun
 from templates.catalog import StepEdge

@@ -10,11 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from join_stage.near import NearTexts
-from join_stage.protocol import Batch, JoinPlan, JoinScope, Matches, TemplateTable
+from join_stage.protocol import (
+    Batch,
+    JoinPlan,
+    JoinScope,
+    Matches,
+    TemplateTable,
+    latest_texts,
+    newest,
+    runs_manifest,
+    save_runs_manifest,
+    save_word_order,
+)
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
-from join_stage.tables import latest_texts, newest, runs_manifest, save_runs_manifest, save_word_order
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses
 

@@ -22,8 +22,16 @@ from numpy.typing import NDArray
 
 from common.arrays import IntLookup, Ints, bisect_ranges, distinct, expand_ranges
 from common.files import open_like_directory, sync_directory, sync_file
-from join_stage.signature.postings import AskedValues, Digests, PostingRun, TimeSpan, ValueDictionary
-from join_stage.signature.rows import DROPPED, EdgeClass, PathClasses
+from join_stage.signature.postings import (
+    DROPPED,
+    AskedValues,
+    Digests,
+    EdgeClass,
+    PathClasses,
+    PostingRun,
+    TimeSpan,
+    ValueDictionary,
+)
 from join_stage.store.protocol import DamagedRun
 
 RecordArray = NDArray[Any]

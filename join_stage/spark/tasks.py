@@ -27,8 +27,15 @@ from join_stage.near import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import Merger, merge_disk_runs
 from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing
-from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary, only_postings
-from join_stage.signature.rows import PathClasses, RowIndex, Streams
+from join_stage.signature.postings import (
+    AskedValues,
+    PathClasses,
+    PostingRun,
+    RowIndex,
+    Streams,
+    ValueDictionary,
+    only_postings,
+)
 from join_stage.signature.runs import BLOCK, FENCE, FINGERPRINTS, DiskRun, Field, PagePool, RunFile, digests_between
 from join_stage.store.protocol import DamagedRun, StoreError
 from join_stage.store.spark.manifests import DataFile, Merging, find_rows, merge_files

@@ -41,8 +41,7 @@ from mmqjp.queries.forms import element
 from mmqjp.queries.model import Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import EVENTS
+from mmqjp.tables.schema import EVENTS, Ledger
 from pattern_stage.assemble import (
     MOST_EVENTS,
     Assembled,
@@ -55,8 +54,7 @@ from pattern_stage.assemble import (
 )
 from pattern_stage.lineage import EventOrigin, Lineage
 from pattern_stage.values import CHARACTERS, Texts
-from templates.catalog import Catalog, Change
-from templates.events import EventPlacement, place_events
+from templates.catalog import Catalog, Change, EventPlacement, place_events
 from templates.witness import Witnesses, plain_node
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.events import Fold, NearPattern, Pattern, Statement, made_texts, read_by, sources_of

@@ -29,14 +29,13 @@ from mmqjp.answers.output import with_output_attributes
 from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP
 from mmqjp.documents.record import Records
 from mmqjp.queries.registry import EventForm, Publisher, published_name
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import EVENTS, SNAPSHOTS, rows_table
+from mmqjp.tables.schema import EVENTS, SNAPSHOTS, Ledger, rows_table
 from pattern_stage.assemble import Assembled, Buffer, Settle
 from pattern_stage.columns import Column, Columns, joined, no_events
 from pattern_stage.index import each_shape
 from pattern_stage.lineage import COMPOSED, LINEAGE, TOGETHER, DocumentIds, EventOrigin, Lineage
 from pattern_stage.values import Texts, lists, plain_values
-from templates.events import EventPlacement
+from templates.catalog import EventPlacement
 from templates.witness import plain_node
 from xscl.algebra.events import NearPattern, Pattern, Schema, Statement, read_by
 
@@ -237,7 +236,7 @@ def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED)
     in_driver: MakeKernel = partial(Kernel, limits=limits)
     if place == DRIVER or (place == EXECUTORS and session is None):
         return in_driver
-    from pattern_stage.in_sql.kernel import ReplayKernel, asking_spark
+    from pattern_stage.in_sql import ReplayKernel, asking_spark
 
     if session is None:
         return partial(ReplayKernel, ask=_ask_duckdb, matching=in_driver, limits=limits)
@@ -261,7 +260,7 @@ def _ask_duckdb(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
 
     from join_stage.store.duckdb import set_up
     from join_stage.store.protocol import OutOfMemory
-    from pattern_stage.in_sql.kernel import ask_duckdb
+    from pattern_stage.in_sql import ask_duckdb
 
     try:
         return ask_duckdb(sql, tables, set_up)

@@ -15,44 +15,51 @@ import pyarrow as pa
 
 from common.bounds import BEGINNING
 from common.limits import Quota
+from common.tools import gc_paused
 from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.events import EventOutput, Patterns
 from mmqjp.answers.events_run import MakeKernel
-from mmqjp.answers.fan_out import Outputs
+from mmqjp.answers.fan_out import Outbox, Outputs, number_outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
-from mmqjp.answers.matches import Match, as_batch
 from mmqjp.answers.operators import (
     Components,
     Expanded,
+    InnerJoinOperator,
+    MatchReader,
+    QueryOperator,
     QuotaExceeded,
     StepContext,
     StepResult,
+    StoredTies,
     Telling,
     backfilled_matches,
     known_tuples,
 )
-from mmqjp.answers.outbox import Outbox, number_outputs
-from mmqjp.answers.output import Answer
-from mmqjp.answers.query_operators import InnerJoinOperator, MatchReader, QueryOperator, StoredTies
+from mmqjp.answers.output import Answer, Match, as_batch
 from mmqjp.answers.quota import Arrivals
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
 from mmqjp.documents.admission import Admission, EvaluatedDocuments
-from mmqjp.documents.record import Inputs, Record, Records
-from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
-from mmqjp.process import gc_paused
+from mmqjp.documents.record import (
+    Inputs,
+    Progress,
+    Record,
+    Records,
+    Timing,
+    Watermarks,
+    is_lateness_bounded,
+    latest_stream_times,
+)
 from mmqjp.queries.changes import QueryChanges, SubscribeMode, forms_to_backfill, no_action
-from mmqjp.queries.compile import Compiler
 from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import Members, Owner, Pause, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.stored import StoredQueries
+from mmqjp.queries.stored import Compiler, StoredQueries
+from mmqjp.state.choice import migrate
 from mmqjp.state.eviction import JoinState, arriving
-from mmqjp.state.migration import migrate
-from mmqjp.tables.ledger import Ledger, NextIds
-from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, rows_table
+from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, Ledger, MetadataOf, NextIds, rows_table
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage

@@ -36,17 +36,15 @@ from join_stage.spark.tasks import SpreadMatches, as_stream, task_attempt
 from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
 from join_stage.store.spark.session import telling_loss
 from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, by_answer, count_recipients
-from mmqjp.answers.operators import StepContext
+from mmqjp.answers.operators import MATCH_CHUNK, MatchReader, QueryOperator, StepContext
 from mmqjp.answers.output import Answer
-from mmqjp.answers.query_operators import MATCH_CHUNK, MatchReader, QueryOperator
 from mmqjp.answers.quota import Arrivals, Book
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage
 from mmqjp.documents.record import Record, Records, StoredRecords
 from mmqjp.queries.forms import Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import CompactSet, HiddenStream, Members, QuerySet, Subscription, Target
 from mmqjp.queries.registry import Registry
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import ANSWER_TABLES, DOCUMENTS
+from mmqjp.tables.schema import ANSWER_TABLES, DOCUMENTS, Ledger
 from xscl.algebra.joins import NEGATED
 
 
@@ -232,7 +230,7 @@ class DocumentFiles:
 
 
 class _MatchRows:
-    """An in-memory `mmqjp.answers.query_operators.MatchLog`."""
+    """An in-memory `mmqjp.answers.operators.MatchLog`."""
 
     def __init__(self) -> None:
         self.next_match = 0

@@ -27,8 +27,7 @@ from mmqjp.documents.record import Inputs
 from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart
 from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, behind
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import NO_FORM, UsageKey, save_spent, spent
+from mmqjp.tables.schema import NO_FORM, Ledger, UsageKey, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000
 """Number of superseded rows at which the table is compacted."""

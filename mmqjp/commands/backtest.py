@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from feeds.documents import History, Versions
 from feeds.feed import EntryForm
-from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
-from mmqjp.backtest.script import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_documents, prepared, summary
+from mmqjp.backtest import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_documents, prepared, summary
 from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console, live_line, text_table

@@ -42,8 +42,8 @@ from mmqjp.queries.registry import Registry
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
 from pattern_stage.plan import RULE_NAMES, RuleName
 from xscl.parser import parse_script
-from xscl.problems import rendered
 from xscl.syntax import Query, Script
+from xscl.text import rendered
 
 MOST_LISTED, MOST_TRIED = 1_000, 500
 """Maximum number of queries listed per file, and default number of documents on which queries are tried."""

@@ -17,7 +17,7 @@ from common.errors import MmqjpError
 from common.files import make_inside
 from feeds.documents import now_us
 from feeds.fetch.state import FetchStore
-from join_stage.protocol import DEFAULT_PLAN, JoinEngine
+from join_stage.protocol import DEFAULT_PLAN, FLAT_STORE, JoinEngine, runs_manifest
 from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
 from join_stage.store.protocol import (
     COMMITTED,
@@ -29,18 +29,16 @@ from join_stage.store.protocol import (
     StoreError,
     manifest_batches,
 )
-from join_stage.tables import FLAT_STORE, runs_manifest
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import stored_snapshot
-from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.fan_out import SINK_PREFIX, Position
 from mmqjp.commands.command_line import FAILED, Failure, debug_option
 from mmqjp.engine import Session
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.drops import state_file
 from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
 from mmqjp.state.choice import SPARK, Ownership, ReadLock, open_store, stored_engine
-from mmqjp.tables.ledger import NEXT_IDS
-from mmqjp.tables.schema import QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings
+from mmqjp.tables.schema import NEXT_IDS, QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings
 
 QUARANTINE = "damaged"
 """The folder of a state directory to which --repair moves damaged files."""

@@ -23,8 +23,8 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, Fetc
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import console
+from mmqjp.commands.formats import check_output, data_file
 from mmqjp.commands.options import AtLeast, duration, feed_memory_option, number, option, parse_duration, with_options
-from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service import drops
 

@@ -1,29 +1,34 @@
-"""Output formats of commands, and opening the engine that the options describe. Without a named format, a terminal gets
-a table and everything else JSON lines."""
+"""Output of commands: its formats, and where it goes: output files, dead letters, and the configured sinks; also opens
+the engine that the options describe. Without a named format, a terminal gets a table and everything else JSON lines.
+`run` counts and reports dead letters and writes them to a file."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from rich.console import Console
 
-from common.files import is_shared, umask_of
+from common.files import is_shared, umask_of, whole_file
 from feeds.tail import input_bytes
 from mmqjp.commands.command_line import Failure
+from mmqjp.commands.configuration import read_configurations
 from mmqjp.commands.console import console, live_line, progress_shown, width
-from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.engine import Session
 from mmqjp.present import terminal
 from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
-from mmqjp.process import pluralise, printable_line
+from mmqjp.process import json_line, pluralise, printable_line, standard_output
 from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
+from mmqjp.sinks.definition import SinkTables, read_tables
+from mmqjp.sinks.files import is_stream, refuse_missing_directory
+from mmqjp.sinks.secrets import BadSink
 from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
 from xscl.syntax import Script
 
@@ -173,3 +178,86 @@ def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeM
 def listed_names(names: Sequence[str], most: int) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def check_output(output: Path | None) -> Path | None:
+    """Returns the file of --output, or None for standard output. Raises OSError up front if it is not writable."""
+    if output is None or str(output) == "-":
+        standard_output()
+        return None
+    refuse_missing_directory(output)
+    return output
+
+
+@contextmanager
+def data_file(path: Path | None) -> Iterator[BinaryIO]:
+    """Yields standard output for None, a pipe or device, or a file that appears atomically at the end."""
+    if path is None:
+        file = standard_output()
+        yield file
+        file.flush()
+    elif is_stream(path):
+        with path.open("wb") as file:
+            yield file
+    else:
+        with whole_file(path) as file:
+            yield file
+
+
+class DeadLetters:
+    """Counts a run's dead letters, keeps the first reasons, and writes them to an optional file."""
+
+    LISTED = 3
+
+    def __init__(self, path: Path | None) -> None:
+        if path is not None:
+            refuse_missing_directory(path)
+        self.count = 0
+        self.reasons: list[str] = []
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def begin(self) -> None:
+        if self._path is not None and self._path.is_file():
+            self._file = self._path.open("wb")
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Adds a committed batch's dead letters; the first one creates the file."""
+        for row in rows:
+            if len(self.reasons) < self.LISTED:
+                known = row["reason"].startswith(f"{row['id']}:")
+                self.reasons.append(row["reason"] if known else f"{row['id']}: {row['reason']}")
+        self.count += len(rows)
+        if self._path is None or not rows:
+            return
+        try:
+            self._file = self._file or self._path.open("wb")
+            for row in rows:
+                shown = row | {"raw": row["raw"].decode("utf-8", "backslashreplace")}
+                self._file.write(json_line({key: value for key, value in shown.items() if key != "noted_at"}))
+            self._file.flush()
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
+
+    def close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+
+def tables_of(context: click.Context) -> Callable[[], SinkTables]:
+    """Returns a function that reads the sinks and secrets of the command's configuration, afresh on each call."""
+    return partial(sinks_of, context.find_root().params.get("config"))
+
+
+def sinks_of(chosen: Path | None) -> SinkTables:
+    """Returns the sinks and secrets of a file, else of the default files, earlier ones first. Raises BadSink, also for
+    an unreadable file."""
+    found = SinkTables()
+    try:
+        for path, settings in read_configurations(chosen):
+            found = found.over(read_tables(settings, path))
+    except click.UsageError as error:
+        raise BadSink(error.format_message()) from None
+    return found

@@ -13,17 +13,17 @@ import click
 from common.dates import iso_utc
 from common.errors import MmqjpError
 from feeds.documents import now_us
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Position
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
 from mmqjp.commands.console import console, text_table
+from mmqjp.commands.formats import tables_of
 from mmqjp.commands.manage_queries import client, command_on_name, print_changed, print_found, store_options
 from mmqjp.commands.options import state_option
-from mmqjp.commands.sinks import tables_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
 from mmqjp.sinks.definition import read_start
-from mmqjp.sinks.kinds import open_destination
+from mmqjp.sinks.files import open_destination
 from mmqjp.sinks.secrets import Secrets, make_secret
 from mmqjp.sinks.sink import DeliveryResult, Message, Receiver
 from mmqjp.state.choice import is_held

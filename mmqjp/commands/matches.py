@@ -24,8 +24,8 @@ from feeds.tail import read_documents
 from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
+from mmqjp.commands.formats import check_output, data_file
 from mmqjp.commands.manage_queries import client, print_found, store_options, time_or_dash
-from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
 from mmqjp.present import terminal

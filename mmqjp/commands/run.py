@@ -18,9 +18,9 @@ from typing import Any
 import click
 
 from common.limits import BLOCK
-from feeds.documents import DEFAULT_STREAM, Document, Reject
+from common.tools import gc_frozen
+from feeds.documents import DEFAULT_STREAM, Document, History, Reject, Versions
 from feeds.feed import EntryForm
-from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, PLACES
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
@@ -28,13 +28,13 @@ from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import interruptible, live_line
 from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetch_once, require_a_success
+from mmqjp.commands.formats import DeadLetters, check_output
 from mmqjp.commands.options import bound, duration, given_by, number, option, with_options
-from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
-from mmqjp.documents.watermarks import SETTLE, Lateness, lateness_of
+from mmqjp.documents.record import SETTLE, Lateness, lateness_of
 from mmqjp.engine import Session
 from mmqjp.present.newest import shown_outputs
-from mmqjp.process import gc_frozen, pluralise, printable_line
+from mmqjp.process import pluralise, printable_line
 from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH, Intake
 from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery

@@ -17,31 +17,28 @@ from urllib.parse import urlsplit
 import click
 
 from common.files import is_shared, make_inside
-from feeds.documents import DEFAULT_STREAM
-from feeds.history import History
+from common.tools import gc_frozen
+from feeds.documents import DEFAULT_STREAM, History
 from feeds.tail import Tail
 from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import hangups, stopping
 from mmqjp.commands.feeds import feeds_to_fetch
-from mmqjp.commands.formats import chosen_engine, open_engine, start_session, subscribe_file
+from mmqjp.commands.formats import check_output, chosen_engine, open_engine, start_session, subscribe_file, tables_of
 from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.commands.options import duration, given_by, number, option, with_options
 from mmqjp.commands.run import EngineOptions
-from mmqjp.commands.sinks import check_output, tables_of
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
-from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
-from mmqjp.documents.watermarks import Lateness, lateness_of
+from mmqjp.documents.record import SETTLE as LEAST_SETTLE
+from mmqjp.documents.record import Lateness, lateness_of
 from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 from mmqjp.service.commands import CommandQueue, opened_sinks
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions, Watcher, never, watch
-from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
-from mmqjp.service.status import store_status
+from mmqjp.service.status import LOOPBACK, Metrics, store_status
 from mmqjp.sinks.definition import SinkTables
 from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.sinks.files import Nowhere, open_sink
@@ -344,8 +341,8 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     is there. If a service runs on the state already, the page is served beside it: name no sources then. Prints a link
     that logs a browser in once. Without --output, no output lines are written.
     """
-    from mmqjp.web.access import is_loopback
     from mmqjp.web.serving import PageOptions, listen
+    from mmqjp.web.site import is_loopback
 
     if given.trigger is None:
         raise click.UsageError("the page is served until it is stopped: --trigger is a duration here")
@@ -371,9 +368,9 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
 def _served_beside(
     page: PageOptions, listening: socket.socket, engine: Session, log: Log, stop: Event
 ) -> Iterator[FreeMemory]:
-    from mmqjp.web.access import token_of
     from mmqjp.web.readers import CursorReader
     from mmqjp.web.serving import page_process
+    from mmqjp.web.site import token_of
 
     if not page.no_token:
         token_of(Path(page.state))  # made before the service has started, for programs that wait for that

@@ -17,17 +17,15 @@ import pyarrow.compute as pc
 from common.arrays import rows_of
 from common.bounds import EARLIEST, LATEST
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject, as_bytes
-from feeds.history import size_of
-from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
-from mmqjp.documents.watermarks import Watermarks
+from feeds.documents import Document, Now, Reject, as_bytes, size_of
+from mmqjp.documents.record import DocumentKey, Record, StoredIds, Watermarks, own_part_id
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import DEAD_LETTERS, rows_table
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
 from xpath_stage.documents import DocumentError, ParsedDocument, parse_documents
 from xpath_stage.spark import SparkStage, collect_edge_groups
-from xscl.algebra.trees import is_hidden
+from xscl.algebra.joins import is_hidden
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,8 +15,7 @@ from lxml import etree
 
 from common.bounds import LONGEST_WINDOW
 from mmqjp.explain.retrace.values import all_written, having_of
-from mmqjp.explain.shown import format_window
-from mmqjp.explain.terms import list_with_and
+from mmqjp.explain.terms import format_window, list_with_and
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from pattern_stage.clauses import (
@@ -57,8 +56,7 @@ from xscl.algebra.events import (
     read_by,
     sources_of,
 )
-from xscl.check_events import schemas_of
-from xscl.event_lower import lower_statement
+from xscl.event_lower import lower_statement, schemas_of
 from xscl.printer import to_xscl
 from xscl.syntax import EventQuery, Script
 

@@ -13,32 +13,33 @@ from functools import cached_property, partial
 from itertools import groupby, islice, product
 from typing import NamedTuple
 
-from mmqjp.answers.matches import Mirrors, residual_holds
-from mmqjp.answers.output import node_order
+from mmqjp.answers.output import Mirrors, node_order, residual_holds
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
-from mmqjp.explain.hints import (
+from mmqjp.explain.terms import (
+    CHARACTERS_PER_STEP,
     MAX_SAMPLE_STEPS,
     MOST_NEAR,
+    BlockStage,
     DocumentsByText,
+    Exhausted,
+    FunnelStage,
     PathHints,
+    ReadableQuery,
+    StageKind,
+    StepBudget,
+    TooLong,
+    apply_functions,
+    blocks_of,
+    duration_text,
+    format_window,
+    leaf_sides,
     mended,
     near_instead,
     near_values,
     nearness,
     note,
     shared,
-)
-from mmqjp.explain.shown import FunnelStage, StageKind, apply_functions, duration_text, format_window
-from mmqjp.explain.terms import (
-    CHARACTERS_PER_STEP,
-    BlockStage,
-    Exhausted,
-    ReadableQuery,
-    StepBudget,
-    TooLong,
-    blocks_of,
-    leaf_sides,
     truncate_value,
 )
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
@@ -47,17 +48,21 @@ from xscl.algebra.joins import (
     NEGATED,
     UNORDERED,
     Absent,
+    Condition,
     Conjunct,
     Hidden,
     NormalQuery,
+    PatternNode,
     Side,
     Term,
+    attach_branch,
+    block_root,
     mirror_of,
+    naming,
     needed,
     over_at,
     variables_of,
 )
-from xscl.algebra.trees import Condition, PatternNode, attach_branch, block_root, naming
 from xscl.algebra.values import NOWHERE, Expr, Span, String
 from xscl.lower import require
 from xscl.printer import to_xscl

@@ -21,17 +21,33 @@ from mmqjp.explain.automaton import (
     registered_statements,
 )
 from mmqjp.explain.plan import JOIN_MEANING, JOIN_RULE, decided_when, estimates, plan_lines, retention_text, whole_plan
-from mmqjp.explain.shown import format_window
 from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_lines, wrapped_sql
-from mmqjp.explain.terms import definition_path, few, names_of_others, structure_text, term_text, wrap_in_functions
+from mmqjp.explain.terms import (
+    definition_path,
+    few,
+    format_window,
+    names_of_others,
+    structure_text,
+    term_text,
+    wrap_in_functions,
+)
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
 from templates.graph import Minor, Shape, conjunctive_query
 from xscl.algebra.events import Events, read_by
-from xscl.algebra.joins import NEGATED, UNORDERED, NormalQuery, Side, Term, mirror_of, variables_of
-from xscl.algebra.trees import is_system_variable, short_name
+from xscl.algebra.joins import (
+    NEGATED,
+    UNORDERED,
+    NormalQuery,
+    Side,
+    Term,
+    is_system_variable,
+    mirror_of,
+    short_name,
+    variables_of,
+)
 from xscl.algebra.values import ElementConstructor, many_valued
 from xscl.event_lower import schema_of
 from xscl.parser import parse_script

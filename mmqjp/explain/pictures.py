@@ -13,14 +13,11 @@ from rich.cells import cell_len
 
 from mmqjp.explain import svg
 from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
-from mmqjp.explain.shown import format_window
 from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, OutlineNode, layered, truncate_to_width
-from mmqjp.explain.terms import wrap_in_functions
+from mmqjp.explain.terms import format_window, wrap_in_functions
 from mmqjp.process import pluralise
-from xscl.algebra.joins import Term
-from xscl.algebra.trees import is_system_variable
-from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
-from xscl.algebra.words import join_threshold
+from xscl.algebra.joins import Term, is_system_variable
+from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, join_threshold, number_string
 from xscl.check import disjuncts
 from xscl.check_expressions import blocks
 from xscl.lower import JoinNames, JoinNode, JoinTree, join_tree, tree_blocks

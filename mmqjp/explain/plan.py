@@ -10,18 +10,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.tools import JsonRecord
-from join_stage.tables import DOCUMENTS, EQUAL_VALUES
+from join_stage.protocol import DOCUMENTS, EQUAL_VALUES
 from mmqjp.explain.automaton import EventProgram, registered_statements
-from mmqjp.explain.shown import format_window
-from mmqjp.explain.terms import few, structure_text
+from mmqjp.explain.terms import few, format_window, structure_text
 from mmqjp.process import printable_line
 from mmqjp.queries.model import HiddenStream, Owner, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.plan import RuleName
 from pattern_stage.statements import described
 from templates.graph import Shape
-from xscl.algebra.joins import Hidden, NormalQuery
-from xscl.algebra.trees import is_hidden, short_name
+from xscl.algebra.joins import Hidden, NormalQuery, is_hidden, short_name
 
 if TYPE_CHECKING:
     from mmqjp.engine import Session

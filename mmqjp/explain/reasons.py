@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from mmqjp.answers.matches import residual_holds
-from mmqjp.answers.output import BoundValue, Output
+from mmqjp.answers.output import BoundValue, Output, residual_holds
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow, paths
 from mmqjp.explain.retrace.search import GivenEvents, Partial, SearchGoal, search_of
@@ -32,22 +31,27 @@ from mmqjp.explain.retrace.values import (
     step_scope,
     stream_text,
 )
-from mmqjp.explain.shown import (
+from mmqjp.explain.terms import (
+    Exhausted,
     FilledPart,
     Filling,
     JoinedValue,
     JoinTiming,
     Operand,
     PartDuration,
+    Plain,
+    ReadableQuery,
     Reason,
     ShownCondition,
     ShownEvent,
+    StepBudget,
+    in_parts,
+    lacking,
+    operand_of,
 )
-from mmqjp.explain.terms import Exhausted, Plain, ReadableQuery, StepBudget, in_parts, lacking, operand_of
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
-from xscl.algebra.joins import Hidden, NormalQuery, Term, variables_of
-from xscl.algebra.trees import PatternNode, attach_branch, naming
+from xscl.algebra.joins import Hidden, NormalQuery, PatternNode, Term, attach_branch, naming, variables_of
 from xscl.algebra.values import (
     TESTS,
     And,

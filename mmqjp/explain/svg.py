@@ -20,13 +20,13 @@ from rich.text import Text
 
 from mmqjp.process import printable_line
 from mmqjp.queries.model import is_bare
-from xscl.algebra.trees import PatternNode
+from xscl.algebra.joins import PatternNode
 from xscl.algebra.values import And, Expr, Or, Step, String
 from xscl.lower import and_arms, path_and_literal
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
-from xscl.problems import XsclErrors
 from xscl.syntax import Block, Input, Join, Script
+from xscl.text import XsclErrors
 
 SIZE, LINE, COLUMN = 12, 20, 7.3
 """Font size, line height, and width of a character (fonts differ by a few hundredths), in units of the picture."""

@@ -20,8 +20,8 @@ from mmqjp.process import printable_line
 from xpath_stage.documents import DocumentError, parse_document
 from xscl.check_expressions import blocks
 from xscl.parser import located_queries
-from xscl.problems import Lines, Problem, XsclError
 from xscl.syntax import EventQuery, Query, Script
+from xscl.text import Lines, Problem, XsclError
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from xpath_stage.binder import DOCUMENT, Node, PreparedNode, each_below
 from xpath_stage.documents import ParsedDocument, parse_document
 from xscl import syntax
 from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, value_kind
-from xscl.algebra.trees import PatternNode, Test
+from xscl.algebra.joins import PatternNode, Test
 from xscl.algebra.values import (
     ORDERS,
     And,
@@ -40,15 +40,15 @@ from xscl.algebra.values import (
     operands_of,
     time_text,
 )
-from xscl.check_events import schemas_of
 from xscl.check_expressions import blocks, name_span
 from xscl.event_forms import is_windowed
+from xscl.event_lower import schemas_of
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import Resolver, Scope
 from xscl.lower import and_arms, compared_text
 from xscl.parser import located_queries
 from xscl.printer import to_xscl
-from xscl.problems import Lines, Problem, XsclError
+from xscl.text import Lines, Problem, XsclError
 
 _CASES = ("lower-case", "upper-case")
 _PARTS = {"contains": "has {} in it", "starts-with": "begins with {}", "ends-with": "ends with {}"}

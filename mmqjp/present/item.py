@@ -25,7 +25,7 @@ from common.tools import JsonRecord, from_json
 from feeds.documents import EPOCH, from_datetime, parse_iso
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
-from mmqjp.explain.shown import (
+from mmqjp.explain.terms import (
     Filling,
     FunnelStage,
     JoinedValue,

@@ -14,14 +14,13 @@ from mmqjp.answers.output import Body, Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.explain.reasons import reason_of, source_places
-from mmqjp.explain.shown import Reason, ShownCondition
-from mmqjp.explain.terms import MOST_QUERIES, Exhausted, ReadableQuery, TooLong
+from mmqjp.explain.terms import MOST_QUERIES, Exhausted, ReadableQuery, Reason, ShownCondition, TooLong
 from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownItem, ShownMatch, item_of, missing_item, selected_values
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
 from mmqjp.queries.model import is_bare, is_event_form
 from mmqjp.tables.lookup import document_rows_by_id, span_of_outputs, texts_by_form
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 KEPT_CHARACTERS = 32 << 20
 """Maximum size of cached answers, in characters; the oldest are evicted."""

@@ -30,18 +30,23 @@ from mmqjp.explain.retrace.values import (
     component_text,
     given_parts,
 )
-from mmqjp.explain.shown import (
+from mmqjp.explain.terms import (
+    MOST_QUERIES,
+    Exhausted,
     FilledPart,
     Filling,
     FunnelStage,
     Operand,
     PartDuration,
+    Plain,
     Reason,
     ShownCondition,
+    StepBudget,
+    TooLong,
+    as_text,
     duration_text,
     format_window,
 )
-from mmqjp.explain.terms import MOST_QUERIES, Exhausted, Plain, StepBudget, TooLong, as_text
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, stored_records

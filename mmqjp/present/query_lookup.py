@@ -15,24 +15,24 @@ from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.terms import MOST_QUERIES, ReadableQuery
 from mmqjp.present.item import WhyNot, item_of, truncate
 from mmqjp.process import printable_line
-from mmqjp.queries.compile import (
+from mmqjp.queries.model import HasNormalForm, Subscription, UnreadableQuery, has_absence, is_event_form
+from mmqjp.queries.registry import RegisteredDefinition
+from mmqjp.queries.stored import (
     Compiler,
     StoredEventQuery,
     StoredQuery,
     compile_readable,
     compile_stored,
+    made,
     stored_definition,
 )
-from mmqjp.queries.model import HasNormalForm, Subscription, UnreadableQuery, has_absence, is_event_form
-from mmqjp.queries.registry import RegisteredDefinition
-from mmqjp.queries.stored import made
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
 from xscl.algebra.events import Statement, read_by
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
-from xscl.problems import XsclErrors
 from xscl.syntax import NO_EVENTS, EventStreams, Script, names_read
+from xscl.text import XsclErrors
 
 
 def editable(texts: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:

@@ -24,8 +24,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from mmqjp.explain.shown import FunnelStage
 from mmqjp.explain.svg import text_lines
+from mmqjp.explain.terms import FunnelStage
 from mmqjp.present.item import (
     Fact,
     FactToken,

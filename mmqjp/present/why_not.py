@@ -14,18 +14,15 @@ from typing import Any
 from common.bounds import EARLIEST
 from common.dates import iso_utc
 from common.tools import JsonRecord
-from mmqjp.answers.absence import ABSENCES, Decided
-from mmqjp.answers.absence_partners import AbsenceGroup, LeftMatch
-from mmqjp.answers.matches import text_of_operand
+from mmqjp.answers.absence import ABSENCES, AbsenceGroup, Decided, LeftMatch
 from mmqjp.answers.operators import OnceKey, once_key
-from mmqjp.answers.output import BoundValue
+from mmqjp.answers.output import BoundValue, text_of_operand
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, distance, steps_for
 from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
-from mmqjp.explain.shown import FunnelStage
-from mmqjp.explain.terms import Exhausted, ReadableQuery, StepBudget
+from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
 from mmqjp.present.item import Near, ShownItem, WhyNot, record_items
 from mmqjp.present.newest import stored_parts
 from mmqjp.present.output_why import (

@@ -17,7 +17,6 @@ from common.tools import reachable, track_progress
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
-from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text
 from mmqjp.queries.model import Pause, Subscription, generated_name_number
 from mmqjp.queries.registry import (
     EventForm,
@@ -29,13 +28,20 @@ from mmqjp.queries.registry import (
     lives,
     published_name,
 )
-from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import CommitMetadata
+from mmqjp.queries.stored import (
+    NO_ARRIVAL,
+    CompiledEvents,
+    CompiledQuery,
+    Compiler,
+    StoredQueries,
+    definition_text,
+    made,
+)
+from mmqjp.tables.schema import CommitMetadata, Ledger
 from templates.witness import NO_WITNESSES
 from xscl.algebra.events import Schema, read_by
-from xscl.check_events import schemas_of
 from xscl.event_forms import unequal
+from xscl.event_lower import schemas_of
 from xscl.syntax import EventQuery, Script, free_number, names_read
 
 

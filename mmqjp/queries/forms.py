@@ -41,12 +41,12 @@ from xscl.algebra.joins import (
     Mirror,
     NormalQuery,
     OncePer,
+    PatternNode,
     Side,
     Term,
     constant_operand_text,
     mirror_of,
 )
-from xscl.algebra.trees import PatternNode
 from xscl.algebra.values import Call, Expr, String
 
 

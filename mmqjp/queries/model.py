@@ -22,8 +22,7 @@ from common.bounds import INFINITE
 from common.tools import lazy
 from join_stage.store.protocol import StoreError
 from templates.catalog import Catalog, Placement
-from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of
-from xscl.algebra.trees import short_name
+from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of, short_name
 
 T = TypeVar("T")
 
@@ -429,7 +428,7 @@ class HiddenStream:
 
 
 Owner: TypeAlias = Subscription | HiddenStream
-"""A plan node that subscribes to rows of R_T; see `mmqjp.answers.query_operators` and `mmqjp.answers.absence`."""
+"""A plan node that subscribes to rows of R_T; see `mmqjp.answers.operators` and `mmqjp.answers.absence`."""
 
 
 class StoredTarget(NamedTuple):

@@ -30,8 +30,7 @@ from mmqjp.queries.model import (
 )
 from pattern_stage.assemble import EVENT_TIME
 from pattern_stage.definition import sees_before
-from templates.catalog import Catalog, Change, TemplateRow
-from templates.events import EventPlacement, place_events
+from templates.catalog import Catalog, Change, EventPlacement, TemplateRow, place_events
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.events import (
     Aggregate,
@@ -45,8 +44,7 @@ from xscl.algebra.events import (
     read_by,
     sources_of,
 )
-from xscl.algebra.joins import NEGATED, Conjunct, Hidden, NormalQuery
-from xscl.algebra.trees import is_hidden
+from xscl.algebra.joins import NEGATED, Conjunct, Hidden, NormalQuery, is_hidden
 from xscl.syntax import EventStreams
 
 

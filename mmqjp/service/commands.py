@@ -30,7 +30,7 @@ from mmqjp.service.sql_question import RUN_BESIDE, answer_question, question_of
 from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, read_sink, read_start, refuse_same_path
 from mmqjp.sinks.deliverer import Deliverer
-from mmqjp.sinks.kinds import open_destination, shown_target
+from mmqjp.sinks.files import open_destination, shown_target
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.positions import SinkOfFile, SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets

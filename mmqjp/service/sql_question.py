@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from join_stage.store.protocol import UNBOUNDED, Bounds, Question, QuestionInterrupted
-from mmqjp.backtest.script import backtest_store, prepared
+from mmqjp.backtest import backtest_store, prepared
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.present.why_not import explain_missing_output, query_funnel

@@ -1,4 +1,5 @@
-"""The status of a store (progress of its streams, what is stored, totals) and of sinks, also as Prometheus metrics."""
+"""The status of a store (progress of its streams, what is stored, totals) and of sinks, and the metrics of a service
+for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,9 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
+
 from common.tools import JsonRecord
+from feeds.documents import Now, now_us
 from mmqjp.answers.events_run import WaitingCounts
 from mmqjp.engine import Session
+from mmqjp.service.log import Log
 from mmqjp.sinks.positions import SinkState
 from mmqjp.tables.schema import ROW_COUNTS
 
@@ -86,3 +92,125 @@ def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
         len(queries), paused, engine.batch, documents, outputs, dead_letters, horizon, evictable, engine.state_bytes(),
         streams, ties, at_least, tuple(sinks), engine.waiting_events(), waiting, engine.times_rebuilt(),
     )  # fmt: skip
+
+
+LOOPBACK = "127.0.0.1"
+
+COUNTERS = {
+    "documents": "Documents accepted.",
+    "outputs": "Outputs found.",
+    "duplicates": "Documents already known by their id.",
+    "dead_letters": "Documents rejected as dead letters.",
+}
+
+SINK_COUNTERS = {
+    "delivered": "Outputs delivered.",
+    "failed": "Attempts that failed.",
+    "given_up": "Outputs given up: too many, too old, or refused for good.",
+}
+
+GAUGES = {
+    "queries": ("Registered queries.", "state"),
+    "horizon_seconds": ("The lowest watermark, Unix time.",),
+    "evictable_before_seconds": ("No join needs documents that begin earlier, Unix time.",),
+    "watermark_seconds": ("A stream's watermark, Unix time.", "stream"),
+    "lag_seconds": ("Age of the newest document in seconds.",),
+    "waiting_files": ("Files not yet read.",),
+    "state_bytes": ("Size of the state's files in bytes.",),
+    "kept_documents": ("Documents kept of a stream.", "stream"),
+    "kept_bytes": ("Bytes of XML kept of a stream.", "stream"),
+    "equal_times_pairs": ("Pairs, at least, that FOLLOWED BY left out only because of equal times.", "query"),
+    "sink_behind": ("Outputs not yet delivered.", "sink"),
+    "sink_behind_seconds": ("Age of the oldest output not yet delivered.", "sink"),
+}
+"""Descriptions, and labels."""
+
+
+class Metrics:
+    """Metrics in their own registry. As a `Log`, counts each event and passes it on."""
+
+    def __init__(self, log: Log, now: Now = now_us) -> None:
+        self._log, self._now = log, now
+        self.registry = CollectorRegistry()
+        self._counters = {
+            key: prometheus_client.Counter(f"mmqjp_{key}", text, registry=self.registry)
+            for key, text in COUNTERS.items()
+        }
+        self._sink_counters = {
+            key: prometheus_client.Counter(f"mmqjp_sink_{key}", text, ["sink"], registry=self.registry)
+            for key, text in SINK_COUNTERS.items()
+        }
+        self._counted: dict[tuple[str, str], int] = {}
+        self._seconds = Histogram(
+            "mmqjp_batch_seconds", "Duration of a batch in seconds.", registry=self.registry,
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
+        )  # fmt: skip
+        self._commands = prometheus_client.Counter(
+            "mmqjp_commands", "Commands from other processes.", ["do"], registry=self.registry
+        )
+        self._fetches = prometheus_client.Counter(
+            "mmqjp_fetches", "Visits to feeds.", ["outcome"], registry=self.registry
+        )
+        self._gauges = {
+            key: Gauge(f"mmqjp_{key}", text, labels, registry=self.registry) for key, (text, *labels) in GAUGES.items()
+        }
+
+    def event(self, name: str, /, **fields: object) -> None:
+        if name == "batch":
+            for key, counter in self._counters.items():
+                if isinstance(count := fields.get(key), int):
+                    counter.inc(count)
+            if isinstance(seconds := fields.get("seconds"), float):
+                self._seconds.observe(seconds)
+            for key in ("lag_seconds", "waiting_files"):
+                if isinstance(value := fields.get(key), int | float):
+                    self._gauges[key].set(value)
+        elif name == "command":
+            self._commands.labels(str(fields.get("do"))).inc()
+        elif name == "fetch":
+            self._fetches.labels(str(fields.get("outcome"))).inc()
+        self._log.event(name, **fields)
+
+    def update(self, found: Status) -> None:
+        gauges, now = self._gauges, self._now()
+        gauges["queries"].labels("active").set(found.queries - found.paused)
+        gauges["queries"].labels("paused").set(found.paused)
+        for key, time in (("horizon_seconds", found.horizon), ("evictable_before_seconds", found.evictable_before)):
+            gauges[key].set(float("nan") if time is None else time / 1e6)
+        latest = [stream.latest for stream in found.streams if stream.latest is not None]
+        if latest:
+            gauges["lag_seconds"].set((now - max(latest)) / 1e6)
+        gauges["waiting_files"].set(0)  # the status is taken when everything is read
+        if found.state_bytes is not None:
+            gauges["state_bytes"].set(found.state_bytes)
+        for key, (_, *labels) in GAUGES.items():
+            if labels and key != "queries":
+                gauges[key].clear()
+        self._update_sinks(found.sinks, now)
+        for query, pairs in found.ties.items():
+            gauges["equal_times_pairs"].labels(query).set(pairs)
+        for stream in found.streams:
+            if stream.watermark is not None:
+                gauges["watermark_seconds"].labels(stream.stream).set(stream.watermark / 1e6)
+            gauges["kept_documents"].labels(stream.stream).set(stream.documents)
+            gauges["kept_bytes"].labels(stream.stream).set(stream.bytes)
+
+    def _update_sinks(self, states: Iterable[SinkState], now: int) -> None:
+        found = {state.name: state for state in states}
+        for name, state in found.items():
+            self._gauges["sink_behind"].labels(name).set(state.behind)
+            since = now if state.behind_since is None else state.behind_since
+            self._gauges["sink_behind_seconds"].labels(name).set(max(now - since, 0) / 1e6)
+            for key, counter in self._sink_counters.items():
+                count, before = getattr(state, key), self._counted.get((name, key), 0)
+                counter.labels(name).inc(count - before if count >= before else count)  # less: a new sink of the name
+                self._counted[name, key] = count
+        for name in {name for name, _ in self._counted} - found.keys():
+            for key, counter in self._sink_counters.items():
+                counter.remove(name)
+                self._counted.pop((name, key), None)
+
+    def serve(self, port: int, address: str = LOOPBACK) -> int:
+        """Serves http://address:port/metrics until the process ends. Returns the port; 0 picks a free one."""
+        server, _ = start_http_server(port, address, self.registry)
+        return int(server.server_port)

@@ -21,14 +21,13 @@ from typing import cast
 from common.errors import InputError
 from common.tools import LruCache
 from feeds.documents import Now
-from mmqjp.answers.fan_out import OutputChunk, Outputs
-from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.fan_out import SINK_PREFIX, OutputChunk, Outputs, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import shown_outputs
 from mmqjp.process import printable_line
-from mmqjp.sinks.kinds import Opener
+from mmqjp.sinks.files import Opener
 from mmqjp.sinks.positions import BacklogEntry, Course
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, down
 from mmqjp.tables.schema import CommitMetadata

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from common.errors import InputError
 from feeds.documents import Now, now_us
-from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.fan_out import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.sinks.definition import SECOND, SinkDefinition, Start, check_deliverable
 from mmqjp.sinks.deliverer import Deliverer, SinkScheduler
-from mmqjp.sinks.kinds import Opener
+from mmqjp.sinks.files import Opener
 from mmqjp.sinks.positions import (
     DEFINITION_PREFIX,
     REMOVED,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from common.errors import InputError
 from common.tools import JsonRecord
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.sinks.definition import DAY, MINUTE, RetryAction, SinkDefinition, Tries
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult

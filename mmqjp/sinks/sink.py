@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from common.dates import iso_utc
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownItem, ShownMatch
 from mmqjp.process import json_line

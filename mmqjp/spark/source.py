@@ -30,10 +30,25 @@ from common.arrays import batch_of_rows, rows_of
 from common.files import write_whole
 from common.tools import in_batches
 from feeds.confined import HurriedError
-from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
+from feeds.documents import (
+    DEFAULT_STREAM,
+    Document,
+    EndOfFetch,
+    InputItem,
+    Now,
+    Reject,
+    Sighting,
+    SourceError,
+    as_bytes,
+    decode_sighting,
+    encode_sighting,
+    fetch_in,
+    now_us,
+    size_of,
+    unix_time_refusal,
+)
 from feeds.feed import EntryForm
 from feeds.files import FileKind, FileState, file_state, kind_of_file
-from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
 from feeds.readers import (
     ALL_READ,
     Offset,
@@ -47,13 +62,12 @@ from feeds.readers import (
 from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
 from feeds.tail import TURN, BlockedFeeds, ReadItem, Tail, WaitingFile, in_a_hurry, start_thread, waiting_files
+from join_stage.protocol import FLAT_STORE
 from join_stage.store.protocol import StoreSchema
-from join_stage.store.spark.attach import DATABASE
-from join_stage.store.spark.attach import attach_store as _attach
 from join_stage.store.spark.manifests import Files, FileTables
-from join_stage.store.spark.parquet_store import spark_columns
+from join_stage.store.spark.parquet_store import DATABASE, spark_columns
+from join_stage.store.spark.parquet_store import attach_store as _attach
 from join_stage.store.spark.session import use_own_python
-from join_stage.tables import FLAT_STORE
 from mmqjp.documents.admission import size_refusal
 from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, by_file
 

@@ -14,14 +14,19 @@ import pyarrow as pa
 from common.bounds import EARLIEST, INFINITE
 from common.tools import from_json
 from feeds.documents import Now
-from join_stage.protocol import JoinEngine
-from join_stage.tables import STATE, docids_between, flatten_edges, has_documents_between, missing
-from mmqjp.documents.record import Record, Records, docid_batches
-from mmqjp.documents.watermarks import WATERMARKS, Watermarks, is_lateness_bounded, to_setting
+from join_stage.protocol import STATE, JoinEngine, docids_between, flatten_edges, has_documents_between, missing
+from mmqjp.documents.record import (
+    WATERMARKS,
+    Record,
+    Records,
+    Watermarks,
+    docid_batches,
+    is_lateness_bounded,
+    to_setting,
+)
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.schema import DELIVERY_TABLES, Owed, drop_told_by_removed, join_gaps
+from mmqjp.tables.schema import DELIVERY_TABLES, Ledger, Owed, drop_told_by_removed, join_gaps
 from pattern_stage.assemble import told_apart
 from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving

@@ -44,7 +44,7 @@ from join_stage.store.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from join_stage.duckdb_files import DuckDBFilesReader
+    from join_stage.duckdb import DuckDBFilesReader
 
 RUNNING = 2
 """Maximum number of questions that run at once, and of processes, for each store."""
@@ -495,7 +495,7 @@ def _limit(connection: duckdb.DuckDBPyConnection, directory: str) -> None:
 
 def _parquet_store(state: Path, directory: str) -> DuckDBFilesReader:
     """A Spark store, from its files."""
-    from join_stage.duckdb_files import DuckDBFilesReader
+    from join_stage.duckdb import DuckDBFilesReader
     from mmqjp.tables.schema import SCHEMA
 
     return DuckDBFilesReader(SCHEMA, state, lambda connection: _limit(connection, directory))

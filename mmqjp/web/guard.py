@@ -10,8 +10,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mmqjp.web.access import ATTEMPTS_SECONDS, Access, Hosts, TooManyAttempts
-from mmqjp.web.site import API, STATIC, plain_error_response
+from mmqjp.web.site import API, ATTEMPTS_SECONDS, STATIC, Access, Hosts, TooManyAttempts, plain_error_response
 
 OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/")
 """Paths and prefixes that need no token: static files, and feeds, whose addresses have keys."""

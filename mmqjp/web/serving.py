@@ -36,19 +36,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.errors import MmqjpError, OperationalError
-from common.tools import JsonRecord, LruCache
+from common.tools import JsonRecord, LruCache, gc_frozen
 from mmqjp.engine import Session
-from mmqjp.process import end_without_freeing, gc_frozen, printable_line
+from mmqjp.process import end_without_freeing, printable_line
 from mmqjp.service.commands import Client
 from mmqjp.service.log import Log, SharedLog, in_background, records_in, standard_log
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.state.choice import SPARK, stored_engine
 from mmqjp.web import areas
-from mmqjp.web.access import Hosts
 from mmqjp.web.guard import KNOW, SAFE, Guard
-from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
-from mmqjp.web.readers import CursorReader, FilesReader, SteadyReader, StoreReader
-from mmqjp.web.site import API, Site, asking, handle_errors
+from mmqjp.web.readers import (
+    CursorReader,
+    FilesReader,
+    PipeReader,
+    QuestionServer,
+    SteadyReader,
+    StoreProcessGone,
+    StoreReader,
+)
+from mmqjp.web.site import API, Hosts, Site, asking, handle_errors
 
 if TYPE_CHECKING:
     from mmqjp.service.spool import SendCommand
@@ -244,9 +250,8 @@ def page_served(
 ) -> Iterator[None]:
     """Serves the page inside the block, and closes the reader. `stop` is set on failure. `holds`: this command holds
     the store."""
-    from mmqjp.web.access import Access, Hosts, token_of
     from mmqjp.web.readers import SteadyReader
-    from mmqjp.web.site import Site
+    from mmqjp.web.site import Access, Hosts, Site, token_of
 
     host, port, state = options.host, listening.getsockname()[1], Path(options.state)
     url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -16,11 +16,10 @@ from pattern_stage.operators import MOpContext
 from pattern_stage.pattern.cells import Cell, CellTable, Draft
 from pattern_stage.pattern.found import Bundle, BundleMatches, BundleTable, Ending
 from pattern_stage.pattern.history import Extension, NearHistory, PartialCandidate, PartialName, lists_to_tuples
-from pattern_stage.pattern.host import BundleHost
+from pattern_stage.pattern.host import BundleHost, PartReader, SavedPart
 from pattern_stage.pattern.match import KeyState
 from pattern_stage.pattern.program import FIRST_SLOT, EventSlots, LetterAutomaton, Vector
 from pattern_stage.pattern.rows import Arrival, KeyValues
-from pattern_stage.pattern.state import PartReader, SavedPart
 from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.values import compile_value, every_event, json_arrays, to_json
 from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern

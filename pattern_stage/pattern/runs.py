@@ -16,11 +16,10 @@ from pattern_stage.columns import Flow, no_flow
 from pattern_stage.operators import Meter, MOpContext
 from pattern_stage.pattern.cells import EVERY, Cell, CellTable, Draft, EventTuple, Segment, Trail, top_of
 from pattern_stage.pattern.found import Bundle, BundleMatches, Conditions, Ending, Kills, ResultBuilder
-from pattern_stage.pattern.host import BundleHost
+from pattern_stage.pattern.host import BundleHost, PartReader, SavedPart, map_register_texts
 from pattern_stage.pattern.match import KeyState, MatchCandidate
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, KeyValues, arrivals_by_key
-from pattern_stage.pattern.state import PartReader, SavedPart, map_register_texts
 from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.plan import Rows
 from xscl.algebra.events import Pattern

@@ -30,7 +30,7 @@ from bench.workload import items, parameters, queries, script_of, subscriptions,
 from tests.generate.seeds import at_length
 from tests.support.cli import mmqjp
 from xscl.parser import parse_script
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 soak = pytest.mark.soak
 

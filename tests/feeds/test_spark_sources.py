@@ -16,7 +16,7 @@ import pytest
 from lxml import etree
 
 from feeds.documents import Document, Reject, SourceError
-from feeds.fetch.archive import WarcArchive
+from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
 from feeds.tail import read_documents

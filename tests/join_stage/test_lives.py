@@ -15,13 +15,12 @@ import pytest
 
 from join_stage import views
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import PLANS, JoinEngine
+from join_stage.protocol import PLANS, JoinEngine, runs_manifest
 from join_stage.signature import disk, join
 from join_stage.signature.postings import digests
 from join_stage.spark import tasks
 from join_stage.spark.tasks import SpreadMatches
 from join_stage.store.protocol import RUNS
-from join_stage.tables import runs_manifest
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
 from mmqjp.tables.schema import SCHEMA
 from templates.witness import NO_WITNESSES, Witnesses

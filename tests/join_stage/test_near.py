@@ -23,7 +23,7 @@ from join_stage.near import (
 from templates.witness import MANY, R_DOC
 from tests.generate.near import THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
-from xscl.algebra.words import encode_words, join_threshold
+from xscl.algebra.values import encode_words, join_threshold
 
 
 def _rows(texts: Sequence[str], threshold: str) -> pa.Table:

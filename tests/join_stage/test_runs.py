@@ -19,8 +19,15 @@ from join_stage.protocol import JoinEngine
 from join_stage.signature import disk, join
 from join_stage.signature import runs as runs_module
 from join_stage.signature.disk import MOST_RUNS, Merge, Merger, StoredRuns
-from join_stage.signature.postings import CODE_BITS, PostingRun, ValueDictionary, grouped
-from join_stage.signature.rows import PathClass, PathClasses, RowIndex
+from join_stage.signature.postings import (
+    CODE_BITS,
+    PathClass,
+    PathClasses,
+    PostingRun,
+    RowIndex,
+    ValueDictionary,
+    grouped,
+)
 from join_stage.signature.runs import DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
 from join_stage.spark.tasks import SparkMerger, merge_on_executor
 from join_stage.store.protocol import RUNS, DamagedRun, StoreError

@@ -7,7 +7,7 @@ from feeds.documents import Document, Reject
 from join_stage.store.protocol import StoreError
 from join_stage.views import CACHE_BYTES
 from mmqjp.engine import Session
-from mmqjp.queries.compile import Compiler
+from mmqjp.queries.stored import Compiler
 from mmqjp.shown_engine import Engine
 from mmqjp.tables.schema import TableRows
 from templates.catalog import Catalog
@@ -18,7 +18,7 @@ from tests.support.faults import Injected, armed, fail
 from tests.support.pairs import PAIRS, doc, pairs
 from xpath_stage import filters
 from xscl.parser import parse_script
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 
 def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine):

@@ -3,8 +3,8 @@ import weakref
 
 import pytest
 
-from mmqjp import process
-from mmqjp.process import gc_frozen, gc_paused
+from common import tools
+from common.tools import gc_frozen, gc_paused
 
 
 class Circle:
@@ -16,8 +16,8 @@ class Circle:
 
 @pytest.fixture(autouse=True)
 def _small_heap(monkeypatch):
-    monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
-    monkeypatch.setattr(process, "_HEAP", process._Heap())
+    monkeypatch.setattr(tools, "LEAST_GROWTH", 1_000)
+    monkeypatch.setattr(tools, "_HEAP", tools._Heap())
     yield
     gc.unfreeze()
     gc.enable()
@@ -76,8 +76,8 @@ def test_what_is_made_to_last_is_not_scanned(scans):
 
 
 def test_nothing_is_scanned_while_as_much_goes_as_comes(scans, monkeypatch):
-    monkeypatch.setattr(process, "LEAST_GROWTH", 5_000)
-    monkeypatch.setattr(process, "_HEAP", process._Heap())
+    monkeypatch.setattr(tools, "LEAST_GROWTH", 5_000)
+    monkeypatch.setattr(tools, "_HEAP", tools._Heap())
     kept: list[list[object]] = []
     with gc_frozen():
         for _ in range(100):

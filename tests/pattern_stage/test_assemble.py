@@ -10,8 +10,7 @@ import pytest
 
 from pattern_stage.assemble import Witnessed, assemble_events, document_order, nodes_of, told_apart
 from pattern_stage.values import Texts
-from templates.catalog import Catalog
-from templates.events import EventPlacement, place_events
+from templates.catalog import Catalog, EventPlacement, place_events
 from templates.witness import Witnesses, node_id, plain_node
 from tests.generate.definitions import random_definition
 from tests.generate.documents import document_xml

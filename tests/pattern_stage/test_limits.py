@@ -13,7 +13,7 @@ import pytest
 
 from common.limits import UNLIMITED, Excess, LimitName, Quota
 from pattern_stage import operators
-from pattern_stage.pattern import set_search
+from pattern_stage.pattern import sets
 from tests.generate.documents import SECOND, chance
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
@@ -348,19 +348,19 @@ def test_texts_that_fold_makes_count_at_the_same_epoch_in_any_intervals(seed, mo
 
 def test_a_search_for_sets_ends_within_its_steps_of_all_times(monkeypatch):
     """Five variables, of which each time tries more: no time has too many, and all together take hours."""
-    events, spend = 0, set_search.KeptSets.spend
+    events, spend = 0, sets.KeptSets.spend
 
-    def counted(store: set_search.KeptSets, rows: int, some: int, time: int) -> int:
+    def counted(store: sets.KeptSets, rows: int, some: int, time: int) -> int:
         nonlocal events
         events += some
         return spend(store, rows, some, time)
 
-    monkeypatch.setattr(set_search.KeptSets, "spend", counted)
-    sets = "PATTERN SEQ(SET(E a, E b, E c, E d, E e)) WHERE {{ {} }} WITHIN 1000 s{}"
+    monkeypatch.setattr(sets.KeptSets, "spend", counted)
+    text = "PATTERN SEQ(SET(E a, E b, E c, E d, E e)) WHERE {{ {} }} WITHIN 1000 s{}"
     given = [("E", "x:number", " | ".join(f"1 @{t}" for t in range(60)))]
     cuts = tuple(time * SECOND for time in range(1, 61))
     for condition, mode in (("a.x + b.x + c.x + d.x + e.x < 0", ""), ("a.x > b.x", " EARLIEST MAXIMAL")):
-        world = written([sets.format(condition, mode)], given)
+        world = written([text.format(condition, mode)], given)
         limits, events = Quota(matches=10**5, work=10**6, work_of_block=100_000), 0
         runner = with_limits(world, Run((END,)), limits)
         assert runner.exceeded[0].bound == "work_of_block"

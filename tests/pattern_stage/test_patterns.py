@@ -48,8 +48,8 @@ def test_many_statements_of_one_template(seed: int, monkeypatch: pytest.MonkeyPa
     """In some cases two at a time come into the plan, filters are found by an index, and blocks of events are small."""
     if seed % 2:
         monkeypatch.setattr("pattern_stage.statements._MANY", 2)
-        monkeypatch.setattr("pattern_stage.select._DEAR", 0)
-        monkeypatch.setattr("pattern_stage.select._BLOCK", 5)
+        monkeypatch.setattr("pattern_stage.operators._DEAR", 0)
+        monkeypatch.setattr("pattern_stage.operators._BLOCK", 5)
         monkeypatch.setattr("pattern_stage.index._BLOCK", 3)
         monkeypatch.setattr("pattern_stage.index._MANY_REMOVED", 3)
     made = world(seed, templates=3, statements=40, most=12, depth=2)
@@ -59,7 +59,7 @@ def test_many_statements_of_one_template(seed: int, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("seed", seeds(4, 1_000, first=40_000))
 def test_dense_streams(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Many events, most of which end with others, and many statements with one operator each."""
-    monkeypatch.setattr("pattern_stage.select._DEAR", seed % 4)
+    monkeypatch.setattr("pattern_stage.operators._DEAR", seed % 4)
     made = world(seed, templates=10, statements=50, most=30, depth=1)
     assert_finds(made, random_run(Random(seed), len(made.statements), LENGTH))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import feeds.fetch.fetcher as visit
 from common import files
-from feeds.fetch.archive import DropArchive, WarcArchive
+from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.state import FetchStore
 from join_stage.duckdb import DuckDBEngine
 from join_stage.signature import plan
@@ -18,9 +18,8 @@ from mmqjp.service.drops import DropDirectory
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
 from mmqjp.sinks import files as files_module
-from mmqjp.sinks.atom_files import AtomSink
 from mmqjp.sinks.deliverer import Delivery
-from mmqjp.sinks.files import GrowingFile
+from mmqjp.sinks.files import AtomSink, GrowingFile
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
 from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
-from mmqjp.backtest.process import try_script
-from mmqjp.backtest.script import Backtest, TrialRequest
+from mmqjp.backtest import Backtest, TrialRequest, try_script
 
 
 def try_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,4 +14,4 @@ def try_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(request: TrialRequest, batches: Iterable[pa.RecordBatch], **_: object) -> Backtest:
         return list(try_script(request, iter(batches), lambda: 0.0, lambda: 0))[-1]
 
-    monkeypatch.setattr("mmqjp.backtest.script.run_process", run)
+    monkeypatch.setattr("mmqjp.backtest.run_process", run)

@@ -1,6 +1,6 @@
 """A reader of outputs in place of the sink of `--output`. Its position is kept with the state."""
 
-from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.fan_out import SINK_PREFIX, Position
 from mmqjp.answers.output import Output, output_order
 from mmqjp.engine import Session
 from mmqjp.sinks.deliverer import OUTPUT_SINK

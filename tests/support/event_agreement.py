@@ -24,8 +24,7 @@ from tests.oracle.events import Event, Events, World, event
 from tests.oracle.pattern_syntax import Near
 from tests.oracle.pattern_world import PatternWorld, by_parts, returned
 from xscl.algebra.events import Schema, Statement
-from xscl.check_events import schemas_of
-from xscl.event_lower import lower_statement
+from xscl.event_lower import lower_statement, schemas_of
 from xscl.parser import parse_script
 from xscl.syntax import EventStreams
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch

@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from ssl import SSLContext
 
-from feeds.fetch.archive import Archive, DropArchive
-from feeds.fetch.fetcher import FetchReport, Settings, World, fetch_feeds
+from feeds.fetch.fetcher import Archive, DropArchive, FetchReport, Settings, World, fetch_feeds
 from feeds.fetch.http import SECOND, Clock, ReplyLimits
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 

@@ -9,7 +9,7 @@ import click
 import pyarrow as pa
 
 import mmqjp
-from join_stage.tables import BOUND_STORE
+from join_stage.protocol import BOUND_STORE
 from mmqjp.cli import main
 from mmqjp.tables.schema import SCHEMA, SPARK_VIEWS
 from tests.support.places import DATA

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from join_stage.protocol import FLAT_STORE
 from join_stage.store.spark.parquet_store import ParquetStore
-from join_stage.tables import FLAT_STORE
 from mmqjp.engine import Session
 from mmqjp.tables.schema import SCHEMA
 

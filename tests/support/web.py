@@ -18,11 +18,10 @@ from mmqjp.present.item import IN_UTC
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.commands import run_command
 from mmqjp.service.spool import Command
-from mmqjp.web.access import Access, Hosts
 from mmqjp.web.guard import Guard
 from mmqjp.web.readers import CursorReader
 from mmqjp.web.serving import make_app, make_routes
-from mmqjp.web.site import Link, Site
+from mmqjp.web.site import Access, Hosts, Link, Site
 
 URL = "http://127.0.0.1:8765"
 TOKEN = "a-token-that-only-tests-know"

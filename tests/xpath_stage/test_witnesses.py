@@ -21,8 +21,7 @@ from xpath_stage import documents as documents_module
 from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import TRIAL, XPathStage
-from xscl.algebra.joins import Conjunct
-from xscl.algebra.trees import PatternNode
+from xscl.algebra.joins import Conjunct, PatternNode
 from xscl.lower import PatternBuilder
 from xscl.parser import parse_script
 from xscl.syntax import Script

@@ -7,13 +7,11 @@ from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import pattern_schema
 from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Select, Union
 from xscl.algebra.values import Span
-from xscl.check_events import schemas_of
-from xscl.event_lower import lower_statement
+from xscl.event_lower import lower_statement, schemas_of
 from xscl.parser import parse_script, parse_statement
 from xscl.printer import to_xscl
-from xscl.problems import Lines
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query
-from xscl.text import SyntaxKind, kinds_of, split_script
+from xscl.text import Lines, SyntaxKind, kinds_of, split_script
 
 EVENTS = """
 DEFINE EVENT Post FROM S//item->i

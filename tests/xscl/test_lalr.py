@@ -13,14 +13,12 @@ from tests.generate.strategies import random_case
 from xscl import lalr, parser
 from xscl.algebra.events import Schema
 from xscl.algebra.values import ElementConstructor, Hole, Span
-from xscl.check_events import schemas_of
-from xscl.event_lower import lower_statement
+from xscl.event_lower import lower_statement, schemas_of
 from xscl.lalr import TableParser, Unparsable, lark_of, parser_of
 from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
-from xscl.problems import Problem, XsclErrors
 from xscl.syntax import EventStreams, Script
-from xscl.text import split_script
+from xscl.text import Problem, XsclErrors, split_script
 
 
 def tree(parser: TableParser | Lark, text: str, *, reuse: bool = False) -> object:

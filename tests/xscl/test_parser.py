@@ -10,9 +10,8 @@ from xscl.advice import foreign_mistake
 from xscl.algebra.values import Compare, ElementConstructor, Hole, NameTest, Step, VarPath
 from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
-from xscl.problems import XsclErrors
 from xscl.syntax import Join, Query
-from xscl.text import split_script
+from xscl.text import XsclErrors, split_script
 
 
 def query(text: str) -> Query:

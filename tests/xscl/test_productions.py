@@ -18,7 +18,7 @@ from xscl.builder import Builder, EventBuilder
 from xscl.check_expressions import EVENT_FUNCTIONS
 from xscl.lalr import TableParser
 from xscl.parser import parse_script
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 if TYPE_CHECKING:
     pass

@@ -9,9 +9,8 @@ from tests.generate.trees import DocumentTrees, EventTrees
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES
 from xscl.parser import parse_script, parse_statement
 from xscl.printer import to_xscl
-from xscl.problems import Lines, XsclErrors
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query, names_read
-from xscl.text import kinds_of, split_script
+from xscl.text import Lines, XsclErrors, kinds_of, split_script
 
 
 def _parse_or_render(text: str) -> None:

@@ -9,9 +9,9 @@ from tests.generate.near import THRESHOLDS, near_texts
 from tests.oracle import values as oracle_values
 from tests.oracle.values import word_list
 from tests.support.cpu import printed
-from xscl.algebra.words import MOST_WORDS, encode_words, is_combining, join_threshold, near, overlap, words, words_text
+from xscl.algebra.values import MOST_WORDS, encode_words, is_combining, join_threshold, near, overlap, words, words_text
 from xscl.parser import parse_script
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 ALPHABET = tuple(
     "aaBbÉßſﬁİΣςΐΐ  --'’._09٣²½ⅣⒶªé\u0301\u0316\u0345\u034f\u200d\u00ad\u0f73\uff9e"
@@ -63,7 +63,7 @@ def test_all_characters_are_found_that_normalization_reorders() -> None:
 
 
 HOSTILE = """
-from xscl.algebra.words import words
+from xscl.algebra.values import words
 
 texts = ["a " * 200_000, "\\u0301\\u0316" * 200_000, "\\u0f73\\uff9e" * 100_000, "\\ufdfa" * 20_000]
 for text in (*texts, "é" * 300_000, "京" * 300_000):

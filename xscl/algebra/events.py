@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
 from common.tools import frozen
-from xscl.algebra.trees import PatternNode
+from xscl.algebra.joins import PatternNode
 from xscl.algebra.values import CompareOp
 
 Kind = Literal["string", "number"]

@@ -40,8 +40,7 @@ from mmqjp.explain.retrace.values import (
     step_scope,
     stream_text,
 )
-from mmqjp.explain.shown import FunnelStage, StageKind, duration_text, format_window
-from mmqjp.explain.terms import Plain, display_value
+from mmqjp.explain.terms import FunnelStage, Plain, StageKind, display_value, duration_text, format_window
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.pattern.program import LetterAutomaton, Vector

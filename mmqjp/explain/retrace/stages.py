@@ -42,10 +42,9 @@ from mmqjp.explain.retrace.values import (
     own_scope,
     stream_text,
 )
-from mmqjp.explain.shown import FunnelStage
-from mmqjp.explain.terms import CHARACTERS_PER_STEP, Plain, ReadableQuery, TooLong
-from mmqjp.queries.compile import stored_definition
+from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, Plain, ReadableQuery, TooLong
 from mmqjp.queries.registry import RegisteredDefinition
+from mmqjp.queries.stored import stored_definition
 from pattern_stage.clauses import on_left, referenced_parts
 from xpath_stage.binder import Node, PreparedNode, Take, each_below, each_binding, uncounted
 from xscl.algebra.events import (
@@ -64,7 +63,7 @@ from xscl.algebra.events import (
     Union,
     sources_of,
 )
-from xscl.algebra.trees import naming
+from xscl.algebra.joins import naming
 from xscl.algebra.values import derive
 from xscl.printer import to_xscl
 from xscl.syntax import Query, Script, SelectItem, SelectItems

@@ -12,8 +12,16 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import assert_never
 
-from mmqjp.explain.shown import duration_text, format_window
-from mmqjp.explain.terms import SECOND, Plain, as_text, display_value, placeholder, with_placeholders
+from mmqjp.explain.terms import (
+    SECOND,
+    Plain,
+    as_text,
+    display_value,
+    duration_text,
+    format_window,
+    placeholder,
+    with_placeholders,
+)
 from pattern_stage.clauses import expression_text
 from xscl.algebra.events import (
     Aggregate,

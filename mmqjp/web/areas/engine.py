@@ -10,8 +10,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from mmqjp.service.status import Status
-from mmqjp.web.access import COOKIE_SECONDS, TooManyAttempts
-from mmqjp.web.site import Link, Site
+from mmqjp.web.site import COOKIE_SECONDS, Link, Site, TooManyAttempts
 
 HOURS, RECENT = 48, 20
 """Hours of work shown, and number of last batches whose throughput is shown."""

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Body, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
-from mmqjp.backtest.script import Backtest, a_day, novelty
+from mmqjp.backtest import Backtest, a_day, novelty
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.present.query_lookup import event_streams
 from mmqjp.process import pluralise
@@ -25,8 +25,8 @@ from mmqjp.service.sql_question import BACKTEST
 from mmqjp.web.areas.queries import Changed, editable_script
 from mmqjp.web.site import MOST_CACHED, Mistake, Site, segment
 from xscl.parser import parse_script
-from xscl.problems import LACKS_EVENTS, XsclError, XsclErrors
 from xscl.syntax import Script
+from xscl.text import LACKS_EVENTS, XsclError, XsclErrors
 
 LONGEST, MOST_TOLD, MOST_NAMES = 200_000, 20, 1_000
 """Longest text to check, in characters, and maximum number of mistakes, of warnings, and of query names reported."""

@@ -15,7 +15,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from feeds import feed as feed_module
 from feeds.documents import Document, SourceError
-from feeds.fetch.archive import FILE_AGE, Archive, Capture, DropArchive, WarcArchive
+from feeds.fetch.fetcher import FILE_AGE, Archive, Capture, DropArchive, WarcArchive
 from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, body_hints, decode, feeds_of_page, is_public
 from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml
 from feeds.fetch.state import FeedState, FetchStore, HostState, source_name

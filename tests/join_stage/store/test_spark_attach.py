@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.documents import Document
+from join_stage.protocol import FLAT_STORE
 from join_stage.store.protocol import StoreError
-from join_stage.store.spark.attach import table_source
-from join_stage.tables import FLAT_STORE
+from join_stage.store.spark.parquet_store import table_source
 from mmqjp.engine import Session
 from mmqjp.spark.source import attach
 from mmqjp.tables.schema import SCHEMA

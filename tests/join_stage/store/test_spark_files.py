@@ -9,12 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from join_stage.protocol import FLAT_STORE
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark import manifests
 from join_stage.store.spark import parquet_store as store_module
-from join_stage.store.spark.attach import _Reader
-from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore, local_frame
-from join_stage.tables import FLAT_STORE
+from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore, _Reader, local_frame
 from mmqjp.tables.schema import SCHEMA
 from tests.support.feed_server import Hours
 from tests.support.stores import TABLES, parquet_store

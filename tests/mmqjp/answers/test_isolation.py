@@ -16,8 +16,7 @@ from lxml import etree
 from feeds.documents import Document
 from mmqjp.answers.events_run import RunningForms
 from mmqjp.engine import Session
-from templates.catalog import Catalog
-from templates.events import place_events
+from templates.catalog import Catalog, place_events
 from tests.generate.documents import SECOND
 from xpath_stage import emissions, filters
 from xpath_stage.documents import DEFAULT

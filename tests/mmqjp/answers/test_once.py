@@ -8,7 +8,7 @@ import pytest
 from feeds.documents import Document
 from join_stage.protocol import PLANS
 from join_stage.store.protocol import TableStore
-from mmqjp.answers import query_operators as counting
+from mmqjp.answers import operators as counting
 from mmqjp.answers import quota
 from mmqjp.answers.operators import is_near, once_key
 from mmqjp.documents.record import Record

@@ -20,12 +20,13 @@ import pytest
 from common.errors import InputError
 from feeds.documents import Document
 from join_stage.store.protocol import QuestionInterrupted, StoreError
-from mmqjp.backtest import process
-from mmqjp.backtest import script as trials
-from mmqjp.backtest.process import LATEST, LONGEST_XML, try_script
-from mmqjp.backtest.script import (
+from mmqjp import backtest
+from mmqjp import backtest as trials
+from mmqjp.backtest import (
     DAY_US,
     DOCUMENTS,
+    LATEST,
+    LONGEST_XML,
     Backtest,
     Novelty,
     QueryResult,
@@ -33,6 +34,7 @@ from mmqjp.backtest.script import (
     day_text,
     read_batches,
     summary,
+    try_script,
 )
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.present.item import IN_UTC
@@ -350,7 +352,7 @@ def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
     with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asking:
         assert asking.stdout is not None
         pid = int(asking.stdout.readline())
-        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + process.NICE, 19), lambda: None)
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + backtest.NICE, 19), lambda: None)
         asking.kill()
         until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text(), lambda: None)
 
@@ -358,7 +360,7 @@ def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
 def test_the_memory_of_whoever_started_it_does_not_count():
     large = bytearray(b"x") * (100 << 20)
     imports = "import resource, sys\nfrom contextlib import suppress\nfrom pathlib import Path\n"
-    code = f"{imports}{getsource(process._peak_memory)}\nprint(_peak_memory())"
+    code = f"{imports}{getsource(backtest._peak_memory)}\nprint(_peak_memory())"
     found = subprocess.run(python(code), capture_output=True, check=True, text=True)
     assert 0 < int(found.stdout) < len(large)
 
@@ -450,14 +452,14 @@ class Slow:
 
     def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.sizes = 0.0, list[int]()
-        processed = process._Trial.process
+        processed = backtest._Trial.process
 
-        def noted(one: process._Trial, batch: pa.RecordBatch) -> None:
+        def noted(one: backtest._Trial, batch: pa.RecordBatch) -> None:
             processed(one, batch)
             self.sizes.append(batch.num_rows)
             self.now += seconds * batch.num_rows
 
-        monkeypatch.setattr(process._Trial, "process", noted)
+        monkeypatch.setattr(backtest._Trial, "process", noted)
 
     def __call__(self) -> float:
         return self.now

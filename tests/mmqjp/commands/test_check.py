@@ -40,7 +40,7 @@ def test_warnings_are_on_standard_error_and_fail_only_with_strict_whatever_follo
     for before, after in ((["--feeds=item"], []), (["--feeds", "item"], []), ([], ["--feeds"])):
         assert "no titel" in mmqjp("check", *before, queries, *after).stderr
     assert mmqjp("check", "--feeds", "raw", queries).stderr == ""
-    monkeypatch.setattr("xscl.problems.MOST_SHOWN", 1)
+    monkeypatch.setattr("xscl.text.MOST_SHOWN", 1)
     result = mmqjp("check", "--feeds", write_queries(tmp_path, "S//item[./titel]; S//item[./x]; S//item[./y]"))
     assert result.stderr.count("warning: ") == 1 and result.stderr.endswith("and 2 more warnings\n")
 

@@ -9,10 +9,10 @@ import duckdb
 import pytest
 
 from common.files import write_mark
+from join_stage.protocol import FLAT_STORE
 from join_stage.signature import join
 from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, Outdated
 from join_stage.store.spark.manifests import Manifest, read_manifest, write_manifest
-from join_stage.tables import FLAT_STORE
 from mmqjp.commands.check_store import QUARANTINE, StoreCheck
 from mmqjp.engine import Session
 from mmqjp.tables.schema import SCHEMA

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from feeds.fetch.archive import DropArchive
+from feeds.fetch.fetcher import DropArchive
 from feeds.fetch.state import STATE_FILE, FetchStore, source_name
 from feeds.readers import ALL_READ, Offset
 from mmqjp.service.drops import FETCHED, HOUR, DropDirectory

@@ -22,13 +22,13 @@ from mmqjp.cli import main
 from mmqjp.commands.command_line import Failure
 from mmqjp.commands.configuration import configured
 from mmqjp.commands.console import console, progress_shown
-from mmqjp.commands.sinks import sinks_of
+from mmqjp.commands.formats import sinks_of
 from mmqjp.engine import Session
 from mmqjp.sinks.secrets import FileSecret
 from mmqjp.state.choice import EngineChoice
 from tests.support.cli import Terminal, mmqjp, write_queries
 from xscl.parser import parse_script
-from xscl.problems import MOST_SHOWN, XsclErrors
+from xscl.text import MOST_SHOWN, XsclErrors
 
 
 def test_the_version_and_the_help_of_each_command():

@@ -20,8 +20,7 @@ from mmqjp.commands.run import equal_time_lines
 from mmqjp.engine import Session
 from mmqjp.service.drops import SETTLED, stamp_of
 from mmqjp.service.log import NullLog
-from mmqjp.service.metrics import Metrics
-from mmqjp.service.status import store_status
+from mmqjp.service.status import Metrics, store_status
 from tests.support.cli import DOCUMENTS, LINES, QUERIES, Terminal, mmqjp, write_documents, write_queries
 from tests.support.in_turn import in_turn
 from tests.support.service import PAIRS, Directory

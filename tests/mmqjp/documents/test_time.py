@@ -9,8 +9,8 @@ import pytest
 
 from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.documents import watermarks
-from mmqjp.documents.watermarks import Lateness
+from mmqjp.documents import record
+from mmqjp.documents.record import Lateness
 from mmqjp.engine import Session
 from mmqjp.state.eviction import ID_RETENTION
 from tests.generate.seeds import at_length
@@ -193,7 +193,7 @@ def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkey
         engine.subscribe("; ".join(f"{'S' if n == 0 else f'P{n}'}//a->x PUBLISH P{n + 1}" for n in range(30)))
         engine.subscribe(WINDOW)
         engine.process([doc(0, f"T{n}") for n in range(100)])
-        counted(counts, watermarks, "_watermark")
+        counted(counts, record, "_watermark")
         counted(counts, engine.registry, "made_of")
         engine.process([doc(number / 100, stream) for number in range(10) for stream in ("S", "T1", "T2")])
         assert counts["_watermark"] == 3 + 1  # the streams of the documents, and what all queries read

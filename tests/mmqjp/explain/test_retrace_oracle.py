@@ -10,7 +10,7 @@ import pytest
 
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, SourceEvent, given_parts
-from mmqjp.explain.shown import FunnelStage
+from mmqjp.explain.terms import FunnelStage
 from tests.generate.documents import chance
 from tests.generate.event_worlds import world
 from tests.generate.events import events, schemas
@@ -41,7 +41,7 @@ from tests.oracle.pattern_syntax import Absent, Many, Near, One, Pattern, Statem
 from tests.oracle.pattern_world import PatternWorld, by_parts
 from tests.support.event_agreement import lowered
 from xscl.algebra.events import Statement as Compiled
-from xscl.problems import XsclErrors
+from xscl.text import XsclErrors
 
 Result = tuple[frozenset[tuple[str, object]], int, int, frozenset[tuple[str, str]]]
 

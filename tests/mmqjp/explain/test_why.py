@@ -13,16 +13,15 @@ from mmqjp.engine import Session
 from mmqjp.explain.automaton import Shapes, document_shape
 from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.plan import absences_in, answers_after, decided_when
-from mmqjp.explain.shown import JoinedValue, Operand, Reason, ShownCondition
 from mmqjp.explain.svg import SHORT_LINES, document_lines
-from mmqjp.explain.terms import ReadableQuery
+from mmqjp.explain.terms import JoinedValue, Operand, ReadableQuery, Reason, ShownCondition
 from mmqjp.explain.trial import sample_of
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.output_why import why_output
 from mmqjp.present.query_lookup import known_queries
 from mmqjp.present.why_not import explain_missing_output, verdict
-from mmqjp.queries.compile import Compiler
+from mmqjp.queries.stored import Compiler
 from tests.generate.documents import document_xml
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
@@ -38,8 +37,8 @@ from xscl.check_expressions import blocks
 from xscl.event_forms import parts_of_kind
 from xscl.parser import located_queries, parse_script
 from xscl.printer import to_xscl
-from xscl.problems import XsclError
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
+from xscl.text import XsclError
 
 
 def document(number, xml):

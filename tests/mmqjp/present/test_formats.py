@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from mmqjp.answers.output import Output
-from mmqjp.explain.shown import JoinedValue, Operand, Reason, ShownCondition
+from mmqjp.explain.terms import JoinedValue, Operand, Reason, ShownCondition
 from mmqjp.present import item, terminal
 
 DAY = 86_400_000_000

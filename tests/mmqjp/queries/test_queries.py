@@ -11,8 +11,8 @@ import pytest
 import mmqjp
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.queries.compile import Compiler
 from mmqjp.queries.model import ByKey, Identity, Subscription, text_digest
+from mmqjp.queries.stored import Compiler
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from xscl.lower import normalize

@@ -28,9 +28,8 @@ from mmqjp.engine import Session
 from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer
 from mmqjp.service.log import JsonLog, NullLog, TextLog
 from mmqjp.service.loop import Stop, Watcher
-from mmqjp.service.metrics import Metrics
 from mmqjp.service.spool import Command, CommandResult
-from mmqjp.service.status import store_status
+from mmqjp.service.status import Metrics, store_status
 from mmqjp.state.choice import InUse, is_held
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp

@@ -16,9 +16,8 @@ from feeds.documents import Document
 from mmqjp.commands.manage_queries import client
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandError, CommandQueue, run_offline
-from mmqjp.service.metrics import Metrics
 from mmqjp.service.spool import CommandResult, Spool
-from mmqjp.service.status import store_status
+from mmqjp.service.status import Metrics, store_status
 from mmqjp.sinks.definition import SinkDefinition, SinkTables, read_sink, read_tables
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import down

@@ -13,8 +13,7 @@ from typing import cast
 import pytest
 
 from feeds.documents import Document
-from mmqjp.answers.fan_out import OutputChunk
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import OutputChunk, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.sinks.definition import SinkDefinition, Start

@@ -21,15 +21,13 @@ import mmqjp.sinks.parquet as parquet_file
 from common import files as common_files
 from feeds.documents import Document
 from feeds.tail import read_documents
-from mmqjp.answers.outbox import Position
+from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownMatch
 from mmqjp.process import json_line
 from mmqjp.sinks import files
-from mmqjp.sinks.atom_files import AtomSink
 from mmqjp.sinks.definition import AtomOptions, ParquetOptions, read_sink
-from mmqjp.sinks.files import GrowingFile, Pipe, WholeFile, open_sink
-from mmqjp.sinks.kinds import open_destination
+from mmqjp.sinks.files import AtomSink, GrowingFile, Pipe, WholeFile, open_destination, open_sink
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink

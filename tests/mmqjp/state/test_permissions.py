@@ -11,7 +11,7 @@ import pytest
 
 from common.files import SHARED, make_inside, umask_of
 from feeds.documents import Document
-from feeds.fetch.archive import Capture, DropArchive
+from feeds.fetch.fetcher import Capture, DropArchive
 from feeds.fetch.state import FetchStore
 from feeds.readers import Sidecar
 from join_stage.store.protocol import Outdated, StoreError

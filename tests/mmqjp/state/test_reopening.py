@@ -33,7 +33,7 @@ from tests.support.places import DATA
 from tests.support.shown import assert_shown
 from tests.support.stores import TABLES, parquet_store
 from xpath_stage.documents import MAX_ATTRIBUTES
-from xscl.algebra.trees import pattern_from_json
+from xscl.algebra.joins import pattern_from_json
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
@@ -59,7 +59,7 @@ def test_texts_are_parsed_when_something_is_delivered(tmp_path, monkeypatch):
         parsed.append(text)
         return parse_script(text, stored=stored)
 
-    monkeypatch.setattr("mmqjp.queries.compile.parse_script", parse)
+    monkeypatch.setattr("mmqjp.queries.stored.parse_script", parse)
     with Session("duckdb", state=tmp_path) as again:
         assert again.process([Document("other", "<z/>", "S", 3_000_000)]) == [] and parsed == []
         assert again.process([doc(4, "n")]) == [] and parsed == []
@@ -437,7 +437,7 @@ def test_a_store_of_an_older_format_opens_on_spark(version, spark, tmp_path):
 def test_a_migration_that_is_killed_is_done_again(tmp_path, monkeypatch):
     write_duckdb(tmp_path / "state", recorded(1, tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr("mmqjp.state.migration.whole_batch", lambda store: 1 / 0)
+        patched.setattr("mmqjp.state.choice.whole_batch", lambda store: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Session("duckdb", state=tmp_path / "state")
     with Session("duckdb", state=tmp_path / "state") as engine:

@@ -9,7 +9,7 @@ from lxml import etree, html
 
 from feeds.documents import from_datetime
 from mmqjp.answers.output import Output
-from mmqjp.explain.shown import JoinedValue, Operand, Reason
+from mmqjp.explain.terms import JoinedValue, Operand, Reason
 from mmqjp.present.item import ShownMatch, is_web_address, item_of, missing_item
 from mmqjp.syndication.atom import AtomFeed, entry_of, feed_document, timestamp
 from tests.support.atom import ATOM, ids_of, is_archive, link, validated

@@ -7,9 +7,9 @@ import pytest
 from starlette.routing import Route
 
 from join_stage.store.protocol import StoreError
-from mmqjp.web.access import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, Hosts, token_of
 from mmqjp.web.areas import sql as views
 from mmqjp.web.guard import LARGEST, needs_no_token
+from mmqjp.web.site import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, Hosts, token_of
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import FROM_HERE, TOKEN, URL, browser, script, shared_routes, site_of, stranger
 

@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 
 from mmqjp.service.log import REPEATED_SECONDS, NullLog, records_in
 from mmqjp.web import serving
-from mmqjp.web.access import Access, Hosts
 from mmqjp.web.guard import Guard
 from mmqjp.web.serving import (
     MOST_CONNECTIONS,
@@ -28,6 +27,7 @@ from mmqjp.web.serving import (
     app_served,
     listen,
 )
+from mmqjp.web.site import Access, Hosts
 from tests.generate.seeds import at_length, seeds
 
 TOKEN = "t" * 40

@@ -20,11 +20,10 @@ from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import NewestMatches, shown_outputs
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.log import NullLog
-from mmqjp.web.access import Hosts
 from mmqjp.web.areas.engine import HOUR, HOURS
 from mmqjp.web.readers import FilesReader
 from mmqjp.web.serving import app_served, listen
-from mmqjp.web.site import MOST_BEHIND, MOST_LISTENERS, PAGE, Hub, OutputGap, ServerSentEvents, TooManyListeners
+from mmqjp.web.site import MOST_BEHIND, MOST_LISTENERS, PAGE, Hosts, Hub, OutputGap, ServerSentEvents, TooManyListeners
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.places import ROOT
 from tests.support.stores import as_files

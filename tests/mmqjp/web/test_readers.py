@@ -25,7 +25,7 @@ from mmqjp.service.sql_question import BACKTEST, WHY_NOT
 from mmqjp.state import sql_worker
 from mmqjp.tables import lookup
 from mmqjp.web import readers
-from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
+from mmqjp.web.readers import PipeReader, QuestionServer, StoreProcessGone
 from mmqjp.web.serving import LONGEST_ADDRESS, MOST_SECONDS, PageCache
 from mmqjp.web.site import MOST_SLOW, Site
 from tests.generate.seeds import at_length, seeds

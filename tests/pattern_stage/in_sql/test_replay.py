@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pattern_stage.columns import Columns
-from pattern_stage.in_sql.kernel import Ask, ReplayKernel, ask_duckdb, asking_spark, has_match_windows, runs_as_sql
+from pattern_stage.in_sql import Ask, ReplayKernel, ask_duckdb, asking_spark, has_match_windows, runs_as_sql
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner

@@ -1,1 +1,0 @@
-"""Back-tests: what a script would have found in stored documents, and what it would cost."""

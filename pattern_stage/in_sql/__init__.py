@@ -1,1 +1,0 @@
-"""Event statements over a finite, complete set of events, as SQL: NEXT, FILTER, SELECT and UNION, but not FOLD."""
