@@ -6,7 +6,7 @@ by statement equals one built at once. Statements are added m-op by m-op, inputs
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
@@ -358,7 +358,7 @@ def add_statements(
     """Adds statements, with ids and since group by group. Returns each one's row in its last m-op, and the new rows by
     m-op."""
     parts: dict[int, list[_Part]] = {}
-    sizes = Counter[int]()
+    sizes = defaultdict[int, int](int)
     last: dict[int, list[tuple[int, int, int]]] = {}
     """By last m-op and group: first statement, first row, and number of rows."""
     first = 0
@@ -435,8 +435,8 @@ def _vectors(
     ]
     extra = {"left": sides[0], "within": within, "since": since, "ids": ids}
     for at, name in enumerate(extra_columns(mop.placement)):
+        column = extra[name].astype(np.float64)
         for part in parts:
             rows = slice(part.begin, part.begin + len(part.group))
-            place = part.bound.places[part.place][len(part.node.slots) + at]
-            parameters[place][rows] = extra[name][rows].astype(np.float64)
+            parameters[part.bound.places[part.place][len(part.node.slots) + at]][rows] = column[rows]
     return [*sides, shapes, within, apart], parameters
