@@ -37,7 +37,7 @@ from mmqjp.commands.serve import stream
 from mmqjp.documents.admission import Admission
 from mmqjp.engine import Session
 from mmqjp.service.streaming import StreamingService
-from mmqjp.state.choice import directory_bytes
+from mmqjp.state.engine_choice import directory_bytes
 
 ALIKE = 20
 START = 1_700_000_000 * SECOND

@@ -33,9 +33,10 @@ from bench import harness
 from bench.harness import ENGINES, Line, charged, columns, ratio, seconds_of
 from bench.workload import START, WORDS, items
 from common.dates import iso_utc
-from feeds.documents import EPOCH, Document, History, SourceError
+from feeds.documents import EPOCH, Document, SourceError
 from feeds.feed import read_entries
 from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, files_below, is_named_as_feed
+from feeds.history import History
 from feeds.items import Origin
 from feeds.readers import drop_stem
 from feeds.tail import read_documents

@@ -469,7 +469,7 @@ def measure_budgets(cases: Sequence[ErrorsCase], turns: int) -> Iterator[Line]:
     every = bundles(exact, events)
 
     def run(case: ErrorsCase, history: type[NearHistory]) -> tuple[float, MatchSet]:
-        with patch("pattern_stage.pattern.near.NearHistory", history):
+        with patch("pattern_stage.pattern.with_errors.NearHistory", history):
             return run_errors(case.text(), events)
 
     for case in cases:

@@ -29,7 +29,7 @@ from bench.workload import HOUR, SECOND
 from common.arrays import Ints
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.state.choice import directory_bytes
+from mmqjp.state.engine_choice import directory_bytes
 
 LEAVES = 4
 STATE_SCHEMA = joins.DocumentSchema(tuple((f"leaf{i}",) for i in range(LEAVES)))

@@ -61,6 +61,10 @@ def make_state(state: Path) -> None:
         raise NotADirectoryError(f"{state} is no directory")
 
 
+SECRETS = "secrets"
+"""The directory of secrets in a state."""
+
+
 def make_inside(state: Path, *names: str) -> Path:
     """Creates a directory and its parents inside a state directory. Raises OSError."""
     mode = 0o777 if is_shared(state) else 0o700

@@ -21,8 +21,9 @@ from lxml import etree
 from common.xml import read_prolog, xml_parser
 from feeds.confined import ConfinedError, answer_for, confined
 from feeds.decoding import declare_prefixes, decode_text, mend_references, windows_references, without_declaration
-from feeds.documents import DEFAULT_STREAM, INT64, EndOfFetch, FeedError, Fetch, Reject, Sighting, is_text, sightings
+from feeds.documents import DEFAULT_STREAM, INT64, FeedError, Reject, is_text
 from feeds.files import RAW_KEPT
+from feeds.history import EndOfFetch, Fetch, Sighting, sightings
 from feeds.items import (
     LONGEST_ADDRESS,
     Entry,

@@ -31,7 +31,6 @@ from feeds.documents import (
     DEFAULT_STREAM,
     EPOCH,
     Document,
-    InputItem,
     Now,
     Reject,
     TimeReader,
@@ -54,6 +53,7 @@ from feeds.files import (
     printable,
     read_file,
 )
+from feeds.history import InputItem
 from feeds.items import LONGEST_TITLE, Origin, bounded_folders, one_line, without_credentials
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")

@@ -21,18 +21,7 @@ from threading import Thread
 from typing import Generic, TypeVar
 
 from feeds.confined import HurriedError, hurried
-from feeds.documents import (
-    DEFAULT_STREAM,
-    Document,
-    History,
-    InputItem,
-    Now,
-    Reject,
-    SourceError,
-    TimeReader,
-    now_us,
-    time_reader,
-)
+from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, TimeReader, now_us, time_reader
 from feeds.feed import EntryForm
 from feeds.files import (
     COMPRESSED_SUFFIXES,
@@ -49,6 +38,7 @@ from feeds.files import (
     name_below,
     printable,
 )
+from feeds.history import History, InputItem
 from feeds.readers import (
     ALL_READ,
     HEAD,

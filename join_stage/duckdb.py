@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from join_stage.near import IN_DUCKDB, LONGEST_FIRST, WordSets, keyed, keyed_statement
+from join_stage.near_candidates import IN_DUCKDB, LONGEST_FIRST, WordSets, keyed, keyed_statement
 from join_stage.protocol import (
     BOUND_STATE,
     BOUND_STORE,

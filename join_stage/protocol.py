@@ -316,7 +316,8 @@ POSTING_RUNS = pa.schema([("version", pa.int64()), ("manifest", pa.string())])
 """Manifests of the runs of postings, by plan `signature`; the row with the greatest version counts."""
 
 WORD_ORDER = pa.schema([("version", pa.int64()), ("frequent", pa.list_(pa.int64()))])
-"""The word order for the keys of texts (`join_stage.near`): numbers of the words that come last. Empty until learnt."""
+"""The word order for the keys of texts (`join_stage.near_candidates`): numbers of the words that come last. Empty until
+learnt."""
 
 _BESIDE = {"groups": R_GROUP, "posting_runs": POSTING_RUNS, "word_order": WORD_ORDER}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mmqjp.queries.changes import PublishCycle as PublishCycle
     from mmqjp.queries.changes import UnknownQuery as UnknownQuery
     from mmqjp.shown_engine import Engine as Engine
-    from mmqjp.state.choice import InUse as InUse
+    from mmqjp.state.engine_choice import InUse as InUse
     from templates.catalog import TooManyChains as TooManyChains
     from xpath_stage.documents import Limits as Limits
     from xscl.text import XsclError as XsclError
@@ -43,7 +43,7 @@ _NAMES = {
     "mmqjp.present.output_why": "NoOutput",
     "mmqjp.queries.changes": "InvalidEvents NameTaken PublishCycle UnknownQuery",
     "mmqjp.shown_engine": "Engine",
-    "mmqjp.state.choice": "InUse",
+    "mmqjp.state.engine_choice": "InUse",
     "templates.catalog": "TooManyChains",
     "xpath_stage.documents": "Limits",
     "xscl.text": "XsclError XsclErrors",

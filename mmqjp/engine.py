@@ -35,7 +35,7 @@ from mmqjp.documents.record import SETTLE, Lateness, Timing, by_stream, is_laten
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledQuery
-from mmqjp.state.choice import (
+from mmqjp.state.engine_choice import (
     AUTO,
     DUCKDB,
     Ownership,

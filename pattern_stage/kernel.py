@@ -26,9 +26,9 @@ from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, L
 from pattern_stage.operators import Filtering, Meter, MOpContext, PatternOp, Renumber, Selecting, Uniting
 from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.host import is_keyed
-from pattern_stage.pattern.near import NearMatching
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
+from pattern_stage.pattern.with_errors import NearMatching
 from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, extra_columns, is_aggregate
 from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements

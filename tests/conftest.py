@@ -46,7 +46,7 @@ def no_session_but_of_tests_that_ask(request: pytest.FixtureRequest) -> Iterator
     """A worker has one Spark session for many tests: to others it would say that Spark is the engine to choose."""
     with pytest.MonkeyPatch.context() as patch:
         if "spark" not in request.fixturenames:
-            patch.setattr("mmqjp.state.choice.has_session", lambda: False)
+            patch.setattr("mmqjp.state.engine_choice.has_session", lambda: False)
         yield
 
 

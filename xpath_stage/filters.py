@@ -26,8 +26,9 @@ from common.dates import parse_timestamp
 from common.tools import Memo, decrease
 from xpath_stage.documents import ElementColumns, Tags, Vocabulary, element_text, owner_test
 from xscl.algebra.joins import EXTENSION_PREFIX, PatternNode, Test, node_texts
+from xscl.algebra.near import near
 from xscl.algebra.regex import PatternError, PatternLimit
-from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, matches_regex, near, number_text, xpath_number
+from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, matches_regex, number_text, xpath_number
 
 Failures = dict[str, Exception]
 """What raised, and so counted as false or empty: conditions in XPath and functions of values, with the first error."""

@@ -19,7 +19,8 @@ from common.tools import track_progress
 from xscl import check_expressions as expressions
 from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
-from xscl.algebra.values import MANY_WORDS, ORDERS, NodeKind, Span, is_number, is_time, join_threshold
+from xscl.algebra.near import MANY_WORDS, join_threshold
+from xscl.algebra.values import ORDERS, NodeKind, Span, is_number, is_time
 from xscl.check_expressions import NameKind, blocks, operand_kind
 from xscl.syntax import EventDefinition, EventQuery, Input, Join, Once, Query, Script, SelectItems, SubQuery, names_read
 from xscl.text import Lines, Problem, did_you_mean, dotted_hint

@@ -11,9 +11,10 @@ from typing import Literal
 from common.tools import Remembered
 from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED
+from xscl.algebra.near import LEAST, MOST
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
-from xscl.algebra.values import DERIVED, LEAST, MOST, TESTS, WITH_LITERAL, Span, is_number, is_time
+from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL, Span, is_number, is_time
 from xscl.syntax import Block, EventDefinition, EventExpr, EventQuery, Input, Join, Query, SelectItems, SubQuery
 from xscl.text import EVENT_ADVICE, Problem, did_you_mean
 

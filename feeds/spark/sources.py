@@ -29,13 +29,14 @@ from common.arrays import batch_of_rows, packed, unpacked
 from common.files import make_private_file
 from common.tools import in_batches
 from common.xml import read_prolog, xml_parser
-from feeds.documents import Document, History, Reject, SourceError, as_bytes, now_us, size_of
+from feeds.documents import Document, Reject, SourceError, as_bytes, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import Job, Settings, own_agent, remove_read
 from feeds.fetch.http import DAY, SECOND
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import Pace
 from feeds.files import FEED_SUFFIX, FEED_SUFFIXES, FileKind, name_below, printable
+from feeds.history import History, size_of
 from feeds.readers import ALL_READ, Offset, fetch_time, or_reject, read_feed_file, read_warc
 from feeds.splits import can_be_read
 from feeds.tail import Listing, ReadItem, Tail, judged, read_waiting, sort_files, waiting_files

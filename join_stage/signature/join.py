@@ -28,7 +28,7 @@ from common.arrays import (
     group_starts,
 )
 from common.bounds import LONGEST_WINDOW
-from join_stage.near import NearTexts, OneOfEach, WordSets, weight_slices
+from join_stage.near_candidates import NearTexts, OneOfEach, WordSets, weight_slices
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import StoredRuns
 from join_stage.signature.postings import (

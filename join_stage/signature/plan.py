@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.near import NearTexts
+from join_stage.near_candidates import NearTexts
 from join_stage.protocol import (
     Batch,
     JoinPlan,

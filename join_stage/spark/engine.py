@@ -22,7 +22,7 @@ from pyspark.sql.functions import lit
 
 from common.arrays import dictionary_encode
 from common.files import make_inside
-from join_stage.near import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
+from join_stage.near_candidates import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
 from join_stage.protocol import (
     DEFAULT_PLAN,
     FLAT_STORE,

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from common.arrays import Ints, group_starts, packed, unpacked
 from common.executors import Shipped, run_tasks, with_shipped
 from common.files import sync_directory
-from join_stage.near import WordSets
+from join_stage.near_candidates import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature.disk import Merger, merge_disk_runs
 from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing

@@ -21,8 +21,9 @@ from typing import NamedTuple, TypeVar
 
 from common.bounds import EARLIEST, INFINITE, LATEST, deadline
 from common.tools import from_json
-from join_stage import near
-from join_stage.near import learnt
+from join_stage import near_candidates
+from join_stage.near_candidates import learnt
+from mmqjp.answers.accounts import charge
 from mmqjp.answers.operators import (
     MATCH_CHUNK,
     NOBODY,
@@ -50,7 +51,6 @@ from mmqjp.answers.output import (
     residual_holds,
 )
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
-from mmqjp.answers.usage import charge
 from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, Subscription
@@ -58,7 +58,8 @@ from mmqjp.queries.registry import Registry, behind
 from pattern_stage.assemble import EVENT_TIME
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xscl.algebra.joins import NEGATED, Absent, JoinOp, PatternNode, Term, Test, over_at, variables_of
-from xscl.algebra.values import THRESHOLD, as_digits, first_keys, have_enough_in_common, many_valued
+from xscl.algebra.near import THRESHOLD, as_digits, first_keys, have_enough_in_common
+from xscl.algebra.values import many_valued
 
 
 class AbsenceGroup(NamedTuple):
@@ -162,12 +163,12 @@ class WordsInOrder:
         return [(int(key[0] + key[2]), int(key[THRESHOLD:], 16)) for key in keys]
 
     def see(self, words: str) -> None:
-        if self._places is None and len(self._texts) < near.ENOUGH:
+        if self._places is None and len(self._texts) < near_candidates.ENOUGH:
             self._texts[words[THRESHOLD:]] = words
 
     def new_setting(self) -> str | None:
         """Learns the order if due; returns the setting to store with the running batch."""
-        if self._places is not None or len(self._texts) < near.ENOUGH:
+        if self._places is not None or len(self._texts) < near_candidates.ENOUGH:
             return None
         setting = json.dumps(learnt(self._texts.values()).frequent.tolist())
         self._next = _places(setting)

@@ -25,6 +25,7 @@ from common.limits import Quota
 from join_stage.protocol import JoinEngine, Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
+from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge
 from mmqjp.answers.output import (
     Answer,
     BoundValue,
@@ -48,7 +49,6 @@ from mmqjp.answers.quota import (
     Steps,
     TieCounts,
 )
-from mmqjp.answers.usage import ALL_READERS, Accounts, Cutoff, Payers, charge
 from mmqjp.documents.record import (
     Inputs,
     Progress,

@@ -20,6 +20,7 @@ from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
+from mmqjp.answers.accounts import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
 from mmqjp.answers.events import EventOutput, Patterns
 from mmqjp.answers.events_run import MakeKernel
 from mmqjp.answers.fan_out import Outbox, Outputs, number_outputs
@@ -40,7 +41,6 @@ from mmqjp.answers.operators import (
 )
 from mmqjp.answers.output import Answer, Match, as_batch
 from mmqjp.answers.quota import Arrivals
-from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
 from mmqjp.documents.admission import Admission, EvaluatedDocuments
 from mmqjp.documents.record import (
     Inputs,
@@ -57,7 +57,7 @@ from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import Members, Owner, Pause, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import Compiler, StoredQueries
-from mmqjp.state.choice import migrate
+from mmqjp.state.engine_choice import migrate
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, Ledger, MetadataOf, NextIds, rows_table
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses

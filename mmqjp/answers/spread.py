@@ -35,11 +35,11 @@ from join_stage.spark.engine import SparkEngine
 from join_stage.spark.tasks import SpreadMatches, as_stream, task_attempt
 from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
 from join_stage.store.spark.session import telling_loss
+from mmqjp.answers.accounts import Accounts, Cutoff, Cutoffs, EarlierUsage
 from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, by_answer, count_recipients
 from mmqjp.answers.operators import MATCH_CHUNK, MatchReader, QueryOperator, StepContext
 from mmqjp.answers.output import Answer
 from mmqjp.answers.quota import Arrivals, Book
-from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage
 from mmqjp.documents.record import Record, Records, StoredRecords
 from mmqjp.queries.forms import Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import CompactSet, HiddenStream, Members, QuerySet, Subscription, Target

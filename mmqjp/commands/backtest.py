@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from feeds.documents import History, Versions
 from feeds.feed import EntryForm
+from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.backtest import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_documents, prepared, summary
 from mmqjp.commands import options

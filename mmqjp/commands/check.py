@@ -39,7 +39,7 @@ from mmqjp.explain.warnings import warnings_of
 from mmqjp.process import pluralise, printable_line
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
+from mmqjp.state.engine_choice import AUTO, DUCKDB, stored_engine
 from pattern_stage.plan import RULE_NAMES, RuleName
 from xscl.parser import parse_script
 from xscl.syntax import Query, Script

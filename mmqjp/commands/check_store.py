@@ -37,7 +37,7 @@ from mmqjp.engine import Session
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.drops import state_file
 from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
-from mmqjp.state.choice import SPARK, Ownership, ReadLock, open_store, stored_engine
+from mmqjp.state.engine_choice import SPARK, Ownership, ReadLock, open_store, stored_engine
 from mmqjp.tables.schema import NEXT_IDS, QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings
 
 QUARANTINE = "damaged"

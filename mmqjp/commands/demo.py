@@ -25,7 +25,7 @@ from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, item_of
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.terminal import print_heading, print_match
-from mmqjp.state.choice import DUCKDB, SPARK
+from mmqjp.state.engine_choice import DUCKDB, SPARK
 from mmqjp.tables.schema import FROM_OUTSIDE
 from xscl.syntax import Script
 

@@ -29,7 +29,7 @@ from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.sinks.definition import SinkTables, read_tables
 from mmqjp.sinks.files import is_stream, refuse_missing_directory
 from mmqjp.sinks.secrets import BadSink
-from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
+from mmqjp.state.engine_choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
 from xscl.syntax import Script
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from mmqjp.explain.svg import as_file
 from mmqjp.present.item import truncate
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks
-from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
+from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
 
 TEXT_WIDTH = 60
 """Maximum number of characters of a query's text in a list."""

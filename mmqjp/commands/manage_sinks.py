@@ -26,7 +26,7 @@ from mmqjp.sinks.definition import read_start
 from mmqjp.sinks.files import open_destination
 from mmqjp.sinks.secrets import Secrets, make_secret
 from mmqjp.sinks.sink import DeliveryResult, Message, Receiver
-from mmqjp.state.choice import is_held
+from mmqjp.state.engine_choice import is_held
 
 _Row = Mapping[str, Any]
 

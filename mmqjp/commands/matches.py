@@ -36,7 +36,7 @@ from mmqjp.present.why_not import QueryFunnels
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import Client, paged_matches
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT
-from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
+from mmqjp.state.engine_choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
 from mmqjp.tables.lookup import quote_literal
 from xpath_stage.documents import DocumentError, parse_document
 from xscl.text import duration_us

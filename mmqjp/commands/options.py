@@ -17,13 +17,13 @@ from click.core import ParameterSource
 
 from common.tools import gc_paused
 from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
-from feeds.documents import MOST_VERSIONS
+from feeds.history import MOST_VERSIONS
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown
 from mmqjp.documents.record import Lateness
-from mmqjp.state.choice import AUTO, ENGINES
+from mmqjp.state.engine_choice import AUTO, ENGINES
 from pattern_stage.assemble import OTHER_STREAMS
 from xscl.parser import may_lack_events, parse_script
 from xscl.syntax import Script

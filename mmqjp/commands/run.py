@@ -19,8 +19,9 @@ import click
 
 from common.limits import BLOCK
 from common.tools import gc_frozen
-from feeds.documents import DEFAULT_STREAM, Document, History, Reject, Versions
+from feeds.documents import DEFAULT_STREAM, Document, Reject
 from feeds.feed import EntryForm
+from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, PLACES
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK

@@ -18,7 +18,8 @@ import click
 
 from common.files import is_shared, make_inside
 from common.tools import gc_frozen
-from feeds.documents import DEFAULT_STREAM, History
+from feeds.documents import DEFAULT_STREAM
+from feeds.history import History
 from feeds.tail import Tail
 from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
@@ -43,7 +44,7 @@ from mmqjp.sinks.definition import SinkTables
 from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.sinks.files import Nowhere, open_sink
 from mmqjp.sinks.sink import Sink
-from mmqjp.state.choice import SPARK, holder_of, stored_engine
+from mmqjp.state.engine_choice import SPARK, holder_of, stored_engine
 from mmqjp.syndication.atom import feed_path, load_feed_links
 
 if TYPE_CHECKING:

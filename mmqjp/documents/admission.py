@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from common.arrays import rows_of
 from common.bounds import EARLIEST, LATEST
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject, as_bytes, size_of
+from feeds.documents import Document, Now, Reject, as_bytes
+from feeds.history import size_of
 from mmqjp.documents.record import DocumentKey, Record, StoredIds, Watermarks, own_part_id
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import DEAD_LETTERS, rows_table

@@ -17,7 +17,8 @@ from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, Out
 from mmqjp.explain.terms import format_window, wrap_in_functions
 from mmqjp.process import pluralise
 from xscl.algebra.joins import Term, is_system_variable
-from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, join_threshold, number_string
+from xscl.algebra.near import join_threshold
+from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
 from xscl.check import disjuncts
 from xscl.check_expressions import blocks
 from xscl.lower import JoinNames, JoinNode, JoinTree, join_tree, tree_blocks

@@ -38,8 +38,8 @@ from xscl.algebra.joins import (
     over_at,
     variables_of,
 )
+from xscl.algebra.near import LEAST, encode_words, first_keys, join_threshold, overlap
 from xscl.algebra.values import (
-    LEAST,
     Call,
     Compare,
     Expr,
@@ -49,14 +49,10 @@ from xscl.algebra.values import (
     VarPath,
     derivation,
     derive,
-    encode_words,
-    first_keys,
-    join_threshold,
     many_valued,
     map_operands,
     number_text,
     operands_of,
-    overlap,
 )
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably

@@ -34,7 +34,7 @@ from mmqjp.sinks.files import open_destination, shown_target
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.positions import SinkOfFile, SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets
-from mmqjp.state.choice import InUse, holder_of, is_held
+from mmqjp.state.engine_choice import InUse, holder_of, is_held
 from mmqjp.syndication.atom import setting_of
 from mmqjp.tables.schema import CommitMetadata
 

@@ -21,12 +21,13 @@ from typing import NamedTuple
 from common.errors import InputError
 from common.files import make_inside
 from common.tools import in_batches
-from feeds.documents import Document, History, InputItem, Now, Reject, Sighting, now_us, size_of
+from feeds.documents import Document, Now, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, remove_read
 from feeds.fetch.http import FetchError
 from feeds.fetch.lists import ListedFeed, feed_of_address, write_opml
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore
+from feeds.history import History, InputItem, Sighting, size_of
 from feeds.items import redact_userinfo, without_credentials
 from feeds.readers import ALL_READ, Offset, or_reject, sidecar_path
 from feeds.tail import SourceFile, Tail
@@ -34,7 +35,7 @@ from mmqjp.documents.admission import BATCH_BYTES
 from mmqjp.engine import Session
 from mmqjp.service.log import Log, in_background
 from mmqjp.service.loop import listing
-from mmqjp.state.choice import OWNER_FILE
+from mmqjp.state.engine_choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
 FETCHED = "#fetched"

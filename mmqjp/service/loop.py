@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from watchfiles._rust_notify import RustNotify
 
 from common.tools import in_batches
-from feeds.documents import Document, History, InputItem, Reject, size_of
+from feeds.documents import Document, Reject
+from feeds.history import History, InputItem, size_of
 from feeds.readers import Offset
 from feeds.tail import ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
 from join_stage.store.protocol import OutOfMemory

@@ -22,10 +22,9 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from common.errors import InputError, InvalidValue
-from common.files import make_inside, make_secret_file, make_state, with_home
+from common.files import SECRETS, make_inside, make_secret_file, make_state, with_home
 from mmqjp.present.item import truncate
 from mmqjp.process import printable_line
-from mmqjp.syndication.atom import SECRETS
 from xscl.text import duration_us
 
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")

@@ -30,25 +30,10 @@ from common.arrays import batch_of_rows, rows_of
 from common.files import write_whole
 from common.tools import in_batches
 from feeds.confined import HurriedError
-from feeds.documents import (
-    DEFAULT_STREAM,
-    Document,
-    EndOfFetch,
-    InputItem,
-    Now,
-    Reject,
-    Sighting,
-    SourceError,
-    as_bytes,
-    decode_sighting,
-    encode_sighting,
-    fetch_in,
-    now_us,
-    size_of,
-    unix_time_refusal,
-)
+from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
 from feeds.files import FileKind, FileState, file_state, kind_of_file
+from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
 from feeds.readers import (
     ALL_READ,
     Offset,

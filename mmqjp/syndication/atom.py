@@ -18,7 +18,7 @@ from urllib.parse import quote
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from common.dates import iso_utc
-from common.files import make_inside, make_secret_file
+from common.files import SECRETS, make_inside, make_secret_file
 from feeds.documents import from_datetime
 from join_stage.store.protocol import StoreError
 from mmqjp.present.item import IN_UTC, ShownMatch, fact_text, reason_facts, source, truncate, values
@@ -156,8 +156,8 @@ def feed_document(
     return "\n".join(lines).encode()
 
 
-SECRETS, SECRET_FILE = "secrets", ".links"
-"""The directory of secrets in a state, and the file with that of the links, a name that no sink can use."""
+SECRET_FILE = ".links"
+"""The file with the secret of the links, a name that no sink can use."""
 
 BYTES = 32  # size of the secret
 KEY_CHARACTERS = 22  # length of a key: more than 128 bits

@@ -545,7 +545,7 @@ SCHEMA_VERSION = 10
 
 Format 2 added pauses of queries and offsets of sources; 3 placements of queries; 4 numbered chains of functions, and
 arrivals; 5 numbers and ids of outputs; 6 answers in place of outputs, and forms; 7 the keys of ONCE PER; 8 undelivered
-outputs; 9 events; 10 see `mmqjp.state.choice`. A change of normal forms or templates needs a new format.
+outputs; 9 events; 10 see `mmqjp.state.engine_choice`. A change of normal forms or templates needs a new format.
 """
 
 BATCH_TABLES = (

@@ -42,7 +42,7 @@ from mmqjp.process import end_without_freeing, printable_line
 from mmqjp.service.commands import Client
 from mmqjp.service.log import Log, SharedLog, in_background, records_in, standard_log
 from mmqjp.service.sql_question import MonotonicClock
-from mmqjp.state.choice import SPARK, stored_engine
+from mmqjp.state.engine_choice import SPARK, stored_engine
 from mmqjp.web import areas
 from mmqjp.web.guard import KNOW, SAFE, Guard
 from mmqjp.web.readers import (

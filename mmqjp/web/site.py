@@ -36,7 +36,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import Message, Receive, Scope, Send
 
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
-from common.files import make_inside, make_secret_file
+from common.files import SECRETS, make_inside, make_secret_file
 from common.tools import LruCache, gc_paused
 from feeds.documents import Now, now_us
 from join_stage.store.protocol import StoreError
@@ -49,8 +49,8 @@ from mmqjp.queries.changes import UnknownQuery
 from mmqjp.service.commands import Client
 from mmqjp.service.spool import SendCommand
 from mmqjp.service.sql_question import BACKTEST
-from mmqjp.syndication.atom import SECRETS, Links, load_feed_links
-from mmqjp.syndication.read_entries import FeedPages, StoreFeeds
+from mmqjp.syndication.atom import Links, load_feed_links
+from mmqjp.syndication.serve_feeds import FeedPages, StoreFeeds
 from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.readers import Busy, SharedCache, StoreReader, TooSlow
 from mmqjp.web.tallies import Tallies

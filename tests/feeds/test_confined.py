@@ -20,9 +20,10 @@ from feeds.confined import (
     prepare,
     seconds_for,
 )
-from feeds.documents import History, Reject
+from feeds.documents import Reject
 from feeds.feed import read_entries
 from feeds.fetch.lists import read_opml
+from feeds.history import History
 from feeds.items import Origin
 
 

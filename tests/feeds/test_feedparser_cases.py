@@ -16,8 +16,9 @@ import nh3
 import pytest
 from lxml import etree
 
-from feeds.documents import Document, History, Reject
+from feeds.documents import Document, Reject
 from feeds.feed import EntryForm, read_entries
+from feeds.history import History
 from feeds.items import Origin, html_to_text, one_line
 from tests.support.places import ROOT
 

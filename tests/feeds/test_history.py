@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds.documents import MOST_VERSIONS, Document, EndOfFetch, Fetch, History, Reject, Sighting, sightings
+from feeds.documents import Document, Reject
 from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.http import HOUR
 from feeds.fetch.state import FetchStore, source_name
+from feeds.history import MOST_VERSIONS, EndOfFetch, Fetch, History, Sighting, sightings
 from feeds.items import Entry, Origin, item_xml
 from feeds.tail import read_documents
 from mmqjp.answers.output import Output

@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 import pytest
 from lxml import etree
 
-from feeds.documents import Sighting
 from feeds.feed import read_entries
+from feeds.history import Sighting
 from feeds.items import (
     ATTRIBUTES,
     FIELDS,

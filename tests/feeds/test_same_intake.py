@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from feeds.documents import Document, History, Reject
+from feeds.documents import Document, Reject
 from feeds.feed import EntryForm
+from feeds.history import History
 from feeds.readers import Offset
 from feeds.tail import Tail, judged, read_documents, read_waiting, waiting_files
 from mmqjp.spark.source import (

@@ -10,8 +10,9 @@ from unittest.mock import Mock
 import pytest
 
 from feeds import readers
-from feeds.documents import Document, History, Reject, SourceError
+from feeds.documents import Document, Reject, SourceError
 from feeds.files import RACY, files_below
+from feeds.history import History
 from feeds.readers import ALL_READ, Offset
 from feeds.tail import Listing, Tail, judged, read_waiting, waiting_files
 from mmqjp.engine import Session

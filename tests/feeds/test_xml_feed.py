@@ -8,10 +8,11 @@ from lxml import etree
 
 from feeds import xml_feed
 from feeds.decoding import codec_of, decode_text, mend_references
-from feeds.documents import Document, FeedError, Fetch, History, Reject, Sighting, decode_sighting, encode_sighting
+from feeds.documents import Document, FeedError, Reject
 from feeds.feed import _repaired, read_entries, read_feed
 from feeds.fetch.http import DecodeError, body_hints, decode
 from feeds.fetch.lists import read_feed_list
+from feeds.history import Fetch, History, Sighting, decode_sighting, encode_sighting
 from feeds.items import Entry, Origin, entry_identity, entry_version
 from feeds.xml_feed import feed_elements, read_elements
 from tests.generate.seeds import seeds

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from join_stage import near
-from join_stage.near import (
+from join_stage import near_candidates
+from join_stage.near_candidates import (
     IN_DUCKDB,
     LONGEST_FIRST,
     OneOfEach,
@@ -23,7 +23,7 @@ from join_stage.near import (
 from templates.witness import MANY, R_DOC
 from tests.generate.near import THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
-from xscl.algebra.values import encode_words, join_threshold
+from xscl.algebra.near import encode_words, join_threshold
 
 
 def _rows(texts: Sequence[str], threshold: str) -> pa.Table:
@@ -115,8 +115,8 @@ def _near(sets: WordSets, pairs: Sequence[tuple[int, int]], threshold: str) -> l
 @pytest.mark.parametrize("most", [10, 100, 1_000_000])
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "MOST_HELD", most)
-    monkeypatch.setattr(near, "MOST_COMPARED", most)
+    monkeypatch.setattr(near_candidates, "MOST_HELD", most)
+    monkeypatch.setattr(near_candidates, "MOST_COMPARED", most)
     rng = Random(most)
     texts = [text for _ in range(40) for text in near_texts(rng)]
     stored = word_rows(texts)

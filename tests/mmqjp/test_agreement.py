@@ -10,7 +10,7 @@ import pytest
 
 from bench.workload import items, queries
 from feeds.documents import Document
-from join_stage import near
+from join_stage import near_candidates
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.signature import join
 from join_stage.spark.engine import SparkEngine
@@ -42,8 +42,8 @@ Case = tuple[Script, list[Document]]
 @pytest.fixture(autouse=True)
 def learning(monkeypatch):
     """The order of words is learnt from a few texts, so that it changes in the middle."""
-    monkeypatch.setattr(near, "ENOUGH", 5)
-    monkeypatch.setattr(near, "AGAIN", 2)
+    monkeypatch.setattr(near_candidates, "ENOUGH", 5)
+    monkeypatch.setattr(near_candidates, "AGAIN", 2)
 
 
 def once(seed: int, count: int, most: int = DOCUMENTS) -> Case:
@@ -97,7 +97,7 @@ def test_spark_agrees_with_the_oracle(case, plan, spark):
 @pytest.mark.parametrize(("kind", "seed"), some(near=seeds(1, 100), once=seeds(0, 300)))
 def test_executors_agree_with_the_oracle(kind, seed, spark, tmp_path, monkeypatch):
     context = run_in_process(monkeypatch, cores=1 + (seed + 2) % 4, seed=seed)
-    monkeypatch.setattr(near, "MOST_HELD", 50)
+    monkeypatch.setattr(near_candidates, "MOST_HELD", 50)
     if seed % 2:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     script, documents = near_case(seed, queries=8, documents=16) if kind == "near" else once(seed, 12)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage import near
+from join_stage import near_candidates
 from join_stage.protocol import PLANS
 from join_stage.signature import disk, join
 from mmqjp.documents import record
@@ -46,9 +46,9 @@ HOUR = 3600
 def on_disk(request, monkeypatch):
     """In about every other case, all postings of a batch are written to disk, and merged a few at a time. The order of
     words is learnt from a few texts. Memory holds only some of these, and of the ids of documents."""
-    monkeypatch.setattr(near, "ENOUGH", 5)
-    monkeypatch.setattr(near, "AGAIN", 2)
-    monkeypatch.setattr(near, "MOST_HELD", 40)
+    monkeypatch.setattr(near_candidates, "ENOUGH", 5)
+    monkeypatch.setattr(near_candidates, "AGAIN", 2)
+    monkeypatch.setattr(near_candidates, "MOST_HELD", 40)
     monkeypatch.setattr(record, "RECENT_IDS", 3)
     monkeypatch.setattr(record, "READ_IDS", 4)
     params = request.node.callspec.params

@@ -4,8 +4,9 @@ import json
 
 from lxml import etree
 
-from feeds.documents import Document, History
+from feeds.documents import Document
 from feeds.feed import read_entries, read_feed
+from feeds.history import History
 from feeds.items import Origin
 
 MTIME = 1_800_000_000_000_000

@@ -9,7 +9,7 @@ from tests.generate.near import THRESHOLDS, near_texts
 from tests.oracle import values as oracle_values
 from tests.oracle.values import word_list
 from tests.support.cpu import printed
-from xscl.algebra.values import MOST_WORDS, encode_words, is_combining, join_threshold, near, overlap, words, words_text
+from xscl.algebra.near import MOST_WORDS, encode_words, is_combining, join_threshold, near, overlap, words, words_text
 from xscl.parser import parse_script
 from xscl.text import XsclErrors
 

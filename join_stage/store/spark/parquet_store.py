@@ -111,8 +111,8 @@ _GONE = "the store is damaged: {} is gone; take an older copy of the store"
 
 class ParquetStore(FileTables):
     """Tables in a directory, or a temporary one that `close` removes. Appended rows stay in memory until `commit`. The
-    process must own the directory (see `mmqjp.state.choice`): files without a manifest are removed. `now` is the clock,
-    in microseconds. Raises StoreError if the store cannot be opened."""
+    process must own the directory (see `mmqjp.state.engine_choice`): files without a manifest are removed. `now` is the
+    clock, in microseconds. Raises StoreError if the store cannot be opened."""
 
     def __init__(
         self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000

@@ -20,7 +20,7 @@ from mmqjp.present.item import ShownMatch, WhyNot
 from mmqjp.present.output_why import NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels
 from mmqjp.service.sql_question import WHY_NOT
-from mmqjp.syndication import read_entries
+from mmqjp.syndication import serve_feeds
 from mmqjp.web.areas.queries import atom_feed_url, place_in
 from mmqjp.web.site import COMMENT, Link, OutputGap, ServerSentEvents, Site, message, segment
 
@@ -35,7 +35,7 @@ class FeedLink:
 def atom_router(site: Site, routes: APIRouter) -> None:
     def answer(request: Request, key: str, name: str, archive: int | None = None) -> Response:
         tag, since = (request.headers.get(header, "") for header in ("if-none-match", "if-modified-since"))
-        return site.feed_pages.answer(read_entries.FeedRequest(key, name, archive, tag, since))
+        return site.feed_pages.answer(serve_feeds.FeedRequest(key, name, archive, tag, since))
 
     @routes.api_route("/f/{key}/{name}.atom", methods=["GET", "HEAD"])
     def feed(request: Request, key: str, name: str) -> Response:

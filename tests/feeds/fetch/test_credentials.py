@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.documents import Sighting
 from feeds.feed import EntryForm, read_entries
 from feeds.fetch.lists import read_opml
 from feeds.fetch.state import STATE_FILE
+from feeds.history import Sighting
 from feeds.items import Origin, without_credentials
 from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import FeedServer, Request, rss

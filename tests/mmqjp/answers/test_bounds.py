@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from feeds.documents import Document
-from join_stage import near
+from join_stage import near_candidates
 from join_stage.protocol import PLANS
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND, chance
@@ -67,7 +67,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
     small.setattr("common.limits.BLOCK", BLOCK)
-    small.setattr("mmqjp.answers.usage.USAGE_COMPACTED_AFTER", 3)
+    small.setattr("mmqjp.answers.accounts.USAGE_COMPACTED_AFTER", 3)
     rng = random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)
@@ -439,7 +439,7 @@ S/r[./t->x][./k->k] NOT FOLLOWED BY {near(x, y, 0.7) AND starts-with(m, k), 4} S
 @pytest.fixture(autouse=True)
 def learning(monkeypatch):
     """The order of words is learnt in the middle: in another batch if these are longer."""
-    monkeypatch.setattr(near, "ENOUGH", 6)
+    monkeypatch.setattr(near_candidates, "ENOUGH", 6)
 
 
 def near_in_time(rng: random.Random, count: int) -> list[Document]:

@@ -25,7 +25,7 @@ from mmqjp.commands.console import console, progress_shown
 from mmqjp.commands.formats import sinks_of
 from mmqjp.engine import Session
 from mmqjp.sinks.secrets import FileSecret
-from mmqjp.state.choice import EngineChoice
+from mmqjp.state.engine_choice import EngineChoice
 from tests.support.cli import Terminal, mmqjp, write_queries
 from xscl.parser import parse_script
 from xscl.text import MOST_SHOWN, XsclErrors

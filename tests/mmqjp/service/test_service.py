@@ -30,7 +30,7 @@ from mmqjp.service.log import JsonLog, NullLog, TextLog
 from mmqjp.service.loop import Stop, Watcher
 from mmqjp.service.spool import Command, CommandResult
 from mmqjp.service.status import Metrics, store_status
-from mmqjp.state.choice import InUse, is_held
+from mmqjp.state.engine_choice import InUse, is_held
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory, Events, StopAfter

@@ -14,7 +14,7 @@ from join_stage.spark import tasks
 from join_stage.store.duckdb import CommitMark
 from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, StoreError
 from mmqjp.engine import Session
-from mmqjp.state.choice import OWNER_FILE, stored_engine
+from mmqjp.state.engine_choice import OWNER_FILE, stored_engine
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.support.cli import mmqjp

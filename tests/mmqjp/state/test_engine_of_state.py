@@ -22,7 +22,7 @@ from mmqjp.commands import demo
 from mmqjp.commands import formats as opening
 from mmqjp.commands.formats import chosen_engine
 from mmqjp.engine import CoreEngine, Session
-from mmqjp.state.choice import MOST_FOR_DUCKDB, EngineChoice, Ownership, choose_engine
+from mmqjp.state.engine_choice import MOST_FOR_DUCKDB, EngineChoice, Ownership, choose_engine
 from mmqjp.tables.schema import SCHEMA
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case

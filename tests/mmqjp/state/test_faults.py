@@ -10,7 +10,7 @@ import pytest
 
 from feeds.documents import Document, SourceError
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
-from join_stage import near
+from join_stage import near_candidates
 from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
@@ -239,7 +239,7 @@ def of_any_kind(seed: int) -> Life:
 
 
 def with_near(seed: int) -> Life:
-    near.ENOUGH, near.AGAIN = ENOUGH, AGAIN
+    near_candidates.ENOUGH, near_candidates.AGAIN = ENOUGH, AGAIN
     return Life(*near_case(seed, queries=6, documents=16))
 
 
@@ -297,8 +297,8 @@ LEARNT = "plan.save_word_order"
 )
 @pytest.mark.parametrize("seed", seeds(1, 60))
 def test_killed_as_the_order_of_words_is_learnt(seed, at, is_there, tmp_path, monkeypatch):
-    monkeypatch.setattr(near, "ENOUGH", ENOUGH)  # and set back
-    monkeypatch.setattr(near, "AGAIN", AGAIN)
+    monkeypatch.setattr(near_candidates, "ENOUGH", ENOUGH)  # and set back
+    monkeypatch.setattr(near_candidates, "AGAIN", AGAIN)
     nursery.run_killed(live, with_near, seed, tmp_path, at=at)
     life = with_near(seed)
     with life.opened(tmp_path, plan=PLANS[seed % 7 % len(PLANS)] if seed else "signature") as engine:

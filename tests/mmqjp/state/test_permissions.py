@@ -18,7 +18,7 @@ from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.commands import formats as opening
 from mmqjp.engine import Session
 from mmqjp.service.commands import Client, CommandQueue
-from mmqjp.state.choice import OWNER_FILE, InUse, Ownership, ReadLock, is_held
+from mmqjp.state.engine_choice import OWNER_FILE, InUse, Ownership, ReadLock, is_held
 from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory, Events, StopAfter, stream

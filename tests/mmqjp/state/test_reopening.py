@@ -437,7 +437,7 @@ def test_a_store_of_an_older_format_opens_on_spark(version, spark, tmp_path):
 def test_a_migration_that_is_killed_is_done_again(tmp_path, monkeypatch):
     write_duckdb(tmp_path / "state", recorded(1, tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr("mmqjp.state.choice.whole_batch", lambda store: 1 / 0)
+        patched.setattr("mmqjp.state.engine_choice.whole_batch", lambda store: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Session("duckdb", state=tmp_path / "state")
     with Session("duckdb", state=tmp_path / "state") as engine:

@@ -20,7 +20,7 @@ from mmqjp.engine import Session
 from mmqjp.present import recent, recipients
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.syndication.atom import Links, feed_path, load_feed_links, setting_of
-from mmqjp.syndication.read_entries import (
+from mmqjp.syndication.serve_feeds import (
     ArchiveGone,
     Earlier,
     FeedContents,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.arrays import GrowingInts, Ints, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
-from xscl.algebra.values import DIGITS, THRESHOLD
+from xscl.algebra.near import DIGITS, THRESHOLD
 
 _TENTHS = "CAST(substr(strval, 1, 1) AS INTEGER) * 10 + CAST(substr(strval, 3, 1) AS INTEGER)"
 _WORDS = f"(length(strval) - {THRESHOLD}) / {DIGITS}"

@@ -1,0 +1,340 @@
+"""The history of feed entries: distinguishes new entries from new versions, and stops those that change endlessly.
+
+Reading yields documents, rejects, and sightings of entries in a fetch, which a `History` turns into documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal
+
+from common.tools import decrease
+from common.urls import canonical_url
+from feeds.documents import DEFAULT_STREAM, Document, Reject, change_time, first_time
+from feeds.items import Entry, entry_identity, entry_version, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A fetch of a feed, by address or name, from file `name`; times (fetch if known, file) are microseconds."""
+
+    feed: str
+    name: str
+    modified: int
+    fetched: int | None
+
+    @property
+    def time(self) -> int:
+        return self.modified if self.fetched is None else self.fetched
+
+    @property
+    def is_known_by_file(self) -> bool:
+        return self.feed == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """An entry as seen in a fetch. `key` identifies it within its feed; `version` hashes the content that makes a
+    version. `date` and `updated` are the entry's own, in microseconds, None if missing. A history that was written
+    before addresses were compared in their canonical spelling knows the entry by `former_key` and `former_version`.
+    `undated`: it has a date that cannot be read."""
+
+    id: str
+    xml: bytes | str = field(repr=False)
+    fetch: Fetch
+    key: str
+    version: str
+    date: int | None
+    updated: int | None
+    former_key: str = ""
+    former_version: str = ""
+    undated: bool = False
+
+    def at(self, time: int) -> Document:
+        return Document(self.id, self.xml, DEFAULT_STREAM, time)
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfFetch:
+    """The end of a fetch, with the keys of all its entries."""
+
+    fetch: Fetch
+    keys: Collection[str]
+
+
+InputItem = Document | Reject | Sighting | EndOfFetch
+
+
+def size_of(item: InputItem) -> int:
+    """The approximate size of an item in bytes, for batching."""
+    match item:
+        case Document() | Sighting():
+            return len(item.xml)
+        case Reject():
+            return len(item.raw)
+        case EndOfFetch():
+            return 0
+
+
+def sightings(found: Iterable[tuple[Entry, bytes | str]], fetch: Fetch) -> Iterator[Sighting]:
+    """The sightings of a fetch, given each of its entries and that entry's document. All are read before the first
+    sighting: a key depends on how often its feed repeats an identity. An id is the feed, the identity and a hash of the
+    version, so that a changed entry gets a new one."""
+    rows: list[tuple[Any, ...]] = []
+    identities: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
+    for entry, body in found:
+        identity, version = entry_identity(entry), entry_version(entry)
+        id = one_line(f"{fetch.feed} {identity} {version}")
+        former = _hash(entry_version(entry, canonical=False))
+        undated = entry.date is None and entry.date_text != ""
+        rows.append((id, body, _hash(version), entry.date, entry.updated, former, undated))
+        identities[0].append((identity, canonical_url(entry.item_url)))
+        identities[1].append((entry_identity(entry, canonical=False), entry.item_url))
+    keys = zip(*map(_keys, identities), strict=True)
+    rows.reverse()
+    for key, former_key in keys:
+        id, body, version, date, updated, former, undated = rows.pop()  # which frees the memory
+        yield Sighting(id, body, fetch, key, version, date, updated, former_key, former, undated)
+
+
+def encode_sighting(shown: Sighting | EndOfFetch) -> str:
+    """A sighting without its id and XML, or the end of a fetch, as JSON."""
+    match shown:
+        case Sighting():
+            what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
+            what += [shown.former_key, shown.former_version, shown.undated]
+        case EndOfFetch():
+            what = [sorted(shown.keys)]
+    return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
+
+
+def decode_sighting(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch:
+    """The inverse of `encode_sighting`. The end of a fetch needs no id and XML."""
+    fetch, what = json.loads(text)
+    if len(what) == 1:
+        return EndOfFetch(Fetch(*fetch), what[0])
+    return Sighting(id, xml, Fetch(*fetch), *what)
+
+
+def fetch_in(text: str) -> Fetch:
+    return Fetch(*json.loads(text)[0])
+
+
+def _keys(entries: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The key of each entry within its feed, given identities and links: its identity. A repeated one goes with its
+    link, and a number among those of that link, counted from the oldest: feeds grow at the top."""
+    repeated, left = Counter(identity for identity, _ in entries), Counter(entries)
+    for identity, link in entries:
+        if repeated[identity] == 1:
+            yield _hash(identity)
+        else:
+            left[identity, link] -= 1
+            yield _hash(identity, link, str(left[identity, link]))
+
+
+def _hash(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+Versions = Literal["keep", "ignore"]
+"""Whether a changed entry becomes a document again."""
+
+MOST_VERSIONS = 20
+"""Maximum number of versions of an entry that become documents, and of entries that differ only in their guids."""
+
+
+@dataclass(slots=True)
+class _Met:
+    """The time and the version hashes of an entry's documents, and the time of its feed's first fetch without it."""
+
+    time: int
+    versions: list[str]
+    missing: int | None = None
+
+
+@dataclass(slots=True)
+class _Feed:
+    """The known entries of a feed, and the time of its last complete fetch. `alike` counts the entries of each version.
+    `left_out` has the last version of each listed entry that changes endlessly, `refused` the times of versions that
+    became dead letters in earlier runs, by entry and version, `refused_now` those of this run."""
+
+    listed: int | None = None
+    entries: dict[str, _Met] = field(default_factory=dict)
+    alike: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, dict[str, int]] = field(default_factory=dict)
+    refused_now: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, key: str, version: str, time: int) -> None:
+        met = self.entries.setdefault(key, _Met(time, []))
+        met.time = time
+        met.versions.append(version)
+        self.alike[version] += 1
+
+    def take_over(self, seen: Sighting) -> None:
+        """Knows an entry and its version by today's key and hash, if it is known by the former ones."""
+        holders: list[dict[str, Any]] = [self.entries, self.left_out, self.refused, self.refused_now]
+        for known in holders:
+            if seen.former_key in known and seen.key not in known:
+                known[seen.key] = known.pop(seen.former_key)
+        met = self.entries.get(seen.key)
+        if met is not None and seen.former_version in met.versions and seen.version not in met.versions:
+            met.versions[met.versions.index(seen.former_version)] = seen.version
+            self.alike += Counter({seen.version: 1})
+            self.alike -= Counter({seen.former_version: 1})
+
+    def take_refused(self, key: str, version: str) -> int | None:
+        """The time of a version refused in an earlier run, once; else None."""
+        times = self.refused.get(key, {})
+        time = times.pop(version, None)
+        if not times:
+            self.refused.pop(key, None)
+        return time
+
+    def drop(self, key: str) -> None:
+        self.refused.pop(key, None)
+        self.refused_now.pop(key, None)
+        for version in self.entries.pop(key).versions:
+            decrease(self.alike, version)
+
+    def to_json(self) -> str:
+        entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
+        refused = dict(self.refused)
+        for key, times in self.refused_now.items():
+            refused[key] = refused.get(key, {}) | times
+        rest = [self.left_out, refused] if refused else [self.left_out] if self.left_out else []
+        return json.dumps([self.listed, entries, *rest], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> _Feed:
+        listed, entries, *rest = json.loads(text)
+        met = {key: _Met(time, versions, missing) for key, (time, missing, *versions) in entries.items()}
+        return cls(listed, met, Counter(version for entry in met.values() for version in entry.versions), *rest)
+
+
+class History:
+    """Judges the entries of feeds, in the order of the fetches: which become documents, and at what time. `future`
+    counts versions dated after their fetch by feed, `undated` those with unreadable dates; both get its time."""
+
+    def __init__(
+        self,
+        versions: Versions = "keep",
+        most: int = MOST_VERSIONS,
+        *,
+        lateness: int | None = None,
+        keep: int | None = None,
+    ) -> None:
+        """Up to `most` versions of an entry become documents, and as many entries of a feed that differ only in their
+        guids; others are dead letters. At a feed's first fetch, entries older than `lateness` get its time, or they
+        would be late. An entry is dropped when its feed has lacked it for `keep`. Both are microseconds."""
+        self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
+        self._feeds: dict[str, _Feed] = {}
+        self._files: dict[str, _Feed] = {}
+        self._changed: set[str] = set()
+        self.future: Counter[str] = Counter()
+        self.undated: Counter[str] = Counter()
+
+    def load(self, kept: Mapping[str, str]) -> None:
+        self._feeds |= {source: _Feed.from_json(text) for source, text in kept.items()}
+
+    def changed(self) -> dict[str, str]:
+        """The state, for a later `load`, of each feed that has changed since the last call."""
+        texts = {source: self._feeds[source].to_json() for source in sorted(self._changed)}
+        self._changed.clear()
+        return texts
+
+    def refuse(self, seen: Sighting, time: int) -> None:
+        """Notes that a judged document of this time became a dead letter: a later history that loads this judges the
+        version to be that document again, once."""
+        if not seen.fetch.is_known_by_file:
+            self._feed(seen.fetch).refused_now.setdefault(seen.key, {})[seen.version] = time
+            self._note(seen.fetch)
+
+    def settle(self, items: Iterable[InputItem]) -> Iterator[Document | Reject]:
+        for item in items:
+            if (settled := self.judge(item)) is not None:
+                yield settled
+
+    def judge(self, item: InputItem) -> Document | Reject | None:
+        """Turns an item into a document; None for a known or unwanted version; a dead letter if the entry changes
+        endlessly. Items of a fetch come in their order.
+
+        An entry's first version has the entry's time, a later one the time of the change if the feed gives it, else
+        that of the fetch. An item counts as soon as it is judged. A feed known only by its file's name is not recorded.
+        """
+        match item:
+            case Sighting():
+                return self._entry(item)
+            case EndOfFetch():
+                self._end(item)
+                return None
+            case Document() | Reject():
+                return item
+
+    def _feed(self, fetch: Fetch) -> _Feed:
+        known = self._files if fetch.is_known_by_file else self._feeds
+        return known.setdefault(fetch.feed, _Feed())
+
+    def _entry(self, seen: Sighting) -> Document | Reject | None:
+        fetch, key, version, date = seen.fetch, seen.key, seen.version, seen.date
+        feed = self._feed(fetch)
+        feed.take_over(seen)
+        if (time := feed.take_refused(key, version)) is not None:
+            self._note(fetch)
+            return seen.at(time)
+        met = feed.entries.get(key)
+        if met is not None and (version in met.versions or self._versions == "ignore"):
+            return None
+        changes = len(met.versions if met else ()) >= self._most
+        if changes or feed.alike[version] >= self._most:
+            return self._without_end(seen, feed, "it changes" if changes else "its guid changes")
+        if met is None:
+            archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
+            time = first_time(date, fetch.fetched, fetch.modified, archive)
+        else:
+            time = change_time((seen.updated, seen.date), met.time, fetch.time)
+        feed.add(key, version, time)
+        self._note(fetch)
+        if fetch.fetched is not None and date is not None and date > fetch.fetched:
+            self.future[fetch.feed] += 1
+        self.undated[fetch.feed] += seen.undated
+        return seen.at(time)
+
+    def _without_end(self, seen: Sighting, feed: _Feed, cause: str) -> Reject | None:
+        fetch = seen.fetch
+        if feed.left_out.get(seen.key) == seen.version:
+            return None
+        feed.left_out[seen.key] = seen.version
+        self._note(fetch)
+        guid = seen.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
+        told = f"the entry {guid} of {fetch.feed} is left out, because {cause} without end"
+        advice = f"{self._most} versions are taken, --most-versions takes more"
+        return Reject(seen.id, DEFAULT_STREAM, fetch.time, f"{fetch.name}: {told}: {advice}", seen.xml)
+
+    def _note(self, fetch: Fetch) -> None:
+        if not fetch.is_known_by_file:
+            self._changed.add(fetch.feed)
+
+    def _end(self, end: EndOfFetch) -> None:
+        fetch = end.fetch
+        if fetch.is_known_by_file:
+            self._files.pop(fetch.feed, None)
+            return
+        feed = self._feed(fetch)
+        self._note(fetch)
+        if feed.listed is not None and fetch.time < feed.listed:
+            return  # an older one that was found late tells nothing of what is there now
+        feed.listed = fetch.time
+        there = set(end.keys)
+        feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}
+        for key, met in list(feed.entries.items()):
+            if key in there:
+                met.missing = None
+            elif met.missing is None:
+                met.missing = fetch.time
+            elif self._keep is not None and met.missing < fetch.time - self._keep:
+                feed.drop(key)
