@@ -22,7 +22,8 @@ from bench.harness import Line, beside, columns, engine_parser, in_fresh_process
 from bench.plots import COLOURS, Panel, PlotSeries, draw_panels
 from bench.workload import HOUR, SECOND, START
 from feeds.documents import Document
-from join_stage import near_candidates as candidates
+from join_stage import near_candidates
+from join_stage.near_candidates import LONGEST_FIRST, WordOrder
 from join_stage.protocol import DEFAULT_PLAN
 from templates.witness import MANY, R_DOC
 from xscl.algebra.near import encode_words, join_threshold, words
@@ -125,9 +126,9 @@ def measure_near(case: NearCase) -> Line:
         frequent = engine.sql("SELECT frequent FROM word_order ORDER BY version DESC LIMIT 1", trusted=True)
     details: dict[str, object] = {"headlines_a_second": len(headlines) / seconds, "pairs": len(found)}
     if case.condition != EQUALITY:
-        details["sharing_longest"], _, details["keys"] = candidates(headlines, case.condition, candidates.LONGEST_FIRST)
+        details["sharing_longest"], _, details["keys"] = candidates(headlines, case.condition, LONGEST_FIRST)
         if frequent.num_rows:
-            order = candidates.WordOrder(np.array(frequent["frequent"][0].as_py(), np.int64))
+            order = WordOrder(np.array(frequent["frequent"][0].as_py(), np.int64))
             details["sharing"], details["compared"], details["keys"] = candidates(headlines, case.condition, order)
     about: dict[str, str | int] = {"condition": case.condition, "queries": case.queries, "headlines": len(headlines)}
     about |= {} if case.alike is None else {"alike": case.alike}
@@ -163,15 +164,13 @@ def equalised_headlines(headlines: Sequence[Headline], threshold: str) -> list[H
     return [headline._replace(text=headlines[first[number]].text) for number, headline in enumerate(headlines)]
 
 
-def candidates(
-    headlines: Sequence[Headline], threshold: str, order: candidates.WordOrder
-) -> tuple[float, float, float]:
+def candidates(headlines: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
     """How many headlines within the window have a key in common with one; with how many of these its words are
     compared, because the numbers of words and the bits of both leave it open; and how many keys it has, on average."""
     texts = [encode_words(text, join_threshold(threshold)) for text, _ in headlines]
     some = [number for number, text in enumerate(texts) if text]
-    read = candidates.numbered_texts([texts[number] for number in some])
-    place, word = candidates.first_words(read, order)
+    read = near_candidates.numbered_texts([texts[number] for number in some])
+    place, word = near_candidates.first_words(read, order)
     keys = defaultdict(list)
     for at, key in zip(place.tolist(), read.numbers[word].tolist(), strict=True):
         keys[some[at]].append(key)
@@ -188,13 +187,13 @@ def candidates(
     return len(pairs) / count, _compared(read, some, pairs) / count, len(place) / count
 
 
-def _compared(texts: candidates.NumberedTexts, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
-    sets, nodes = candidates.WordSets(), [MANY] * len(numbers)
+def _compared(texts: near_candidates.NumberedTexts, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
+    sets, nodes = near_candidates.WordSets(), [MANY] * len(numbers)
     columns = {"docid": numbers, "node": nodes, "strval": [""] * len(numbers), "stream": ["S"] * len(numbers)}
     sets.add(pa.table(columns, R_DOC), texts)
     docids = np.array(numbers, np.int64)
     ends = np.searchsorted(docids, np.array(pairs, np.int64).reshape(-1, 2))
-    one, other = (candidates.OneOfEach(docids, np.array(nodes, np.int64), ends[:, side]) for side in (0, 1))
+    one, other = (near_candidates.OneOfEach(docids, np.array(nodes, np.int64), ends[:, side]) for side in (0, 1))
     sets.are_near(one, other)
     return sets.pairs
 
