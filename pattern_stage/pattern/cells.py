@@ -265,7 +265,9 @@ class Cell:
 
     def drop_before(self, low: int) -> None:
         """Drops entries that begin before a time. Trails keep the old list."""
-        self.only(lambda one: one.start >= low)
+        kept = [one for one in self.entries if one.start >= low]
+        if len(kept) < len(self.entries):
+            self._put(kept)
         self.trim_at = max(_TRIM, 2 * len(self.entries))
 
     def take(self, stop: int, rows: int) -> None:
