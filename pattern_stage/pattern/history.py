@@ -8,11 +8,11 @@ Updates of one time are ordered by the texts of keys, then by vector, so results
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import chain, compress
+from itertools import compress
 from operator import attrgetter, or_
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -108,19 +108,20 @@ class Vectors:
 
     def learn(self, seen: InternedVector, target: float, time: int) -> None:
         """Moves the value of a vector towards a target."""
-        for one in self._used(seen, time):
+        for one in seen.levels:  # this and `lead` are most of the work: no call for each level
             one.value += RATE * (target - one.value)
+            if one.used is None:
+                self._count += 1
+            one.used = time
 
     def lead(self, trace: Iterable[InternedVector], bundle: int, time: int) -> None:
         """Records that partial matches with these vectors led to a bundle."""
-        for one in chain.from_iterable(self._used(seen, time) for seen in trace):
-            one.lead(bundle, self.bundles)
-
-    def _used(self, seen: InternedVector, time: int) -> Iterator[LevelOutcomes]:
-        for one in seen.levels:
-            self._count += one.used is None
-            one.used = time
-            yield one
+        for seen in trace:
+            for one in seen.levels:
+                one.lead(bundle, self.bundles)
+                if one.used is None:
+                    self._count += 1
+                one.used = time
 
     def tidy(self, living: Iterable[InternedVector]) -> None:
         """Evicts the least recently updated outcomes, if there are too many. `living` are the vectors in use."""
