@@ -1,8 +1,9 @@
 """Helpers for tests of the page: a site over an engine in this process, and a browser without a screen."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC
 from mmqjp.present.recent import RecentAnswers
-from mmqjp.service.commands import run_command
+from mmqjp.service.commands import CommandError, run_command
 from mmqjp.service.spool import Command
 from mmqjp.web.guard import Guard
 from mmqjp.web.readers import CursorReader
@@ -35,19 +36,22 @@ _STATE = TemporaryDirectory()
 """The directory of the secrets of sites whose engine has none, and of compiled templates."""
 
 
-def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
-    numbers = iter(range(10**9))
+def asking(engine: Session, *run_sinks: Any) -> Callable[[str, Mapping[str, Any]], Any]:
+    """Asks an engine of this process as another process would."""
+    numbers = count()
 
     def ask(do: str, arguments: Mapping[str, Any]) -> Any:
-        from mmqjp.service.commands import CommandError
-
-        found = run_command(engine, Command(f"{next(numbers)}", do, arguments))
+        found = run_command(engine, Command(f"{next(numbers)}", do, arguments), *run_sinks)
         if found.error is not None:
             raise CommandError(found.error)
         return found.result
 
+    return ask
+
+
+def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
     given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
-    site = Site(CursorReader(engine), ask, given.pop("access"), URL, state or Path(_STATE.name), **given)
+    site = Site(CursorReader(engine), asking(engine), given.pop("access"), URL, state or Path(_STATE.name), **given)
     site._templates.bytecode_cache = FileSystemBytecodeCache(_STATE.name)  # compiled once for all sites
     return site
 

@@ -149,11 +149,7 @@ def test_strangers_time_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
         assert known.get(f"http://127.0.0.1:{port}/").status_code == 200
         monkeypatch.setattr(serving, "STRANGER_SECONDS", 0.0)
         for sent in (b"", b"GET / HTTP/1.1\r\nHost:"):
-            with (
-                closing(socket.create_connection(("127.0.0.1", port), timeout=60)) as stranger,
-                suppress(ConnectionError),
-            ):
-                stranger.sendall(sent)
+            with suppress(ConnectionError), closing(opened(port, sent)) as stranger:
                 assert stranger.recv(100) == b""
         assert known.get(f"http://127.0.0.1:{port}/").status_code == 200  # on the connection that it has
 
@@ -177,11 +173,13 @@ def test_a_message_is_logged_once_a_minute_with_a_count() -> None:
         except KeyError:
             for _ in range(2):
                 logger.exception("it failed")
-    assert said[:4] == [
+    assert said == [
         ("Invalid request a", None),
         ("another 0", None),
         ("Invalid request a", 6_000),
         ("it failed", None),
+        ("it failed", None),
+        ("Invalid request a", 3_999),
+        ("another 5000", 1),
     ]
-    assert said[4:] == [("it failed", None), ("Invalid request a", 3_999), ("another 5000", 1)]
     assert REPEATED_SECONDS == 60

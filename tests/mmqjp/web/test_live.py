@@ -129,13 +129,11 @@ def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
         engine.process([blog(number, author) for number, author in enumerate(authors, 1)])
         stored = site_of(engine).matches
         assert stored.span() == (0, 3)
-        known = [(one.seq, one.id, one.query, one.documents, one.xml) for one in engine.outputs()]
+        known = fields(engine.outputs())
         for first in range(-1, 4):
             for last in range(first, 5):
-                found = [match.output for match in stored.between(first, last)]
-                assert [(one.seq, one.id, one.query, one.documents, one.xml) for one in found] == known[
-                    first + 1 : last + 1
-                ]
+                found = fields(match.output for match in stored.between(first, last))
+                assert found == known[first + 1 : last + 1]
     as_files(tmp_path / "duckdb", tmp_path / "files", batches=2)
     reader = FilesReader(tmp_path / "files")
     stored = NewestMatches(RecentAnswers(lambda sql: reader.select(sql, 1_000, 10.0), reader.version))
@@ -143,9 +141,7 @@ def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
         matches = stored.between(-1, stored.span()[1])
     finally:
         reader.close()
-    assert [(one.output.seq, one.output.id, one.output.query, one.output.xml) for one in matches] == [
-        (seq, id, query, xml) for seq, id, query, _, xml in known
-    ]
+    assert fields(match.output for match in matches) == known
     assert all(match.reason is not None for match in matches)
 
 
@@ -204,6 +200,10 @@ class Numbers:
     def between(self, seq, until):
         self.asked.append((seq, until))
         return [ShownMatch(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in range(seq + 1, until + 1)]
+
+
+def fields(outputs):
+    return [(one.seq, one.id, one.query, one.documents, one.xml) for one in outputs]
 
 
 def hub(store):

@@ -19,8 +19,7 @@ from common.errors import OperationalError
 from feeds.documents import Document
 from join_stage.store.protocol import QuestionRefused, manifest_batches
 from mmqjp.engine import Session
-from mmqjp.service.commands import CommandError, run_command
-from mmqjp.service.spool import Command
+from mmqjp.service.commands import CommandError
 from mmqjp.service.sql_question import BACKTEST, WHY_NOT
 from mmqjp.state import sql_worker
 from mmqjp.tables import lookup
@@ -31,7 +30,7 @@ from mmqjp.web.site import MOST_SLOW, Site
 from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.web.conftest import NOW
 from tests.support.stores import TABLES, parquet_store
-from tests.support.web import URL, browser, remember_nothing, site_of
+from tests.support.web import URL, asking, browser, remember_nothing, site_of
 
 REFUSED = [
     "SELECT * FROM read_text('/etc/passwd')",
@@ -44,18 +43,8 @@ REFUSED = [
 """The others are in tests/mmqjp/service/test_questions.py."""
 
 
-def spool_reader(engine: Session, asked: list[str] | None = None, clock=lambda: 0.0) -> readers.SpoolReader:
-    """A reader that asks an engine of this thread as another process would."""
-
-    def ask(do, arguments):
-        if asked is not None:
-            asked.append(arguments["sql"])
-        found = run_command(engine, Command("1", do, arguments))
-        if found.error is not None:
-            raise CommandError(found.error)
-        return found.result
-
-    return readers.SpoolReader(ask, clock)
+def spool_reader(engine: Session) -> readers.SpoolReader:
+    return readers.SpoolReader(asking(engine), lambda: 0.0)
 
 
 def test_questions_only_read_and_are_bounded_in_rows_and_time(unchanged_engine):
@@ -108,18 +97,17 @@ def test_few_questions_run_at_once_and_can_be_ended():
 
 def test_another_process_is_asked_once_a_second(unchanged_engine):
     engine = unchanged_engine
-    now = [0.0]
-    asked: list[str] = []
-    reader = spool_reader(engine, asked, lambda: now[0])
+    now, ask = [0.0], Mock(wraps=asking(engine))
+    reader = readers.SpoolReader(ask, lambda: now[0])
     sql = "SELECT id, t0, [t0, t1] AS times, NULL AS nothing, 1.5 AS x, true AS yes FROM documents ORDER BY id"
     rows = reader.select(sql, 10, 5).to_pylist()
     assert rows == readers.CursorReader(engine).select(sql, 10, 5).to_pylist() and len(rows) == 2
-    assert reader.select(sql, 10, 5).to_pylist() == rows and len(asked) == 1
+    assert reader.select(sql, 10, 5).to_pylist() == rows and ask.call_count == 1
     version = reader.version()
     now[0] += readers.KEPT_SECONDS
     assert reader.version() != version
     reader.select(sql, 10, 5)
-    assert len(asked) == 2
+    assert ask.call_count == 2
     assert reader.select("SELECT id FROM documents WHERE false", 10, 5).to_pylist() == []
 
 
@@ -284,7 +272,7 @@ class Pages:
 
 def test_which_pages_are_kept_and_until_when():
     pages, reader, now = Pages(), Store(), [0.0]
-    client = TestClient(PageCache(pages, reader, lambda: now[0]))
+    client = TestClient(PageCache(pages, reader, lambda: now[0]))  # type: ignore[arg-type]
     made = []
     for step in (lambda: None, lambda: setattr(reader, "now", 2), lambda: client.post("/"), lambda: now.append(0)):
         step()
@@ -294,7 +282,7 @@ def test_which_pages_are_kept_and_until_when():
     assert made == ["<p>page", 1, "<p>page", 2, "<p>page", 4, "<p>page", 4, "<p>page", 5]
     for address, wanted in (("/", 1), ("/?a=1", 1), ("/text", 2), ("/?" + "a" * LONGEST_ADDRESS, 2)):
         pages = Pages()
-        client = TestClient(PageCache(pages, Store(), lambda: 0.0))
+        client = TestClient(PageCache(pages, Store(), lambda: 0.0))  # type: ignore[arg-type]
         assert [client.get(address).status_code for _ in range(2)] == [200, 200]
         assert pages.made == wanted, address
 
@@ -407,23 +395,15 @@ def test_what_was_asked_before_a_change_is_not_shown_after_it():
 
 
 class Store:
-    def __init__(self):
-        self.now, self.refreshed = 1, 0
+    """What has a version only: nothing else is asked of it."""
+
+    now, refreshed = 1, 0
 
     def version(self):
         return self.now
 
-    def committed(self, mark):
-        raise NotImplementedError
-
     def refresh(self):
         self.refreshed += 1
-
-    def select(self, sql, limit, seconds, *, own=False):
-        raise NotImplementedError
-
-    def close(self):
-        raise NotImplementedError
 
 
 class Case:
@@ -432,7 +412,7 @@ class Case:
     def __init__(self, error=None):
         self.store, self.time, self.error = Store(), 0.0, error
         self.begun, self.goes_on = Queue[int](), Event()
-        self.reader = readers.SteadyReader(self.store, lambda: self.time)
+        self.reader = readers.SteadyReader(self.store, lambda: self.time)  # type: ignore[arg-type]
         self.first = self.reader.version()
         self.reader.prepare_by(self.prepare)
 
