@@ -36,10 +36,6 @@ from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 
-def all_pairs(ids: range) -> set[tuple[str, ...]]:
-    return {(f"d{a}", f"d{b}") for a, b in combinations(ids, 2)}
-
-
 def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_by_the_second(place: Directory):
     place.drop("1.jsonl", range(5))
     place.drop("2.jsonl", range(5, 7))
@@ -51,7 +47,9 @@ def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_b
     events.clear()
     place.run(events=events, batch_bytes=100)
     assert [event["documents"] for event in events.named("batch")] == [1, 1]
-    assert set(place.pairs()) == all_pairs(range(7)) | {("d7", "d8")} and len(place.pairs()) == 22
+    assert (
+        set(place.pairs()) == {*combinations([f"d{n}" for n in range(7)], 2), ("d7", "d8")} and len(place.pairs()) == 22
+    )
     events.clear()
     place.run(events=events)
     assert not events.named("batch")
@@ -179,14 +177,11 @@ class Rests(Event):
         return self.is_set()
 
 
-def dropping(place: Directory, firsts: list[int], count: int) -> list[Callable[[], object]]:
-    return [partial(place.drop, f"{first}.jsonl", range(first, first + count)) for first in firsts]
-
-
 def test_a_service_looks_when_it_is_called(place: Directory):
     stop, events = Event(), Events()
     idle: list[Session] = []
-    watcher = Calls(stop, *dropping(place, [0, 2], 2), lambda: place.ask("pause", name="pairs"))
+    drops = (partial(place.drop, f"{first}.jsonl", range(first, first + 2)) for first in (0, 2))
+    watcher = Calls(stop, *drops, lambda: place.ask("pause", name="pairs"))
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe(PAIRS)
         place.service(engine, events, watcher=watcher, on_idle=idle.append).run(NEVER, stop)

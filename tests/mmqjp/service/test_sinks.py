@@ -3,7 +3,7 @@ dropped; status and metrics tell how they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,32 +22,26 @@ from mmqjp.sinks.definition import SinkDefinition, SinkTables, read_sink, read_t
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import down
 from mmqjp.tables.schema import CommitMetadata
-from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, definition
+from tests.support.fake_sinks import DAY, SECOND, START, Clock, Disk, Endpoint, Endpoints, FakeJobs, definition
 from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events
 from tests.support.stores import as_files
 
 EVERY = "FROM S//a->x PUBLISH every"
-TIME = 1_795_000_000 * SECOND
 
 
 def documents(*numbers: int) -> list[Document]:
-    return [Document(f"d{number}", f"<a><k>{number % 3}</k></a>", time=TIME + number * SECOND) for number in numbers]
+    return [Document(f"d{number}", f"<a><k>{number % 3}</k></a>", time=START + number * SECOND) for number in numbers]
 
 
 def opened_sinks(
-    engine: Session,
-    clock: Clock,
-    endpoints: dict[str, Endpoint | Disk],
-    definitions: Iterable[SinkDefinition],
-    kill: Callable[[str], None] = lambda place: None,
+    engine: Session, clock: Clock, endpoints: dict[str, Endpoint | Disk], definitions: Iterable[SinkDefinition]
 ) -> SinkManager:
-    opener, jobs = Endpoints(endpoints, kill).opened, FakeJobs(kill)
-    return SinkManager(engine, definitions, opener, jobs, Events(), read_live, now=clock, random=lambda: 0.0)
+    def read_live(name: str, table: Any) -> SinkDefinition:
+        return read_sink(name, table, Path("/nowhere"))
 
-
-def read_live(name: str, table: Any) -> SinkDefinition:
-    return read_sink(name, table, Path("/nowhere"))
+    opener = Endpoints(endpoints).opened
+    return SinkManager(engine, definitions, opener, FakeJobs(), Events(), read_live, now=clock, random=lambda: 0.0)
 
 
 def process(engine: Session, sinks: SinkManager, found: list[Document]) -> None:
@@ -153,7 +147,6 @@ def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
 # ------------------------------------------------------------ commands
 
 HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
-OTHER = {"sinks": {"other": HOOK}}
 
 CHANGES: list[tuple[str, dict[str, Any], Any]] = [
     ("sinks-add", {"name": "new", "table": HOOK}, "new"),
@@ -168,7 +161,7 @@ CHANGES: list[tuple[str, dict[str, Any], Any]] = [
 
 
 def tables(place: Directory) -> SinkTables:
-    return read_tables(OTHER, place.path / "mmqjp.toml")
+    return read_tables({"sinks": {"other": HOOK}}, place.path / "mmqjp.toml")
 
 
 def queue(place: Directory) -> CommandQueue:

@@ -65,8 +65,7 @@ def drops(tmp_path: Path) -> Path:
 
 
 def watcher_of(told: Told, *paths: Path, log: Events | None = None) -> FileWatcher:
-    tails = [Tail(path) for path in paths]
-    watched = [WatchedPath(tail.path, tail.is_wanted) for tail in tails]
+    watched = [WatchedPath(tail.path, tail.is_wanted) for tail in map(Tail, paths)]
     return FileWatcher(watched, Events() if log is None else log, told.open, lambda: told.now)
 
 

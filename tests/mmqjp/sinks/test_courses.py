@@ -47,8 +47,6 @@ from tests.support.fake_sinks import (
 from tests.support.messages import match, message, output
 from tests.support.service import Events
 
-HOUR = 3_600 * SECOND
-
 
 def shown(sinks: SinkManager, name: str = "s") -> SinkState:
     return next(state for state in sinks.list() if state.name == name)
@@ -142,7 +140,7 @@ def test_groups_are_the_same_however_outputs_are_cut_into_batches_and_reads(is_d
             turns(sinks)
             store.clock.time += 20 * SECOND
         sinks.resume("s")
-        store.clock.time += HOUR
+        store.clock.time += 3_600 * SECOND
         for _ in range(60):
             turns(sinks)
             store.clock.time += SECOND
@@ -165,8 +163,7 @@ def test_neither_many_outputs_at_once_nor_those_that_are_asked_for_again_are_giv
 @pytest.mark.parametrize("start", [Start(seq=2), Start(seq=99), Start(time=10**18), Start()])
 def test_what_waits_is_not_passed_over_by_a_replay(start):
     store, endpoint, sinks = with_sink()
-    sinks.committed(store.commit(["a"]))
-    turns(sinks)
+    go_on(store, sinks, ["a"])
     sinks.pause("s")
     sinks.committed(store.commit(["a", "a"]))
     sinks.replay("s", start)
@@ -275,16 +272,11 @@ class Bundles(Sink):
         return Position(max(self.closed, default=-1), {"bundles": 1})
 
 
-def bundled(store: FakeStore, bundles: Bundles) -> SinkManager:
-    given = definition("f", kind="jsonl", path="x", backlog_outputs=1_000)
-    session = cast(Session, store)
-    return SinkManager(session, [given], bundles.opened, FakeJobs(), Events(), lambda *_: given, now=store.clock)
-
-
 def with_an_open_bundle() -> tuple[FakeStore, Bundles, SinkManager]:
     store = FakeStore(Clock())
     bundles = Bundles(store.clock)
-    sinks = bundled(store, bundles)
+    given, session = definition("f", kind="jsonl", path="x", backlog_outputs=1_000), cast(Session, store)
+    sinks = SinkManager(session, [given], bundles.opened, FakeJobs(), Events(), lambda *_: given, now=store.clock)
     go_on(store, sinks, ["a"] * 3)
     return store, bundles, sinks
 
@@ -323,11 +315,10 @@ def test_a_full_disk_under_an_open_bundle_does_not_keep_outputs_from_being_given
 QUERIES = """FROM S//a->x PUBLISH a1; FROM S//a->x PUBLISH a2; FROM S//b->x PUBLISH b1;
 S//a->x[./k->p] FOLLOWED BY {p = q, 100} S//b->y[./k->q] PUBLISH joined"""
 
-PATTERNS = {"all": ["*"], "some": ["a*"], "one": ["joined"], "none": ["zzz"]}
-
 
 def courses() -> list[Course]:
-    given = [definition(name, queries=queries) for name, queries in PATTERNS.items()]
+    patterns = {"all": ["*"], "some": ["a*"], "one": ["joined"], "none": ["zzz"]}
+    given = [definition(name, queries=queries) for name, queries in patterns.items()]
     return [Course(one, Position()) for one in [*given, definition("every")]]
 
 
@@ -427,14 +418,13 @@ def deliverer() -> Iterator[Deliverer]:
     made.close(5)
 
 
-Read = Callable[[int, int], list[Output]]
-
-
-def until_ended(deliverer: Deliverer, *jobs: int, read: Read | None = None) -> list[JobEvent]:
+def until_ended(
+    deliverer: Deliverer, *jobs: int, read: Callable[[int, int], list[Output]] = lambda job, after: []
+) -> list[JobEvent]:
     found: list[JobEvent] = []
     while not set(jobs) <= {event.job for event in found if event.kind == "ended"}:
         deliverer.wait(1)
-        found += deliverer.events(read or (lambda job, after: []))
+        found += deliverer.events(read)
     return found
 
 

@@ -190,7 +190,6 @@ class Life:
                 else:
                     assert message.first > newest or self.kills, "in order"
                     newest = max(newest, message.first)
-                received.setdefault(message.first, 0)
                 received[message.first] = self.marks[id(message)]
         got = {seq for first in received for seq in between(wanted, first, firsts[first].last)}
         lost = self.lost(given.name)

@@ -21,11 +21,6 @@ from tests.support.faults import Killed, armed, killed
 from tests.support.service import PAIRS, Directory, StopAfter, events_of
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Directory:
-    return Directory(tmp_path)
-
-
 def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(place: Directory):
     place.drop("1.jsonl", range(3))
     with Session("duckdb", state=place.state) as engine:
