@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -52,6 +53,12 @@ class Terminal(io.StringIO):
 
 def mmqjp(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def run_on(directory: Path, *options: str | Path, queries: str = QUERIES, documents: Any = DOCUMENTS) -> Result:
+    """`mmqjp run` on DuckDB, over queries and documents that are written into a directory."""
+    paths = write_queries(directory, queries), write_documents(directory / "documents.jsonl", documents)
+    return mmqjp("run", "--engine", "duckdb", "--queries", paths[0], "--documents", paths[1], *options)
 
 
 def write_queries(directory: Path, text: str = QUERIES) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import mmqjp, write_documents, write_queries
+from tests.support.cli import mmqjp, run_on, write_documents, write_queries
 from tests.support.feed_server import rss, running_server
 
 
@@ -22,9 +22,7 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def finished_story(tmp_path_factory):
     directory = tmp_path_factory.mktemp("story")
-    queries, documents = write_queries(directory), write_documents(directory / "documents.jsonl")
-    arguments = ("--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", directory / "state")
-    result = mmqjp("run", *arguments, "--output", directory / "out")
+    result = run_on(directory, "--state", directory / "state", "--output", directory / "out")
     assert result.exit_code == 0, result.stderr
     return directory / "state"
 

@@ -181,10 +181,8 @@ TEXT = "a text is compared with a number: this never holds for a text that is no
 
 
 def check(tmp_path: Path, text: str, *more: str):
-    path = tmp_path / "events.xscl"
-    path.write_text(text)
-    result = mmqjp("check", path, *more)
-    return result, str(path)
+    path = write_queries(tmp_path, text)
+    return mmqjp("check", path, *more), str(path)
 
 
 def warnings(result: Result) -> list[str]:

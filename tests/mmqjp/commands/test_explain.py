@@ -11,7 +11,7 @@ from lxml import etree
 
 from mmqjp.explain.svg import WIDTH, query_lines
 from mmqjp.shown_engine import Engine
-from tests.support.cli import mmqjp, write_queries
+from tests.support.cli import mmqjp, run_on, write_queries
 from xscl.parser import parse_script
 
 THESIS = """\
@@ -210,12 +210,10 @@ def cost_lines(lines, kind):
 
 
 def test_costs_in_a_store(tmp_path):
-    queries, documents, store = write_queries(tmp_path, PAIRS), tmp_path / "d.jsonl", tmp_path / "store"
+    queries, store = tmp_path / "queries.xscl", tmp_path / "store"
     values = [("a", 1), ("b", 1), ("b", 1), ("b", 2), ("c", 1)]
-    texts = (f'{{"id": "{i}", "time": {i}, "xml": "<{tag}>{n}</{tag}>"}}' for i, (tag, n) in enumerate(values))
-    documents.write_text("\n".join(texts))
-    options = ("--queries", queries, "--documents", documents, "--engine", "duckdb", "--state", store)
-    assert mmqjp("run", *options).exit_code == 0
+    documents = ({"id": str(i), "time": i, "xml": f"<{tag}>{n}</{tag}>"} for i, (tag, n) in enumerate(values))
+    assert run_on(tmp_path, "--state", store, queries=PAIRS, documents=documents).exit_code == 0
     lines = mmqjp("explain", queries, "--state", store).stdout.splitlines()
     guesses = [text.split(" for this row's rarest join, ") for text in cost_lines(lines, "estimated")]
     # Two pairs of an a and a b; a document of five meets them on either side.
@@ -269,9 +267,7 @@ FROM AGGREGATE{max(y) AS top BY l OVER 2 h} B PUBLISH top
 
 
 def explained(tmp_path: Path, *options: str, text: str = SCRIPT):
-    path = tmp_path / "events.xscl"
-    path.write_text(text)
-    return mmqjp("explain", path, *options)
+    return mmqjp("explain", write_queries(tmp_path, text), *options)
 
 
 def lines(tmp_path: Path, *options: str, text: str = SCRIPT) -> list[str]:

@@ -12,7 +12,6 @@ from unittest.mock import Mock
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from common.tools import EVERY, observed, track_progress
 from feeds.confined import MEMORY_VARIABLE, memory_limit
@@ -361,7 +360,7 @@ def test_parsing_registering_and_opening_a_store_are_followed(tmp_path):
     (tmp_path / "q.xscl").write_text("//a;\n//b")
     told: list[str] = []
     with observed(lambda what, done, total: told.append(f"{what} {total}")):
-        assert CliRunner().invoke(main, ["check", str(tmp_path / "q.xscl")]).exit_code == 0
+        assert mmqjp("check", tmp_path / "q.xscl").exit_code == 0
     with Session("duckdb", state=tmp_path / "state") as engine:
         engine.subscribe("//a; //b; //c")
     with observed(lambda what, done, total: told.append(f"{what} {total}")):
@@ -372,7 +371,7 @@ def test_parsing_registering_and_opening_a_store_are_followed(tmp_path):
 def test_the_first_queries_are_listed_and_the_others_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("mmqjp.commands.check.MOST_LISTED", 3)
     (tmp_path / "q.xscl").write_text(";\n".join(f"//a PUBLISH n{n}" for n in range(1_200)))
-    output = CliRunner().invoke(main, ["check", str(tmp_path / "q.xscl")]).output
+    output = mmqjp("check", tmp_path / "q.xscl").output
     assert ": 1,200 queries, no mistakes" in output and output.endswith("and 1,197 queries more\n")
     assert re.findall(r"^ (n\d+) ", output, re.MULTILINE) == ["n0", "n1", "n2"]
 

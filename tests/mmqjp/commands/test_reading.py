@@ -20,7 +20,7 @@ from mmqjp.service.commands import MATCHES, Client, run_command
 from mmqjp.service.spool import Command, Spool
 from mmqjp.service.sql_question import WHY, WHY_NOT, QuestionRunner
 from mmqjp.tables.schema import SCHEMA, TIMES
-from tests.support.cli import DOCUMENTS, LINES, mmqjp, write_documents, write_queries
+from tests.support.cli import DOCUMENTS, LINES, mmqjp, run_on, write_documents, write_queries
 from tests.support.feed_server import rss
 from tests.support.service import Events
 
@@ -142,14 +142,14 @@ def test_dead_letters_are_shown_with_their_reason(tmp_path):
 
 
 def test_documents_of_a_store(tmp_path):
-    documents, state = write_documents(tmp_path / "documents.jsonl"), ("--state", tmp_path / "state")
-    queries = write_queries(tmp_path, "FROM S//book->b JOIN {b = c, INF} S//blog->c; FROM S//blog PUBLISH it_s")
-    assert mmqjp("run", "--queries", queries, "--documents", documents, "--engine", "duckdb", *state).exit_code == 0
+    state = ("--state", tmp_path / "state")
+    queries = "FROM S//book->b JOIN {b = c, INF} S//blog->c; FROM S//blog PUBLISH it_s"
+    assert run_on(tmp_path, *state, queries=queries).exit_code == 0
     assert heads(mmqjp("show", *state).stdout) == ["d1", "d2", "d3", "d4"]
     assert heads(mmqjp("show", *state, "--id", "d2").stdout) == ["d2"]
     assert mmqjp("show", *state, "--id", "it's").stdout == "no documents\n"
     assert heads(mmqjp("show", *state, "--limit", "1").stdout) == ["d1"]
-    both = mmqjp("show", documents, *state)
+    both = mmqjp("show", tmp_path / "documents.jsonl", *state)
     assert both.exit_code == 2 and "mmqjp list NAME --state DIR" in both.stderr
     assert mmqjp("list", "it_s", *state).stdout.startswith("it_s: active, since ")
     assert json.loads(mmqjp("list", "it_s", *state, "--json").stdout)["name"] == "it_s"
@@ -160,11 +160,6 @@ def test_documents_of_a_store(tmp_path):
 
 
 HOUR = 3_600_000_000
-
-
-def run(directory, *options):
-    queries, documents = write_queries(directory), write_documents(directory / "documents.jsonl")
-    return mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", documents, *options)
 
 
 def shown(state, *options):
@@ -228,7 +223,7 @@ def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, mo
     monkeypatch.setattr("mmqjp.commands.formats.SHOWN", 1)
     assert shown(story, "--format", "html").count('<li class="match">') == 1
     page = story.with_name("page.html")
-    for written in (lambda *to: shown(story, *to), lambda *to: run(story.parent, *to).stdout):
+    for written in (lambda *to: shown(story, *to), lambda *to: run_on(story.parent, *to).stdout):
         assert written("--format", "html", "--output", page) == ""
         assert page.read_text("utf-8").count("<!doctype html>") == 1
     assert "FROM S//book-&gt;x1" in page.read_text("utf-8")
@@ -292,9 +287,9 @@ def test_a_terminal_gets_a_table_and_a_file_gets_lines(tmp_path, monkeypatch):
 
 def test_run_shows_the_matches_of_this_run_and_leaves_the_lines_to_the_next(tmp_path):
     state = tmp_path / "state"
-    assert run(tmp_path, "--state", state, "--format", "table", "--utc").stdout == TABLE
-    assert run(tmp_path, "--state", state, "--format", "table", "--utc").stdout == "0 matches\n"
-    assert run(tmp_path, "--state", state).stdout == "".join(f"{line}\n" for line in LINES)
+    assert run_on(tmp_path, "--state", state, "--format", "table", "--utc").stdout == TABLE
+    assert run_on(tmp_path, "--state", state, "--format", "table", "--utc").stdout == "0 matches\n"
+    assert run_on(tmp_path, "--state", state).stdout == "".join(f"{line}\n" for line in LINES)
 
 
 SHOWN = """\
@@ -362,10 +357,8 @@ FROM Book NEXT{author = writer} Blog WITHIN 90 d PUBLISH next_blog"""
 
 
 def test_event_queries_are_retraced(tmp_path):
-    queries, documents = write_queries(tmp_path, EVENTS), write_documents(tmp_path / "documents.jsonl")
     next_blogs = tmp_path / "state"
-    arguments = ("--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", next_blogs)
-    result = mmqjp("run", *arguments, "--output", tmp_path / "out")
+    result = run_on(tmp_path, "--state", next_blogs, "--output", tmp_path / "out", queries=EVENTS)
     assert result.exit_code == 0, result.stderr
     found = json.loads(mmqjp("why", "0", "--state", next_blogs, "--json").stdout)
     assert [part["name"] for part in found["events"]["parts"]] == ["Book", "NEXT Blog"]
@@ -384,7 +377,7 @@ def test_event_queries_are_retraced(tmp_path):
         ("why 0", "PUBLISH"),
     ):
         assert said in " ".join(mmqjp(*command.split(), "--state", next_blogs).stdout.split())
-    explained = mmqjp("explain", queries, "--state", next_blogs).stdout
+    explained = mmqjp("explain", tmp_path / "queries.xscl", "--state", next_blogs).stdout
     assert "an event query over Book, Blog; it joins no documents" in explained
     for text, mistake in (
         ("FROM FILTER{author = 'a'} Bok", "there are no events Bok"),

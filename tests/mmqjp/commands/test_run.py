@@ -21,7 +21,7 @@ from mmqjp.engine import Session
 from mmqjp.service.drops import SETTLED, stamp_of
 from mmqjp.service.log import NullLog
 from mmqjp.service.status import Metrics, store_status
-from tests.support.cli import DOCUMENTS, LINES, QUERIES, Terminal, mmqjp, write_documents, write_queries
+from tests.support.cli import DOCUMENTS, LINES, QUERIES, Terminal, mmqjp, run_on, write_documents, write_queries
 from tests.support.in_turn import in_turn
 from tests.support.service import PAIRS, Directory
 
@@ -41,16 +41,12 @@ def run(tmp_path, monkeypatch):
     return call_run
 
 
-def lines(text):
-    return text.splitlines()
-
-
 def test_output_file_is_replaced_whole_where_a_link_leads(run, tmp_path):
     target, link = tmp_path / "out.jsonl", tmp_path / "link"
     link.symlink_to(target)
     target.write_text("what an earlier run wrote")
     result = run("--output", link)
-    assert (result.exit_code, result.stdout, lines(target.read_text()), result.stderr) == (0, "", LINES, "")
+    assert (result.exit_code, result.stdout, target.read_text().splitlines(), result.stderr) == (0, "", LINES, "")
     assert link.is_symlink()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"documents.jsonl", "link", "out.jsonl", "queries.xscl"}
@@ -59,7 +55,7 @@ def test_output_file_is_replaced_whole_where_a_link_leads(run, tmp_path):
 def test_documents_in_directories_have_their_time_from_an_xpath(run, tmp_path):
     (tmp_path / "xml").mkdir()
     (tmp_path / "xml" / "d5.xml").write_text('<blog on="2026-01-03"><author>Ada</author></blog>')
-    found = map(json.loads, lines(run("--documents", tmp_path / "xml", "--time-xpath", "/*/@on").stdout))
+    found = map(json.loads, run("--documents", tmp_path / "xml", "--time-xpath", "/*/@on").stdout.splitlines())
     assert ("q2", ["d5.xml"], 1767398400000000) in [(row["query"], row["documents"], row["t1"]) for row in found]
 
 
@@ -69,7 +65,7 @@ def test_feeds_with_and_without_a_form(tmp_path):
         result = mmqjp(
             "run", "--engine", "duckdb", "--queries", queries, *feeds, "--documents", DEMO / "northline.atom"
         )
-        assert (result.exit_code, len(lines(result.stdout))) == (0, 5), result.stderr
+        assert (result.exit_code, len(result.stdout.splitlines())) == (0, 5), result.stderr
     result = mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", DEMO / "northline.atom")
     assert result.exit_code == 1 and result.stderr.endswith("add --feeds\n") and result.stderr.count("\n") == 1
 
@@ -106,7 +102,7 @@ def test_a_full_disk_or_sigterm_ends_a_run_and_the_next_one_writes_what_is_left(
     finally:
         signal.signal(signal.SIGINT, before)
     assert run(*options).exit_code == 0
-    assert lines(target.read_text()) == LINES
+    assert target.read_text().splitlines() == LINES
 
 
 def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, monkeypatch):
@@ -122,9 +118,9 @@ def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, mon
         without, result = run(), run(*state)
     assert (without.exit_code, result.exit_code, result.stdout) == (130, 130, "")
     assert "without --state nothing is kept" in without.stderr
-    assert lines(result.stderr)[-1].startswith("mmqjp: interrupted: 2 documents are committed in ")
+    assert result.stderr.splitlines()[-1].startswith("mmqjp: interrupted: 2 documents are committed in ")
     again = run(*state, documents=DOCUMENTS[2:], name="rest.jsonl")
-    assert lines(again.stdout) == LINES
+    assert again.stdout.splitlines() == LINES
 
 
 def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(run, monkeypatch):
@@ -141,7 +137,7 @@ def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         result = run()
-        assert (result.exit_code, lines(result.stdout)) == (0, [])
+        assert (result.exit_code, result.stdout.splitlines()) == (0, [])
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -159,17 +155,17 @@ def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path, m
     with suppress(BrokenPipeError):
         gone.close()
     assert capfd.readouterr() == ("", "")
-    assert lines(run(*state).stdout) == LINES
+    assert run(*state).stdout.splitlines() == LINES
 
 
 def test_the_first_dead_letters_are_named_and_all_are_counted(run):
     result = run(documents=[*DOCUMENTS, BROKEN])
-    assert (result.exit_code, lines(result.stdout)) == (0, LINES)
-    head, reason = lines(result.stderr)
+    assert (result.exit_code, result.stdout.splitlines()) == (0, LINES)
+    head, reason = result.stderr.splitlines()
     assert head == "mmqjp: 1 dead letter (documents left out); --dead-letters FILE writes them to a file"
     assert reason.startswith("  bad: ")
     result = run(documents=[DOCUMENTS[0], *({**BROKEN, "id": f"bad{i}"} for i in range(5))])
-    head, *shown = lines(result.stderr)
+    head, *shown = result.stderr.splitlines()
     assert head.startswith("mmqjp: 5 dead letters")
     assert [line.split(":")[0] for line in shown] == ["  bad0", "  bad1", "  bad2", "  and 2 more"]
 
@@ -182,7 +178,7 @@ def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
     worse = write_documents(tmp_path / "worse.jsonl", [{**BROKEN, "id": "worse"}])
     result = run(*options, "--documents", worse, "--documents", tmp_path / "raw.jsonl")
     assert result.stderr == f"mmqjp: 2 dead letters (documents left out) in {target}\n"
-    raw, broken = sorted(map(json.loads, lines(target.read_text("utf-8"))), key=lambda row: row["id"])
+    raw, broken = sorted(map(json.loads, target.read_text("utf-8").splitlines()), key=lambda row: row["id"])
     assert list(raw) == list(broken) == ["id", "stream", "time", "reason", "raw"]
     assert (broken["id"], broken["stream"], broken["raw"]) == ("worse", "S", BROKEN["xml"])
     assert broken["time"] == 1767355200000000
@@ -198,7 +194,7 @@ def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
 def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
     result = run(documents=[BROKEN], name="bad.jsonl")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert lines(result.stderr)[-1].startswith("mmqjp: error: no document was accepted: ")
+    assert result.stderr.splitlines()[-1].startswith("mmqjp: error: no document was accepted: ")
     state = ("--state", tmp_path / "state")
     assert run(*state).exit_code == 0
     assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are no failure
@@ -212,7 +208,7 @@ def test_a_terminal_gets_progress_and_a_summary(tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit, match="0"):
         main(["run", "--queries", str(queries), "--documents", str(documents), "--engine", "duckdb"])
     said = terminal.getvalue()
-    assert lines(capfd.readouterr().out) == LINES
+    assert capfd.readouterr().out.splitlines() == LINES
     assert "\r\x1b[K4 documents, 3 outputs" in said
     assert said.endswith("mmqjp: 4 documents, 1 already known, 0 dead letters, 3 outputs\n")
 
@@ -275,12 +271,10 @@ class Runs:
         self.path, self.state, self.output, self.dead_letters = (place / n for n in ("in", "state", "out", "dead"))
         self.path.mkdir()
         self.read, self.dead = read, 0
-        self.seen: tuple[list[tuple[str, int]], dict[str, str]] | None = None
         self.arguments: list[str | Path] = ["run", "--queries", write_queries(place, QUERY), "--documents", self.path]
 
     def run(self, *options: str, feeds: str = "--feeds") -> list[str]:
         self.read.clear()
-        self.seen = None
         where: list[str | Path] = ["--state", self.state, "--output", self.output, "--dead-letters", self.dead_letters]
         result = mmqjp(*self.arguments, *where, "--engine", "duckdb", *([feeds] if feeds else []), *options)
         assert result.exit_code == 0, result.stderr
@@ -296,20 +290,17 @@ class Runs:
         (self.path / f"{number}.xml").write_text(FEED.format(host="a.example", items=items))
         sidecar(self.path / f"{number}.xml", "a.example", f"2026-06-0{number + 1}T00:00:00Z")
 
-    def looked(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
-        """The ids and times of documents, and what is noted of each file."""
-        if self.seen is None:
-            with Session("duckdb", state=self.state, read_only=True) as engine:
-                rows = engine.sql("SELECT id, t0 FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
-                notes = {offset.file: offset.fingerprint for offset in engine.offsets().values()}
-                self.seen = [(row["id"], row["t0"]) for row in rows], notes
-        return self.seen
-
-    def stored(self) -> list[tuple[str, int]]:
-        return self.looked()[0]
+    def stored(self) -> list[str]:
+        """The ids of documents."""
+        with Session("duckdb", state=self.state, read_only=True) as engine:
+            found: list[str] = engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY id")[
+                "id"
+            ].to_pylist()
+            return found
 
     def noted(self) -> dict[str, str]:
-        return self.looked()[1]
+        with Session("duckdb", state=self.state, read_only=True) as engine:
+            return {offset.file: offset.fingerprint for offset in engine.offsets().values()}
 
 
 @pytest.fixture
@@ -448,7 +439,7 @@ def test_a_file_that_was_another_while_it_was_read_is_read_again(runs, monkeypat
         runs.run(feeds="")
     point_to("a")
     runs.run(feeds="")
-    assert [id for id, _ in runs.stored()] == ["a", "b"] and list(runs.noted()) == ["now.jsonl"]
+    assert runs.stored() == ["a", "b"] and list(runs.noted()) == ["now.jsonl"]
 
 
 def test_files_whose_names_are_one_as_text_do_not_share_a_stamp(runs):
@@ -464,12 +455,10 @@ def test_files_whose_names_are_one_as_text_do_not_share_a_stamp(runs):
 BLOGS = "FROM S//blog->b PUBLISH blogs"
 BOOKS = "FROM S//book->b PUBLISH books"
 
-Document = dict[str, str]
-
 
 @pytest.fixture
 def again(tmp_path):
-    def call(queries: str | None, documents: list[Document], *options: object) -> Result:
+    def call(queries: str | None, documents: list[dict[str, str]], *options: object) -> Result:
         path = write_documents(tmp_path / "documents.jsonl", documents)
         asked = () if queries is None else ("--queries", write_queries(tmp_path, queries))
         arguments = (*asked, "--documents", path, "--engine", "duckdb", "--state", tmp_path / "state")
@@ -573,9 +562,8 @@ def test_a_service_replaces_the_names_of_its_file_and_leaves_the_others(tmp_path
     [("5min", ""), ("INF", "; S may be late without a limit, so that it never comes: give --lateness")],
 )
 def test_an_absence_that_waits_for_its_deadline_is_told(tmp_path, lateness, end):
-    documents = write_documents(tmp_path / "d.jsonl")
-    queries = write_queries(tmp_path, "FROM S/*->a NOT FOLLOWED BY {a/@none = b/@none, 10 d} S/*->b PUBLISH silent")
-    options = ("--engine", "duckdb", "--state", tmp_path / "s", "--lateness", lateness, "--output", tmp_path / "o")
-    result = mmqjp("run", "--queries", queries, "--documents", documents, *options)
+    queries = "FROM S/*->a NOT FOLLOWED BY {a/@none = b/@none, 10 d} S/*->b PUBLISH silent"
+    options = ("--state", tmp_path / "s", "--lateness", lateness, "--output", tmp_path / "o")
+    result = run_on(tmp_path, *options, queries=queries)
     assert result.exit_code == 0, result.stderr
     assert f"mmqjp: silent: 4 documents wait for their deadline{end}\n" in result.stderr
