@@ -293,10 +293,8 @@ class Runs:
     def stored(self) -> list[str]:
         """The ids of documents."""
         with Session("duckdb", state=self.state, read_only=True) as engine:
-            found: list[str] = engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY id")[
-                "id"
-            ].to_pylist()
-            return found
+            rows = engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
+            return [row["id"] for row in rows]
 
     def noted(self) -> dict[str, str]:
         with Session("duckdb", state=self.state, read_only=True) as engine:

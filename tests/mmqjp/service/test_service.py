@@ -47,9 +47,7 @@ def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_b
     events.clear()
     place.run(events=events, batch_bytes=100)
     assert [event["documents"] for event in events.named("batch")] == [1, 1]
-    assert (
-        set(place.pairs()) == {*combinations([f"d{n}" for n in range(7)], 2), ("d7", "d8")} and len(place.pairs()) == 22
-    )
+    assert sorted(place.pairs()) == [*combinations([f"d{n}" for n in range(7)], 2), ("d7", "d8")]
     events.clear()
     place.run(events=events)
     assert not events.named("batch")

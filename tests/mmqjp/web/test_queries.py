@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
-from typing import Any
 
 import feedparser
 import pytest
@@ -63,15 +62,19 @@ def expected(engine: Session, now: int) -> dict[str, tuple[int, int, int, int]]:
     return {name: (total[name], day[name], week[name], last[name]) for name in total}
 
 
-def all_rows(client, **fields):
-    rows: list[dict[str, Any]] = []
+def all_pages(client, path, **fields):
     after: dict[str, str] | None = {}
     while after is not None:
-        found = client.get("/api/v1/queries", params=fields | after).json()
-        assert len(found["rows"]) <= 100
-        rows += found["rows"]
+        found = client.get(path, params=fields | after).json()
+        yield found
         after = {"after": found["next"]} if found["next"] is not None else None
-    assert len(rows) == found["found"]
+
+
+def all_rows(client, **fields):
+    pages = list(all_pages(client, "/api/v1/queries", **fields))
+    assert all(len(page["rows"]) <= 100 for page in pages)
+    rows = [row for page in pages for row in page["rows"]]
+    assert len(rows) == pages[-1]["found"]
     return rows
 
 
@@ -121,12 +124,8 @@ def test_a_name_has_its_texts_sharers_days_and_matches(many):
     client = script(site_of(many, now=lambda: NOW))
     outputs = [output for output in many.outputs() if output.query == "j5"]
     wanted = [match.to_dict() for match in shown_outputs(many, outputs)]
-    found: list[dict[str, Any]] = []
-    after: dict[str, str] | None = {}
-    while after is not None:
-        page = client.get("/api/v1/queries/j5/outputs", params={"limit": 100} | after).json()
-        found += page["outputs"]
-        after = {"after": page["next"]} if page["next"] is not None else None
+    pages = all_pages(client, "/api/v1/queries/j5/outputs", limit=100)
+    found = [output for page in pages for output in page["outputs"]]
     assert len(found) > 100 and json.loads(json.dumps(wanted)) == found[::-1]
     shown = client.get("/api/v1/queries/j3").json()
     assert [one["text"] for one in shown["texts"]] == many.queries()["j3"]
