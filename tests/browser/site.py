@@ -14,7 +14,6 @@ from tests.support.hostile import QUERY, write_hostile_feeds
 from tests.support.places import ROOT
 from tests.support.served import Served, served
 
-OPTIONS = ("--engine", "duckdb", "--feeds", "--lateness", "INF", "--idle-after", "INF")
 LONG_NAME = "z" + "_query_with_a_name" * 10
 
 
@@ -49,7 +48,7 @@ def write_story_state(directory: Path) -> tuple[object, ...]:
     write_hostile_feeds(feeds)
     long = f"FROM S//item->a[./title = 'nothing'] PUBLISH {LONG_NAME}"
     queries.write_text(f"{(ROOT / 'examples' / 'stories.xscl').read_text('utf-8')};\n{QUERY};\n{long}", "utf-8")
-    options = ("--source", feeds, *OPTIONS)
+    options = ("--source", feeds, "--engine", "duckdb", "--feeds", "--lateness", "INF", "--idle-after", "INF")
     done = mmqjp(
         "stream", *options, "--queries", queries, "--state", directory / "state", "--trigger", "available-now",
         "--output", directory / "lines.jsonl",
