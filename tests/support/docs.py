@@ -200,14 +200,14 @@ class Session:
                 exec(compile(block.text, block.place, "exec"), self._names)
             return self._shown(printed.getvalue())
         if block.language == "sql":
-            return self._succeed(block, f"mmqjp query {shlex.quote(block.text)} --state state/")
+            return self.succeed(block, f"mmqjp query {shlex.quote(block.text)} --state state/")
         parse_script(block.text)
         if block.printed is None:
             return ""
         (self.directory / "shown.xscl").write_text(block.text, "utf-8")
-        return self._succeed(block, f"mmqjp run --queries shown.xscl {ASKED}")
+        return self.succeed(block, f"mmqjp run --queries shown.xscl {ASKED}")
 
-    def _succeed(self, block: Block, command: str) -> str:
+    def succeed(self, block: Block, command: str) -> str:
         status, printed = self.command(command)
         if status:
             raise NotAsSaid(f"{block.place}: {command} failed with status {status}:\n{printed}")
@@ -305,9 +305,8 @@ def _differences(opened: Session, block: Block) -> Iterator[Difference]:
         parse(block)
     elif block.language == "sh":
         for command in re.split(r"(?<!\\)\n", block.text.rstrip("\n")):
-            status, printed = opened.command(command) if command and not command.startswith("#") else (0, "")
-            if status:
-                raise NotAsSaid(f"{block.place}: {command} failed with status {status}:\n{printed}")
+            if command and not command.startswith("#"):
+                opened.succeed(block, command)
     elif block.language == "console":
         found = [(command, *opened.command(command.text)) for command in commands(block)]
         for command, status, printed in found:
@@ -382,11 +381,6 @@ def printed_cells(notebook: nbformat.NotebookNode) -> list[str]:
     return ["".join(output.get("text", "") for output in cell.outputs).rstrip() for cell in cells]
 
 
-def write_notebook() -> None:
-    _, ran = run_notebook()
-    nbformat.write(ran, NOTEBOOK)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Compare what the documentation shows with what is printed.")
     parser.add_argument("pages", nargs="*", type=Path, default=PAGES, help="default: all")
@@ -396,7 +390,7 @@ if __name__ == "__main__":
         for made, text in GENERATED.items():
             made.write_text(text(), "utf-8")
         if chosen.pages is PAGES:
-            write_notebook()
+            nbformat.write(run_notebook()[1], NOTEBOOK)
     for page in chosen.pages:
         if chosen.write:
             print(f"{page}: {write(page.resolve())} blocks changed")

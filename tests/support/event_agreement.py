@@ -223,17 +223,14 @@ class Runner:
         return [frozenset(found) for found in self._found]
 
     def _come_and_go(self, now: int) -> None:
-        living = {place for place in range(len(self._streams)) if self._is_there(place, now)}
+        lives = [self._run.lives.get(place, (-SECOND, now + 1)) for place in range(len(self._streams))]
+        living = {place for place, (begin, end) in enumerate(lives) if begin <= now < end} - self.exceeded.keys()
         if gone := self._there.keys() - living:
             self._kernel.remove(sorted(gone))
             self._there = {place: since for place, since in self._there.items() if place in living}
         for place in sorted(living - self._there.keys()):
             self._kernel.add(place, self._streams[place], now - 1)
             self._there[place] = now - 1
-
-    def _is_there(self, place: int, now: int) -> bool:
-        begin, end = self._run.lives.get(place, (-SECOND, now + 1))
-        return begin <= now < end and place not in self.exceeded
 
     def _interval(self, begin: int, end: int) -> None:
         self.numbers.lineage.begin()
@@ -283,10 +280,6 @@ class Runner:
         return lambda one: of.get(one, (one.t1, "", 0, (), b"", 0))
 
 
-def with_lives(world: World, run: Run) -> World:
-    return World(world.schemas, world.given, world.statements, run.lives)
-
-
 def expected(world: PatternWorld, place: int) -> set[Told]:
     """What the oracle says that a pattern tells, as `Runner.told` has it."""
     statement: Any = world.statements[place]
@@ -307,7 +300,7 @@ def assert_finds(made: World, run: Run, make: MakeKernel | None = None) -> None:
     if isinstance(made, PatternWorld):
         judge: Any = PatternWorld(made.schemas, made.given, made.statements, run.lives, order=runner.order())
     else:
-        judge = with_lives(made, run)
+        judge = World(made.schemas, made.given, made.statements, run.lives)
     for place, statement in enumerate(made.statements):
         found: Any = set(runner.told[place]) if patterns else results[place]
         right: Any = expected(judge, place) if patterns else judge.results(place)

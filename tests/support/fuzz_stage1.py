@@ -206,7 +206,8 @@ def reference(text: str, *, namespaces: bool = True) -> Read:
     parser.StartElementHandler = reader.start
     parser.CharacterDataHandler = reader.text
     parser.EntityDeclHandler = reader.entity
-    parser.Parse(_NAME_CHARACTER.sub(_spelled, text).encode(), True)
+    spelled = _NAME_CHARACTER.sub(lambda found: f"{'é' if found[1] else '·'}{ord(found[0]):06x}", text)
+    parser.Parse(spelled.encode(), True)
     reader.texts = [_plain("".join(reader.texts))]
     return reader
 
@@ -221,10 +222,6 @@ _NAME_CHARACTER = re.compile(
 )
 """Characters of names in XML's fifth edition, which libxml2 reads; in the group are those that may start a name. Expat
 reads the fourth edition: they are spelled with characters of both."""
-
-
-def _spelled(found: re.Match[str]) -> str:
-    return f"{'é' if found[1] else '·'}{ord(found[0]):06x}"
 
 
 def _plain(text: str) -> str:

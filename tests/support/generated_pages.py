@@ -55,7 +55,9 @@ def _command_section(words: tuple[str, ...], command: click.Command) -> str:
 
 def _described(command: click.Command) -> str:
     paragraphs = []
-    for paragraph in re.split(r"\n\s*\n", _dedented(command.help or "")):
+    # Without the indentation of its docstring. (A `\b` stands at the margin.)
+    text = "\n".join(line.removeprefix("    ") for line in (command.help or "").strip().splitlines())
+    for paragraph in re.split(r"\n\s*\n", text):
         first, *rest = paragraph.removeprefix("\b\n").splitlines()
         if paragraph.startswith("\b"):
             lines = "\n".join(line.removeprefix("  ") for line in rest)
@@ -63,11 +65,6 @@ def _described(command: click.Command) -> str:
         else:
             paragraphs.append(_escaped(" ".join(line.strip() for line in [first, *rest])) + "\n")
     return "\n".join(paragraphs)
-
-
-def _dedented(text: str) -> str:
-    """Help without the indentation of its docstring. (A `\\b` stands at the margin.)"""
-    return "\n".join(line.removeprefix("    ") for line in text.strip().splitlines())
 
 
 def _escaped(text: str) -> str:

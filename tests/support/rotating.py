@@ -49,14 +49,16 @@ class Rotating:
     def move(self) -> None:
         """Renames the file, to a name that the source reads or not. Files renamed earlier move up."""
         if self._kinds and self._rng.random() < 0.4:
-            self._move_to_new()
+            if self.path.exists():
+                self._move(self._new_name())
         elif self.path.exists() and self.path.stat().st_size:  # an empty one has nothing to be known by
             self._look()
             self._move(self._shifted() if self._rng.random() < 0.7 else self.directory / f"old-{len(self.lines)}")
 
     def copy_and_cut(self) -> None:
         if self._kinds and self._rng.random() < 0.4:
-            self._copy_to_new()
+            if self.path.exists():
+                self._copy(self._new_name())
         elif self.path.exists():
             self._look()
             self._copy(self._shifted())
@@ -75,14 +77,6 @@ class Rotating:
         for path in self.directory.iterdir():
             moment = self._rng.randint(0, 2_000_000_000)
             os.utime(path, (moment, moment))
-
-    def _move_to_new(self) -> None:
-        if self.path.exists():
-            self._move(self._new_name())
-
-    def _copy_to_new(self) -> None:
-        if self.path.exists():
-            self._copy(self._new_name())
 
     def _copy(self, new: Path) -> None:
         self.copies.add(Path(shutil.copy(self.path, new)))

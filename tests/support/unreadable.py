@@ -47,20 +47,14 @@ def opened_by(how: Any) -> Iterator[None]:
 @contextmanager
 def shut(*paths: Path) -> Iterator[None]:
     """Makes files impossible to open, and directories impossible to list, within a block."""
-    closed = set(paths)
-
-    def refused(path: Path) -> bool:
-        return path in closed
 
     def opening(path: Path, otherwise: Any) -> Any:
-        if refused(path):
+        if path in paths:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return otherwise()
 
     def listing(path: Any = ".") -> Any:
-        if refused(Path(path)):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return _SCAN(path)
+        return opening(Path(path), lambda: _SCAN(path))
 
     with opened_by(opening), patch("os.scandir", listing):
         yield
