@@ -247,11 +247,8 @@ def argument(rng: Random, operand: Expr) -> Expr:
 def derived(rng: Random, names: Sequence[str], operand: Expr) -> Call:
     """A derived value of an operand, of one of these functions."""
     name = rng.choice(names)
-    return (
-        Call(name, (operand, String(rng.choice(("1", "u", " ", "/")))))
-        if name in WITH_LITERAL
-        else Call(name, (operand,))
-    )
+    literals = (String(rng.choice(("1", "u", " ", "/"))),) if name in WITH_LITERAL else ()
+    return Call(name, (operand, *literals))
 
 
 def kind_of(operand: Expr) -> str:

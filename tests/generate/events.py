@@ -110,9 +110,7 @@ class StatementMaker:
         rng = self._rng
         stream = self._stream(depth)
         within = Window(str(rng.choice((2, 3, 5, 8, 12)))) if chance(rng, 45) else None
-        select = None
-        if chance(rng, 40):
-            select = self._items(schema_of(stream, self.schemas))
+        select = self._items(schema_of(stream, self.schemas)) if chance(rng, 40) else None
         return Cel(stream, select, within)
 
     def _stream(self, depth: int) -> Stream:
@@ -126,8 +124,7 @@ class StatementMaker:
             case "fold":
                 return self._fold(depth)
             case "filter":
-                source = self._stream(depth - 1)
-                return self._filter(source)
+                return self._filter(self._stream(depth - 1))
             case "union":
                 return self._union(depth)
             case "aggregate":
@@ -242,7 +239,9 @@ class StatementMaker:
         rng = self._rng
         names = [name for name in schema if chance(rng, 65)] or [next(iter(schema))]
         rng.shuffle(names)
-        items: list[Item | None] = [Item(Ref(name), _renamed(rng, name) if chance(rng, 30) else None) for name in names]
+        items: list[Item | None] = [
+            Item(Ref(name), f"{name}{rng.choice('pq')}" if chance(rng, 30) else None) for name in names
+        ]
         if chance(rng, 15):
             items = [None]
         if chance(rng, 30):
@@ -290,15 +289,11 @@ def is_exact(name: str) -> bool:
     return not name.startswith("m")
 
 
-def _renamed(rng: Random, name: str) -> str:
-    return f"{name}{rng.choice('pq')}"
-
-
 STRINGS = ("p",) * 10 + ("q",) * 4 + ("1", "1", "Q", "1.0", "")
 NUMBERS = ("0", "1", "1", "1", "1", "1", "1", "2", "2", "2", "3", "0.5", "-1")
 TEXTS = tuple(Str(value) for value in STRINGS)
 
-_ORDERS: tuple[Relation, ...] = ("<", "<=", ">", ">=")
+ORDERS: tuple[Relation, ...] = ("<", "<=", ">", ">=")
 
 _T = TypeVar("_T")
 
@@ -386,7 +381,7 @@ class ConditionMaker:
         one: Expr = left
         if kind == "number" and chance(rng, 25):
             one = Op(rng.choice(("+", "-", "*")), left, Num(rng.choice(NUMBERS[1:])))
-        op: Relation = "=" if chance(rng, 60) else rng.choice(("!=", *_ORDERS))
+        op: Relation = "=" if chance(rng, 60) else rng.choice(("!=", *ORDERS))
         return Cmp(op, right, one) if chance(rng, 60) else Cmp(op, one, right)
 
     def _order(self, ref: Ref, kind: Kind) -> Cond:
@@ -397,7 +392,7 @@ class ConditionMaker:
         left: Expr = ref
         if kind == "number" and chance(rng, 20):
             left = Op(rng.choice(("+", "-", "*", "/", "%")), ref, Num(rng.choice(NUMBERS[1:])))
-        return Cmp(rng.choice(_ORDERS), *((left, number) if chance(rng, 80) else (number, left)))
+        return Cmp(rng.choice(ORDERS), *((left, number) if chance(rng, 80) else (number, left)))
 
     def _constant(self, kind: Kind) -> Expr:
         return self._rng.choice(TEXTS) if kind == "string" else Num(self._rng.choice(NUMBERS))

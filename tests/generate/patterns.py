@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from tests.generate.documents import chance
-from tests.generate.events import NUMBERS, TEXTS, is_exact
+from tests.generate.events import NUMBERS, ORDERS, TEXTS, is_exact
 from tests.oracle.event_syntax import (
     Both,
     Cmp,
@@ -45,7 +45,6 @@ from tests.oracle.pattern_syntax import (
     Times,
 )
 
-_ORDERS: tuple[Relation, ...] = ("<", "<=", ">", ">=")
 _ITEMS: tuple[Place, ...] = ("1", "i", "i", "i-1", "LEN", "[]")
 _WHOLE: tuple[Place, ...] = ("1", "LEN", "[]")
 
@@ -196,8 +195,7 @@ class _Conditions:
 
     def having(self) -> Cond:
         """The condition of HAVING."""
-        one = self._rng.choice(self._positive)
-        return self._atom(one, _WHOLE)
+        return self._atom(self._rng.choice(self._positive), _WHOLE)
 
     def items(self) -> tuple[Item, ...]:
         """The items of RETURN. Names say what they are, as those of attributes do."""
@@ -227,7 +225,7 @@ class _Conditions:
         if chance(rng, 40):
             return Cmp("=", left, self._constant(kind))
         other, other_kind, _ = self._value(rng.choice(self._positive), ("1", "i", "LEN", "[]"))
-        op: Relation = "=" if other_kind == kind or chance(rng, 70) else rng.choice(_ORDERS)
+        op: Relation = "=" if other_kind == kind or chance(rng, 70) else rng.choice(ORDERS)
         return Cmp(op, left, other)
 
     def _atom(self, one: One | Many, places: tuple[Place, ...]) -> Cond:
@@ -237,13 +235,13 @@ class _Conditions:
         if shape < 35:
             if kind == "string" and chance(rng, 60):
                 return Cmp("!=", value, Str("q"))
-            return Cmp("=" if kind == "string" or chance(rng, 40) else rng.choice(_ORDERS), value, self._constant(kind))
+            return Cmp("=" if kind == "string" or chance(rng, 40) else rng.choice(ORDERS), value, self._constant(kind))
         if shape < 40:
             return IsNull(value, chance(rng, 60))
         if shape < 45 and kind == "string":
             return Test(rng.choice(("contains", "starts-with")), (value, Str(rng.choice("pQ1"))))
         other, other_kind, _ = self._other(one, value, places)
-        op: Relation = rng.choice(("=", "=", "!=", *_ORDERS) if kind == "number" else ("=", "=", "!="))
+        op: Relation = rng.choice(("=", "=", "!=", *ORDERS) if kind == "number" else ("=", "=", "!="))
         if kind != other_kind and chance(rng, 80):
             return Cmp(op, value, self._constant(kind))
         return Cmp(op, value, other)

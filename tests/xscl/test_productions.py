@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +19,6 @@ from xscl.check_expressions import EVENT_FUNCTIONS
 from xscl.lalr import TableParser
 from xscl.parser import parse_script
 from xscl.text import XsclErrors
-
-if TYPE_CHECKING:
-    pass
 
 DEFINITIONS = {
     "B": "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id), k := x/k)",
