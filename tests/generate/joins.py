@@ -90,18 +90,12 @@ def run_case(engine: JoinEngine, case: JoinCase) -> list[Result]:
     return results
 
 
-def as_table(matches: Matches) -> pa.Table:
-    """What a join found, read in small batches."""
-    batches = list(matches.to_batches(max_chunksize=7))
-    assert all(batch.num_rows <= 7 for batch in batches)
-    found = pa.Table.from_batches(batches, schema=RESULT)
-    assert found.num_rows == matches.num_rows
-    return found
-
-
 def sorted_rows(matches: Matches) -> Result:
     """A join's result as a sorted list, so that equal multisets are equal."""
-    result = as_table(matches)
+    batches = list(matches.to_batches(max_chunksize=7))
+    assert all(batch.num_rows <= 7 for batch in batches)
+    result = pa.Table.from_batches(batches, schema=RESULT)
+    assert result.num_rows == matches.num_rows
     columns = (result[name].to_pylist() for name in ("qid", "docid1", "docid2", "nodes"))
     return sorted(zip(*columns, strict=True), key=lambda row: (row[0], row[1], row[2] or -1, row[3]))
 

@@ -21,7 +21,8 @@ def near_case(seed: int, queries: int = 8, documents: int = 24) -> tuple[Script,
     """A script of queries with near(), and documents of which many are near others."""
     rng = Random(seed)
     texts = [_text(rng) for _ in range(6)]
-    return _script(rng, queries), [_document(rng, number, texts) for number in range(documents)]
+    script = parse_script(";".join(_query(rng, number) for number in range(queries)))
+    return script, [_document(rng, number, texts) for number in range(documents)]
 
 
 def _text(rng: Random) -> str:
@@ -47,10 +48,6 @@ def _document(rng: Random, number: int, texts: list[str]) -> Document:
     return Document(f"d{number}", items, "ST"[chance(rng, 25)], (time, time))
 
 
-def _script(rng: Random, queries: int) -> Script:
-    return parse_script(";".join(_query(rng, number) for number in range(queries)))
-
-
 def _query(rng: Random, number: int) -> str:
     one, other = rng.choice((("x", "y"), ("x", "y"), ("lower-case(x)", "y"), ("a/@k", "y"), ("x", "b/t")))
     near = f"near({one}, {other}, {rng.choice(THRESHOLDS)})"
@@ -73,8 +70,7 @@ def _query(rng: Random, number: int) -> str:
         third = rng.choice(THRESHOLDS)
         join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{near(y, z, {third}), {window}}} S//a[./t->z]"
     select = rng.choice(("", "SELECT x, y FROM ", "SELECT c FROM "))
-    filtered = chance(rng, 10)
-    if filtered:
+    if chance(rng, 10):
         join, select = f'S//a->a[near(./t, "storm hits the coast", {rng.choice(THRESHOLDS)})]', ""
     return f"{select or 'FROM '}{join} PUBLISH p{number}"
 

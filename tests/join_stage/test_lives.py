@@ -48,10 +48,6 @@ def random_steps(rng: Random) -> list[Step]:
     return [(kind, rng.randrange(30 if kind == "evict" else 6)) for kind in chosen]
 
 
-def _with_row(match: tuple[int, int, int | None, object]) -> tuple[tuple[int, int | None], ...]:
-    return (match[0], match[1]), (match[0], match[2])
-
-
 class Twins:
     """An engine with a plan on disk, and one with `basic` in memory, which see the same."""
 
@@ -146,7 +142,9 @@ class Twins:
                     self._unasked.update((row.id, docid) for row in self._case.templates[place][1] for docid in begins)
         # A row need not find a document that came while it was dropped. On Spark, an evicted document may be found for
         # as long as others of its file stay.
-        ours, theirs = ([one for one in some if self._unasked.isdisjoint(_with_row(one))] for some in found)
+        ours, theirs = (
+            [one for one in some if self._unasked.isdisjoint(((one[0], one[1]), (one[0], one[2])))] for some in found
+        )
         assert [one for one in ours if self._evicted.isdisjoint(one[1:3])] == theirs
         self._check_views()
         if before is not None:

@@ -305,9 +305,9 @@ def test_damaged_runs_are_built_anew_from_the_tables(tmp_path: Path):
             assert results_from(engine, replace(case, batches=case.batches[: batch + 1]), batch) == [wanted[batch]]
 
 
-def merged(runs: StoredRuns, times: int = 1, *, committed: bool = True) -> None:
+def merged(runs: StoredRuns, times: int = 1, *, window: int = 1 << 60, committed: bool = True) -> None:
     for _ in range(times):
-        runs.merge(1 << 60, PathClasses(RowIndex()))
+        runs.merge(window, PathClasses(RowIndex()))
         for merge in [*runs._merges]:
             if merge.ident is not None:
                 merge.join()
@@ -329,11 +329,7 @@ def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
         run = replace(run, time=run.time + begin, t0=run.t0 + begin, t1=run.t1 + begin)
         runs.add(run, values, classes, number * 40 + 39)
         runs.evict((number - 20) * hour // 20)
-        runs.merge(hour, PathClasses(RowIndex()))
-        for merge in runs._merges:
-            if merge.ident is not None:
-                merge.join()
-        runs.committed()
+        merged(runs, window=hour)
         most = max(most, len(runs.now.runs))
     assert most <= MOST_RUNS
     alive = sum(

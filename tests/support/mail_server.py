@@ -89,9 +89,9 @@ def mail_server(certificate: Path | None = None, *, at_once: bool = False, auth:
         controller.stop()
 
 
-def make_certificate(openssl: str, path: Path) -> Path:
-    """Makes a certificate for localhost and 127.0.0.1, with its key, in one file."""
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+def make_certificate(openssl: str, path: Path, host: str = "DNS:localhost,IP:127.0.0.1") -> Path:
+    """Makes a certificate, for localhost and 127.0.0.1 unless told otherwise, with its key, in one file."""
+    names = ["-subj", "/CN=test", "-addext", f"subjectAltName={host}"]
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
     made = subprocess.run([*command, "-keyout", "-", "-out", "-"], check=True, capture_output=True)
     path.write_bytes(made.stdout)

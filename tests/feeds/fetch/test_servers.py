@@ -3,7 +3,6 @@ import json
 import shutil
 import sqlite3
 import ssl
-import subprocess
 import zlib
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from feeds.fetch.http import resolve_host
 from feeds.fetch.state import STATE_FILE, source_name
 from feeds.tail import read_documents
 from tests.support.feed_server import QUICK, Request, closed_port, failure, failures, outcomes, rss, running_server
+from tests.support.mail_server import make_certificate
 
 FEED = rss("a", "b")
 
@@ -300,12 +300,7 @@ OPENSSL = shutil.which("openssl")
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate of its own making for pub.test, and its key, in one file."""
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    names = ["-subj", "/CN=pub.test", "-addext", "subjectAltName=DNS:pub.test"]
-    command = [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
-    made = subprocess.run([*command, "-keyout", "-", "-out", "-"], check=True, capture_output=True)
-    path.write_bytes(made.stdout)
-    return path
+    return make_certificate(str(OPENSSL), tmp_path_factory.mktemp("tls") / "both.pem", "DNS:pub.test")
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificate")

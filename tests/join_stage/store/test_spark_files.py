@@ -176,19 +176,6 @@ def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: P
         assert not again.has_rows("r_docts")
 
 
-@pytest.fixture
-def in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ParquetStore:
-    """A store whose files have parts of a few rows."""
-    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
-    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
-    return parquet_store(tmp_path)
-
-
-def wide_rows(first: int, end: int) -> pa.Table:
-    rows = [{"docid": n, "id": str(n), "xml": f"<a>{n:0390}</a>", "t0": n} for n in range(first, end)]
-    return pa.Table.from_pylist(rows, schema=TABLES["documents"])
-
-
 @pytest.mark.soak
 def test_no_row_after_an_empty_chunk_is_lost(spark: SparkSession):
     empty = settings()
@@ -196,8 +183,12 @@ def test_no_row_after_an_empty_chunk_is_lost(spark: SparkSession):
     assert local_frame(spark, rows).count() == 3
 
 
-def test_a_changed_byte_is_noticed_in_the_part_that_is_read(in_parts: ParquetStore, tmp_path: Path):
-    in_parts.append("documents", wide_rows(0, 100))
+def test_a_changed_byte_is_noticed_in_the_part_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
+    in_parts = parquet_store(tmp_path)  # of a few rows
+    rows = [{"docid": n, "id": str(n), "xml": f"<a>{n:0390}</a>", "t0": n} for n in range(100)]
+    in_parts.append("documents", pa.Table.from_pylist(rows, schema=TABLES["documents"]))
     in_parts.commit()
     in_parts.close()
     (path,) = (tmp_path / "documents").iterdir()
