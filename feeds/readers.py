@@ -27,6 +27,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from common.dates import iso_utc
 from common.errors import InvalidValue, OperationalError
+from feeds import files
 from feeds.documents import (
     DEFAULT_STREAM,
     EPOCH,
@@ -39,20 +40,6 @@ from feeds.documents import (
     unix_time_refusal,
 )
 from feeds.feed import EntryForm, is_json_feed, read_entries
-from feeds.files import (
-    FEED_SUFFIXES,
-    MAX_BYTES,
-    RAW_KEPT,
-    SIDECAR_SUFFIX,
-    FileKind,
-    TooLargeError,
-    is_compressed,
-    kind_of_body,
-    kind_of_file,
-    modified_us,
-    printable,
-    read_file,
-)
 from feeds.history import InputItem
 from feeds.items import LONGEST_TITLE, Origin, bounded_folders, one_line, without_credentials
 
@@ -108,7 +95,7 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
 def read_sidecar(path: Path) -> Sidecar | None:
     """Parses a sidecar; None if the file is a JSON Feed, or nearly one. Raises InvalidValue and OSError."""
     try:
-        notes = json.loads(read_file(path))
+        notes = json.loads(files.read_file(path))
     except RecursionError:
         raise InvalidValue("JSON nested too deeply") from None
     except ValueError as error:
@@ -139,7 +126,7 @@ def sidecar_of(path: Path) -> Sidecar:
 
 def sidecar_path(path: Path) -> Path | None:
     """The path of a feed file's sidecar; None if there is none. Raises OSError if that cannot be determined."""
-    beside = path.with_suffix(SIDECAR_SUFFIX)
+    beside = path.with_suffix(files.SIDECAR_SUFFIX)
     try:
         return beside if beside != path and beside.is_file() else None
     except OSError as error:
@@ -159,15 +146,15 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
     try:
         if is_sidecar(path):
             return
-        data, modified = read_file(path), modified_us(path)
-    except TooLargeError as error:
+        data, modified = files.read_file(path), files.modified_us(path)
+    except files.TooLargeError as error:
         yield Reject(name, DEFAULT_STREAM, None, f"{name}: the feed is {error}", error.head)
         return
     sidecar = Sidecar()
     try:
         sidecar = sidecar_of(path)
     except ValueError as error:
-        reason = f"{name}: its sidecar {path.with_suffix(SIDECAR_SUFFIX).name} cannot be used: {error}"
+        reason = f"{name}: its sidecar {path.with_suffix(files.SIDECAR_SUFFIX).name} cannot be used: {error}"
         yield Reject(name, DEFAULT_STREAM, modified, reason, b"")
     fetched = sidecar.fetched
     if fetched is None and (named := read_stem(path.stem)):
@@ -180,11 +167,13 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
 def is_sidecar(path: Path) -> bool:
     """By the file's name (its feed may not be there yet), or by its content, if a feed is beside it or it has both the
     address and the time of a fetch. Raises OSError."""
-    if path.suffix.lower() != SIDECAR_SUFFIX:
+    if path.suffix.lower() != files.SIDECAR_SUFFIX:
         return False
     if read_stem(path.stem) is not None:
         return True
-    has_feed = any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != SIDECAR_SUFFIX)
+    has_feed = any(
+        path.with_suffix(suffix).is_file() for suffix in files.FEED_SUFFIXES if suffix != files.SIDECAR_SUFFIX
+    )
     try:
         notes = read_sidecar(path)
     except ValueError:
@@ -297,13 +286,13 @@ _BLOCK = 1024 * 1024
 
 def read_jsonl(path: Path, now: Now) -> Iterator[Document | Reject]:
     """The documents of a `.jsonl` or `.jsonl.gz` file in order, skipping blank lines. Raises OSError."""
-    name = printable(str(path))
+    name = files.printable(str(path))
     number = 0
-    with path.open("rb") as raw, gzip.open(raw) if is_compressed(path.name) else nullcontext(raw) as file:
+    with path.open("rb") as raw, gzip.open(raw) if files.is_compressed(path.name) else nullcontext(raw) as file:
         try:
             for number, line in enumerate(_lines(cast(BinaryIO, file)), 1):
                 where = f"{name}:{number}"
-                if isinstance(line, TooLargeError):
+                if isinstance(line, files.TooLargeError):
                     yield _too_long(line, where)
                 elif line.strip():
                     yield read_line(line, where, now)
@@ -322,7 +311,7 @@ def follow_jsonl(
     A blank line gives None. An unterminated last line is left for later, unless it is a complete object. Only lines
     that begin before `stop` are read. Raises ReplacedError if the fingerprint at `start` or `stop` differs.
     """
-    name, begin = printable(str(path)), start.position
+    name, begin = files.printable(str(path)), start.position
     with path.open("rb") as file:
         if stop is not None and not has_fingerprint(file, stop):
             raise ReplacedError(f"{name} was replaced")
@@ -330,7 +319,7 @@ def follow_jsonl(
             if stop is not None and begin >= stop.position:
                 return
             where = f"{name}: byte {begin}"
-            if isinstance(line, TooLargeError):
+            if isinstance(line, files.TooLargeError):
                 yield _too_long(line, where), end
             else:
                 yield read_line(line, where, now) if line.strip() else None, end
@@ -353,15 +342,15 @@ def line_ends(path: Path, start: Offset, most: int, most_bytes: int) -> list[Off
     return ends
 
 
-def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | TooLargeError, Offset]]:
+def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | files.TooLargeError, Offset]]:
     """The lines from an offset on, which the file must have, each with its end. An unterminated last line counts if
     complete."""
     if not has_fingerprint(file, start):
-        raise ReplacedError(f"{printable(file.name)} was replaced")
+        raise ReplacedError(f"{files.printable(file.name)} was replaced")
     fingerprinter, end = Fingerprinter(file, start.position), start.position
     file.seek(end)
     for line in _lines(file):
-        if isinstance(line, TooLargeError):
+        if isinstance(line, files.TooLargeError):
             end = file.tell()
             yield line, Offset(start.source, start.file, end, fingerprinter.after(None))
         elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
@@ -371,16 +360,16 @@ def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | TooLar
             return
 
 
-def _too_long(line: TooLargeError, where: str) -> Reject:
+def _too_long(line: files.TooLargeError, where: str) -> Reject:
     return Reject(where, DEFAULT_STREAM, None, f"{where}: the line is {line}", line.head)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes | TooLargeError]:
-    while line := file.readline(MAX_BYTES + 1):
-        if len(line) <= MAX_BYTES or line.endswith(b"\n"):
+def _lines(file: BinaryIO) -> Iterator[bytes | files.TooLargeError]:
+    while line := file.readline(files.MAX_BYTES + 1):
+        if len(line) <= files.MAX_BYTES or line.endswith(b"\n"):
             yield line
             continue
-        yield TooLargeError(line)
+        yield files.TooLargeError(line)
         while line and not line.endswith(b"\n"):
             line = file.readline(_BLOCK)
 
@@ -401,9 +390,9 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
     except (ValueError, RecursionError) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         id, stream = found.get("id"), found.get("stream")
-        id = printable(id) if isinstance(id, str) and id else where
-        stream = printable(stream) if isinstance(stream, str) and stream else DEFAULT_STREAM
-        return Reject(id, stream, None, f"{where}: {printable(cause)}", line[:RAW_KEPT])
+        id = files.printable(id) if isinstance(id, str) and id else where
+        stream = files.printable(stream) if isinstance(stream, str) and stream else DEFAULT_STREAM
+        return Reject(id, stream, None, f"{where}: {files.printable(cause)}", line[: files.RAW_KEPT])
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -446,7 +435,7 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
     """The items of the archive in order, skipping other records (requests, pages, pictures, failures). Without `feeds`
     each XML body is a document, with the address and the record's date as id, in stream S. With it, the entries of
     feeds are read; the record's date is the time of the fetch. Raises OSError."""
-    name = printable(str(path))
+    name = files.printable(str(path))
     with path.open("rb") as file:
         bodies = _bodies(file, name, feeds is not None)
         while True:
@@ -462,7 +451,9 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
                 return
             origin, data, cause = body
             if cause:
-                yield Reject(origin.name, DEFAULT_STREAM, None, f"{name}: {origin.name}: {cause}", data[:RAW_KEPT])
+                yield Reject(
+                    origin.name, DEFAULT_STREAM, None, f"{name}: {origin.name}: {cause}", data[: files.RAW_KEPT]
+                )
             elif feeds:
                 yield from read_entries(data, origin, feeds)
             else:
@@ -480,10 +471,10 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
         head = body.read(_HEAD)
         kind = _content_type(record).partition(";")[0].strip().lower()
         is_xml = kind in ("application/xml", "text/xml") or kind.endswith("+xml") or head.lstrip().startswith(b"<?xml")
-        if not (kind_of_body(head) == "feed" if feeds else is_xml):
+        if not (files.kind_of_body(head) == "feed" if feeds else is_xml):
             continue
-        data = head + body.read(max(0, MAX_BYTES + 1 - len(head)))
-        if len(data) <= MAX_BYTES:
+        data = head + body.read(max(0, files.MAX_BYTES + 1 - len(head)))
+        if len(data) <= files.MAX_BYTES:
             while record.raw_stream.read(_HEAD):
                 pass
         address = without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>")
@@ -492,8 +483,8 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
             time = parse_iso(date)
         except ValueError as error:
             cause = f"the record's date: {error}"
-        if len(data) > MAX_BYTES:
-            cause = f"larger than {MAX_BYTES} bytes"
+        if len(data) > files.MAX_BYTES:
+            cause = f"larger than {files.MAX_BYTES} bytes"
         elif record.raw_stream.limit > 0:
             cause = "the archive ends within the record"
         final = without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or ""))
@@ -518,14 +509,14 @@ def fetch_time(path: Path) -> int:
     if named is not None:
         return named[0]
     with suppress(ValueError, OSError):  # whoever reads the file says what is wrong with it
-        if kind_of_file(path.name, feeds=False) is FileKind.WARC:
+        if files.kind_of_file(path.name, feeds=False) is files.FileKind.WARC:
             with path.open("rb") as file, suppress(Exception):  # damage shows as any kind of exception
                 record = next(iter(ArchiveIterator(file)))
                 return parse_iso(record.rec_headers.get_header("WARC-Date") or "")
         if (fetched := sidecar_of(path).fetched) is not None:
             return fetched
     with suppress(OSError):
-        return modified_us(path)
+        return files.modified_us(path)
     return 0
 
 
@@ -540,9 +531,9 @@ def read_xml_file(path: Path, id: str, stream: str, time: TimeReader | None) -> 
     """The file's document; a Reject if it is too large or has no time. Raises OSError."""
     raw = b""
     try:
-        raw = read_file(path)
-        return Document(id, raw, stream, time(raw) if time else modified_us(path))
-    except TooLargeError as error:
+        raw = files.read_file(path)
+        return Document(id, raw, stream, time(raw) if time else files.modified_us(path))
+    except files.TooLargeError as error:
         return Reject(id, stream, None, f"{id}: the file is {error}", error.head)
     except ValueError as error:
-        return Reject(id, stream, None, f"{id}: {error}", raw[:RAW_KEPT])
+        return Reject(id, stream, None, f"{id}: {error}", raw[: files.RAW_KEPT])

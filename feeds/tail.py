@@ -20,48 +20,12 @@ from queue import Queue
 from threading import Thread
 from typing import Generic, TypeVar
 
+from feeds import files as feed_files
+from feeds import readers
 from feeds.confined import HurriedError, hurried
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, TimeReader, now_us, time_reader
 from feeds.feed import EntryForm
-from feeds.files import (
-    COMPRESSED_SUFFIXES,
-    EXPECTED,
-    FEED_SUFFIXES,
-    FileKind,
-    FileState,
-    content_bytes,
-    file_state,
-    files_below,
-    is_named_as_feed,
-    is_unfinished,
-    kind_of_file,
-    name_below,
-    printable,
-)
 from feeds.history import History, InputItem
-from feeds.readers import (
-    ALL_READ,
-    HEAD,
-    Fingerprint,
-    Offset,
-    Positions,
-    ReplacedError,
-    digest_of,
-    feed_address,
-    fetch_time,
-    follow_jsonl,
-    has_fingerprint,
-    is_sidecar,
-    is_unreadable,
-    or_reject,
-    parse_fingerprint,
-    read_error_text,
-    read_feed_file,
-    read_jsonl,
-    read_warc,
-    read_xml_file,
-    with_inode,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +34,11 @@ class SourceFile:
 
     path: Path
     name: str
-    kind: FileKind | None
+    kind: feed_files.FileKind | None
 
     def fetched(self) -> int:
         """When its content was fetched; 0 for a directory, so that it is reported first."""
-        return 0 if self.kind is None else fetch_time(self.path)
+        return 0 if self.kind is None else readers.fetch_time(self.path)
 
 
 class Listing:
@@ -82,13 +46,13 @@ class Listing:
 
     def __init__(self, path: Path, *, feeds: bool) -> None:
         self._path = path
-        self._kind = partial(kind_of_file, feeds=feeds)
+        self._kind = partial(feed_files.kind_of_file, feeds=feeds)
         self._sidecars: set[str] = set()
 
     def files(self, is_known: Callable[[str], bool] = lambda name: False) -> Iterator[SourceFile]:
         """The files present, in no particular order. In a directory, those known by their names are skipped."""
         if not self._path.is_dir():
-            yield SourceFile(self._path, printable(self._path.name), self._kind(self._path.name))
+            yield SourceFile(self._path, feed_files.printable(self._path.name), self._kind(self._path.name))
             return
         sidecars: set[str] = set()
 
@@ -98,16 +62,16 @@ class Listing:
                 return True
             return is_known(name)
 
-        for path, name in files_below(self._path, self.is_wanted, is_passed_over):
+        for path, name in feed_files.files_below(self._path, self.is_wanted, is_passed_over):
             with suppress(OSError):  # whoever reads the file says so
-                if is_sidecar(path):
+                if readers.is_sidecar(path):
                     sidecars.add(name)
             if name not in sidecars:
                 yield SourceFile(path, name, self._kind(path.name) if self.is_wanted(path.name) else None)
         self._sidecars = sidecars
 
     def is_wanted(self, name: str) -> bool:
-        return not is_unfinished(name) and self._kind(name) is not None
+        return not feed_files.is_unfinished(name) and self._kind(name) is not None
 
 
 def sort_files(files: Iterable[SourceFile]) -> list[SourceFile]:
@@ -124,7 +88,7 @@ class LinesFile:
 
     name: str
     path: Path
-    at: Offset
+    at: readers.Offset
     moved: bool = False
 
 
@@ -133,11 +97,11 @@ class Rotation:
 
     def __init__(self, source: str, directory: Path) -> None:
         self._source, self._directory = source, directory
-        self._unchanged: dict[str, tuple[FileState, Offset]] = {}
+        self._unchanged: dict[str, tuple[feed_files.FileState, readers.Offset]] = {}
         self._searched: dict[Path, tuple[tuple[object, ...], list[Path]]] = {}
-        self._strange: dict[Path, FileState] = {}
+        self._strange: dict[Path, feed_files.FileState] = {}
 
-    def found(self, present: Mapping[str, Path], known: Mapping[str, Offset]) -> list[LinesFile]:
+    def found(self, present: Mapping[str, Path], known: Mapping[str, readers.Offset]) -> list[LinesFile]:
         """The offsets of the present files. `known` has the offsets so far, by name. A file whose name the source does
         not accept is included if it was read under another name."""
         paths = dict(present)
@@ -160,51 +124,53 @@ class Rotation:
         index = _Index(known.values() if fresh or unjudged else ())
         for name, path in [*fresh.items(), *unjudged]:
             if (read := index.of(path)) is not None:
-                offset = Offset(self._source, name, read.position, with_inode(read.fingerprint, path))
+                offset = readers.Offset(self._source, name, read.position, readers.with_inode(read.fingerprint, path))
                 moved[name] = LinesFile(name, path, offset, moved=True)
         strange = ((path, state) for path, (name, state) in beside.items() if name not in moved and state.is_settled)
         self._strange = {path: state for path, state in strange if path not in index.unreadable}
         for name, path in fresh.items():
             if name in present:
-                offset = Offset(self._source, name, 0)
+                offset = readers.Offset(self._source, name, 0)
                 try:
                     path.open("rb").close()
                 except OSError:  # it may not be new, so it is not read until it can be opened
-                    offset = Offset(self._source, name, 1, UNKNOWN)
+                    offset = readers.Offset(self._source, name, 1, UNKNOWN)
                 kept[name] = LinesFile(name, path, offset)
         return list((kept | moved).values())
 
-    def _is_same(self, name: str, path: Path, offset: Offset) -> bool:
+    def _is_same(self, name: str, path: Path, offset: readers.Offset) -> bool:
         """Whether the file under a name is the one that was read. If it cannot be opened, the inode decides."""
-        if (found := file_state(path)) is None:
+        if (found := feed_files.file_state(path)) is None:
             return False
         if self._unchanged.get(name) == (found, offset):
             return True
         try:
             with path.open("rb") as file:
-                same = has_fingerprint(file, offset)
+                same = readers.has_fingerprint(file, offset)
         except OSError:
-            fingerprint = parse_fingerprint(offset.fingerprint)
+            fingerprint = readers.parse_fingerprint(offset.fingerprint)
             return fingerprint is None or fingerprint.inode == found.inode
         if same and found.is_settled:
             self._unchanged[name] = found, offset
         return same
 
-    def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, FileState]]:
+    def _beside(
+        self, lost: Iterable[readers.Offset], paths: Container[str]
+    ) -> Iterator[tuple[str, Path, feed_files.FileState]]:
         """Possible new names or copies of lost files, with their states."""
-        wanted: dict[Path, list[Offset]] = {}
+        wanted: dict[Path, list[readers.Offset]] = {}
         for offset in lost:
             wanted.setdefault((self._directory / offset.file).parent, []).append(offset)
         self._searched = {directory: seen for directory, seen in self._searched.items() if directory in wanted}
         for directory, offsets in wanted.items():
             for path in self._candidates(directory, offsets):
-                name = name_below(path, self._directory)
-                if name not in paths and (state := file_state(path)) is not None:
+                name = feed_files.name_below(path, self._directory)
+                if name not in paths and (state := feed_files.file_state(path)) is not None:
                     yield name, path, state
 
-    def _candidates(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
+    def _candidates(self, directory: Path, offsets: Sequence[readers.Offset]) -> list[Path]:
         """Files with a lost file's inode, or whose names begin with its name. Lists it only after changes."""
-        found = file_state(directory)
+        found = feed_files.file_state(directory)
         seen, candidates = self._searched.get(directory, ((), []))
         if seen == (now := (found, *offsets)):
             return candidates
@@ -212,12 +178,12 @@ class Rotation:
             entries = list(os.scandir(directory))
         except OSError:
             return []  # it has gone, or its listing reports it
-        known = (parse_fingerprint(offset.fingerprint) for offset in offsets)
+        known = (readers.parse_fingerprint(offset.fingerprint) for offset in offsets)
         inodes = {fingerprint.inode for fingerprint in known if fingerprint is not None}
         stems = tuple(Path(offset.file).name for offset in offsets)
         alike = (entry for entry in entries if entry.inode() in inodes or entry.name.startswith(stems))
         candidates = [Path(entry.path) for entry in alike if entry.is_file(follow_symlinks=False)]
-        candidates = [path for path in candidates if path.suffix not in COMPRESSED_SUFFIXES]
+        candidates = [path for path in candidates if path.suffix not in feed_files.COMPRESSED_SUFFIXES]
         if found is not None and found.is_settled:
             self._searched[directory] = now, candidates
         return candidates
@@ -231,26 +197,28 @@ def _is_file(path: Path) -> bool:
 
 
 class _Index:
-    def __init__(self, known: Iterable[Offset]) -> None:
-        self._known: dict[tuple[int, str], list[tuple[Fingerprint, Offset]]] = {}
+    def __init__(self, known: Iterable[readers.Offset]) -> None:
+        self._known: dict[tuple[int, str], list[tuple[readers.Fingerprint, readers.Offset]]] = {}
         self.unreadable: set[Path] = set()
         for offset in known:
-            fingerprint = parse_fingerprint(offset.fingerprint)
+            fingerprint = readers.parse_fingerprint(offset.fingerprint)
             if fingerprint is not None and offset.position > 0:
                 self._known.setdefault((fingerprint.head, fingerprint.digest), []).append((fingerprint, offset))
         self._lengths = {length for length, _ in self._known}
 
-    def of(self, path: Path) -> Offset | None:
+    def of(self, path: Path) -> readers.Offset | None:
         """The furthest offset whose fingerprint the file has, or None."""
         if not self._known:
             return None
-        best: Offset | None = None
+        best: readers.Offset | None = None
         try:
             with path.open("rb") as file:
-                head = file.read(HEAD)
+                head = file.read(readers.HEAD)
                 size = os.fstat(file.fileno()).st_size
                 for length in self._lengths:
-                    found = self._known.get((length, digest_of(head[:length])), ()) if length <= len(head) else ()
+                    found = (
+                        self._known.get((length, readers.digest_of(head[:length])), ()) if length <= len(head) else ()
+                    )
                     for fingerprint, offset in found:
                         further = best is None or offset.position > best.position
                         if further and offset.position <= size and fingerprint.fits(head, file, offset.position):
@@ -259,7 +227,7 @@ class _Index:
             return None
         except OSError:  # its inode has to do until it can be opened
             self.unreadable.add(path)
-            inode = -1 if (state := file_state(path)) is None else state.inode
+            inode = -1 if (state := feed_files.file_state(path)) is None else state.inode
             same = (offset for known in self._known.values() for found, offset in known if found.inode == inode)
             return max(same, key=lambda offset: offset.position, default=None)
         return best
@@ -271,7 +239,7 @@ _ItemT = TypeVar("_ItemT", bound=InputItem, covariant=True)
 @dataclass(frozen=True, slots=True)
 class ReadItem(Generic[_ItemT]):
     item: _ItemT | None
-    offset: Offset
+    offset: readers.Offset
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -288,19 +256,19 @@ class WaitingFile:
     file: str
     path: Path = field(compare=False)
     tail: Tail = field(compare=False)
-    start: Offset = field(compare=False)
-    known: Offset | None = field(compare=False)
+    start: readers.Offset = field(compare=False)
+    known: readers.Offset | None = field(compare=False)
     lines: bool = field(compare=False, default=False)
 
-    def read(self, stop: Offset | None = None) -> Iterator[ReadItem[InputItem]]:
+    def read(self, stop: readers.Offset | None = None) -> Iterator[ReadItem[InputItem]]:
         return self.tail.read(self, stop)
 
-    def updated(self, positions: Positions) -> WaitingFile:
+    def updated(self, positions: readers.Positions) -> WaitingFile:
         now = positions.get((self.source, self.file))
         return self if now is None or now == self.known else replace(self, start=now, known=now)
 
     def feed(self) -> str:
-        return feed_address(self.path) if self.tail.has_feeds and not self.lines else ""
+        return readers.feed_address(self.path) if self.tail.has_feeds and not self.lines else ""
 
 
 class Tail:
@@ -324,7 +292,7 @@ class Tail:
         """`name` is the source's in offsets, else its absolute path. If `relative`, rejects name files as `path`
         does."""
         self.path = Path(path) if relative else Path(path).absolute()
-        self.name = name or printable(str(self.path.absolute()))
+        self.name = name or feed_files.printable(str(self.path.absolute()))
         self._feeds: EntryForm | None = feeds
         self.has_feeds = feeds is not None
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
@@ -332,34 +300,34 @@ class Tail:
         self._listing = Listing(self.path, feeds=self.has_feeds)
         self._rotation = Rotation(self.name, self.path if self.path.is_dir() else self.path.parent)
         self._beside: set[str] = set()
-        shown, file_name = printable(str(path)), self.path.name
+        shown, file_name = feed_files.printable(str(path)), self.path.name
         if not self.path.exists():
             raise SourceError(shown, "no such file or directory", "make it, or check the path")
-        if not self.path.is_dir() and kind_of_file(file_name, feeds=self.has_feeds) is None:
-            if is_named_as_feed(file_name):
+        if not self.path.is_dir() and feed_files.kind_of_file(file_name, feeds=self.has_feeds) is None:
+            if feed_files.is_named_as_feed(file_name):
                 raise SourceError(shown, "a feed file, and feeds were not asked for", "add --feeds")
             suffix = self.path.suffix or "no suffix"
-            raise SourceError(shown, f"the kind of file is not known from its name ({suffix})", EXPECTED)
+            raise SourceError(shown, f"the kind of file is not known from its name ({suffix})", feed_files.EXPECTED)
 
     def is_wanted(self, name: str) -> bool:
         """Whether a file of this name, in the directory or beside the file, may be one to read."""
         return self._listing.is_wanted(name) if self.path.is_dir() else name.startswith(self.path.name)
 
-    def waiting(self, positions: Positions) -> Iterator[WaitingFile]:
+    def waiting(self, positions: readers.Positions) -> Iterator[WaitingFile]:
         """The files with unread content, in no particular order."""
         lines: dict[str, Path] = {}
 
         def is_read(name: str) -> bool:
             known = positions.get((self.name, name))
-            return known is not None and known.position == ALL_READ
+            return known is not None and known.position == readers.ALL_READ
 
         for file in self._listing.files(is_read):
-            if file.kind is FileKind.JSON_LINES:
+            if file.kind is feed_files.FileKind.JSON_LINES:
                 lines[file.name] = file.path
                 continue
             if not is_read(file.name):  # a source that is one file is listed in any case
                 known = positions.get((self.name, file.name))
-                start = known or Offset(self.name, file.name, 0)
+                start = known or readers.Offset(self.name, file.name, 0)
                 yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
         noted = {
             file: known
@@ -373,9 +341,11 @@ class Tail:
                 self._beside.add(name)
             if found.moved:
                 yield WaitingFile(False, 0, self.name, name, path, self, found.at, known, lines=True)
-            state = file_state(path)
+            state = feed_files.file_state(path)
             if state is not None and state.size != found.at.position:
-                yield WaitingFile(True, fetch_time(path), self.name, name, path, self, found.at, known, lines=True)
+                yield WaitingFile(
+                    True, readers.fetch_time(path), self.name, name, path, self, found.at, known, lines=True
+                )
 
     def names(self) -> set[str] | None:
         """The names of the present files and of read files that were moved away; None if not all could be listed."""
@@ -384,20 +354,20 @@ class Tail:
             return None
         return {file.name for file in files} | self._beside
 
-    def read(self, waiting: WaitingFile, stop: Offset | None = None) -> Iterator[ReadItem[InputItem]]:
+    def read(self, waiting: WaitingFile, stop: readers.Offset | None = None) -> Iterator[ReadItem[InputItem]]:
         """The unread items of a file; of JSON lines only those that begin before `stop`, which the file must have.
         Raises OSError, and ReplacedError if another file has the name, which the next poll detects."""
         path, start = waiting.path, waiting.start
         if not waiting.reads:
             yield ReadItem(None, start)
         elif waiting.lines:
-            yield from starmap(ReadItem, follow_jsonl(path, start, self._now, stop))
+            yield from starmap(ReadItem, readers.follow_jsonl(path, start, self._now, stop))
         else:
-            to = partial(Offset, self.name, waiting.file)
-            file = SourceFile(path, waiting.file, kind_of_file(path.name, feeds=self.has_feeds))
+            to = partial(readers.Offset, self.name, waiting.file)
+            file = SourceFile(path, waiting.file, feed_files.kind_of_file(path.name, feeds=self.has_feeds))
             for count, item in enumerate(islice(self._items(file), start.position, None), start.position + 1):
                 yield ReadItem(item, to(count))
-            yield ReadItem(None, to(ALL_READ))
+            yield ReadItem(None, to(readers.ALL_READ))
 
     def drain(self, is_wanted: Callable[[SourceFile], bool] | None = None) -> Iterator[tuple[str, Iterator[InputItem]]]:
         """Items of each wanted file, with its name, in the order of reading, ignoring offsets. They raise OSError."""
@@ -408,20 +378,20 @@ class Tail:
         match file.kind:
             case None:
                 os.scandir(file.path).close()
-                raise ReplacedError(f"{file.name} can be listed again")
-            case FileKind.JSON_LINES | FileKind.COMPRESSED_JSON_LINES:
-                yield from read_jsonl(file.path, self._now)
-            case FileKind.WARC:
-                yield from read_warc(file.path, self._feeds)
-            case FileKind.FEED:
+                raise readers.ReplacedError(f"{file.name} can be listed again")
+            case feed_files.FileKind.JSON_LINES | feed_files.FileKind.COMPRESSED_JSON_LINES:
+                yield from readers.read_jsonl(file.path, self._now)
+            case feed_files.FileKind.WARC:
+                yield from readers.read_warc(file.path, self._feeds)
+            case feed_files.FileKind.FEED:
                 assert self._feeds is not None, "without feeds no file is of that kind"
-                yield from read_feed_file(file.path, file.name, self._feeds)
-            case FileKind.XML:
+                yield from readers.read_feed_file(file.path, file.name, self._feeds)
+            case feed_files.FileKind.XML:
                 stream = file.name.partition("/")[0] if "/" in file.name else DEFAULT_STREAM
-                yield read_xml_file(file.path, file.name, stream, self._time)
+                yield readers.read_xml_file(file.path, file.name, stream, self._time)
 
 
-def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[WaitingFile]:
+def waiting_files(tails: Iterable[Tail], positions: readers.Positions) -> list[WaitingFile]:
     return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
 
 
@@ -440,7 +410,7 @@ def read_documents(
 
 def settled(tails: Iterable[Tail], history: History) -> Iterator[Document | Reject]:
     files = chain.from_iterable(tail.drain() for tail in tails)
-    return history.settle(chain.from_iterable(or_reject(items, file) for file, items in files))
+    return history.settle(chain.from_iterable(readers.or_reject(items, file) for file, items in files))
 
 
 def tails_of(
@@ -461,7 +431,7 @@ def tails_of(
         time_reader(time_xpath)  # which is told also if there is no path to read
     tails = []
     for path in map(Path, paths):
-        shown = printable(str(path))
+        shown = feed_files.printable(str(path))
         try:
             if is_directory := path.is_dir():
                 os.scandir(path).close()
@@ -470,11 +440,11 @@ def tails_of(
         except FileNotFoundError:
             raise SourceError(shown, "no such file or directory", "check the path") from None
         except OSError as error:
-            raise SourceError(shown, read_error_text(error), "check its permissions") from None
-        name = prefix + printable(str(path.absolute()))
+            raise SourceError(shown, readers.read_error_text(error), "check its permissions") from None
+        name = prefix + feed_files.printable(str(path.absolute()))
         tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
         if is_directory and tail.names() == set():
-            wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
+            wanted = ", ".join(f"*{suffix}" for suffix in sorted(feed_files.FEED_SUFFIXES)) if feeds else "*.xml"
             cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"
             raise SourceError(shown, cause, "give a directory with feed files" if feeds else "feeds need --feeds")
         tails.append(tail)
@@ -598,11 +568,11 @@ class Turns:
             self._start(partial(_read_ahead, next(iter(self._slow.values())), self._ahead))
 
     def _note(self, waiting: WaitingFile, error: OSError) -> None:
-        if not is_unreadable(error):
+        if not readers.is_unreadable(error):
             raise error
-        if not isinstance(error, ReplacedError):  # else the next look tells what it is
+        if not isinstance(error, readers.ReplacedError):  # else the next look tells what it is
             self._blocked.add(waiting)
-            self._told(waiting, read_error_text(error))
+            self._told(waiting, readers.read_error_text(error))
 
 
 def _key(waiting: WaitingFile) -> object:
@@ -642,7 +612,7 @@ def input_bytes(paths: Iterable[str | Path], enough: int, *, feeds: bool) -> int
     """The size of all files below the paths, about decompressed. Stops past `enough`."""
     size = 0
     for file in chain.from_iterable(Listing(Path(path), feeds=feeds).files() for path in paths):
-        size += 0 if file.kind is None else content_bytes(file.path)
+        size += 0 if file.kind is None else feed_files.content_bytes(file.path)
         if size > enough:
             break
     return size

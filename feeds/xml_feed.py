@@ -20,26 +20,8 @@ from urllib.parse import urljoin
 from lxml import etree
 
 from common.dates import parse_timestamp
+from feeds import items as feed_items
 from feeds.documents import FeedError
-from feeds.items import (
-    INLINE,
-    LONGEST_ADDRESS,
-    LONGEST_TITLE,
-    Enclosure,
-    Entry,
-    extract_links,
-    harmless,
-    html_to_text,
-    is_harmless,
-    is_html_text,
-    is_url,
-    looks_like_markup,
-    mentions,
-    one_line,
-    sanitised,
-    without_credentials,
-    xml_text,
-)
 
 ATOM = "http://www.w3.org/2005/Atom"
 MODULES = {
@@ -114,7 +96,7 @@ class Feed:
     title: str
     site_url: str
     self_url: str
-    entries: Iterator[tuple[etree._Element | None, Entry | str]]
+    entries: Iterator[tuple[etree._Element | None, feed_items.Entry | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,36 +169,36 @@ def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", si
     if not base:
         unresolved = _Reader(feed.atom, "", size)
         told = (unresolved.address_of(head, "self"), unresolved.address_of(head, "alternate"))
-        base = next(filter(is_url, told), "")
+        base = next(filter(feed_items.is_url, told), "")
     reader = _Reader(feed.atom, base, size)
     site_url, self_url = reader.address_of(head, "alternate"), reader.address_of(head, "self")
     # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
-    authors = [one for one in reader.authors(head) if len(one) <= LONGEST_TITLE] if feed.atom else []
+    authors = [one for one in reader.authors(head) if len(one) <= feed_items.LONGEST_TITLE] if feed.atom else []
     languages = map(_text, _elements(head, "language", "dc:language"))
-    common = Entry(
-        channel_url=site_url or self_url or harmless(fallback_url),
+    common = feed_items.Entry(
+        channel_url=site_url or self_url or feed_items.harmless(fallback_url),
         authors=tuple(authors[:MOST_AUTHORS]),
         lang=next(filter(None, map(_language, languages)), "") or reader.context(feed.head)[1],
     )
-    title = reader.title(head)[:LONGEST_TITLE].strip()
+    title = reader.title(head)[: feed_items.LONGEST_TITLE].strip()
     return Feed(title, site_url, self_url, _entries(reader, feed.entries, common))
 
 
 def _entries(
-    reader: _Reader, elements: Iterable[etree._Element | str], common: Entry
-) -> Iterator[tuple[etree._Element | None, Entry | str]]:
+    reader: _Reader, elements: Iterable[etree._Element | str], common: feed_items.Entry
+) -> Iterator[tuple[etree._Element | None, feed_items.Entry | str]]:
     for element in elements:
         if isinstance(element, str):
             yield None, element
             continue
         # Whatever a stranger's entry does to the reader must stay that entry's failure, hence the broad except.
-        found: Entry | str
+        found: feed_items.Entry | str
         try:
             found = reader.entry(element, common)
         except (FeedError, MemoryError):
             raise
         except Exception as error:
-            found = one_line(str(error))[:_LONGEST_CAUSE] or type(error).__name__
+            found = feed_items.one_line(str(error))[:_LONGEST_CAUSE] or type(error).__name__
         yield element, found
 
 
@@ -229,7 +211,7 @@ class _Construct:
     base: str
 
     def plain(self) -> str:
-        return html_to_text(self.markup) if self.markup else one_line(self.text)
+        return feed_items.html_to_text(self.markup) if self.markup else feed_items.one_line(self.text)
 
 
 class _Reader:
@@ -238,7 +220,7 @@ class _Reader:
         self._most = self._left = MOST_JOINED + size * JOINED_PER_BYTE
         self._contexts: dict[etree._Element, tuple[str, str]] = {}
 
-    def entry(self, element: etree._Element, feed: Entry) -> Entry:
+    def entry(self, element: etree._Element, feed: feed_items.Entry) -> feed_items.Entry:
         told = _children(element)
         links = _distinct(self._links(told))
         alternates = [href for rel, href in links if rel == "alternate"]
@@ -247,13 +229,13 @@ class _Reader:
         summary = self._first(told, ("summary", "itunes:summary") if self._atom else _DESCRIPTIONS)
         content, linked = self._content(told)
         if summary.markup:
-            linked = [*linked, *extract_links(summary.markup, summary.base, self._joined)]
+            linked = [*linked, *feed_items.extract_links(summary.markup, summary.base, self._joined)]
         own = [item_url, guid, self._base, *(href for rel, href in links if rel not in _TO_OTHERS)]
         date, date_text, updated = _dates(told)
         languages = [_language(_text(one)) for one in told.get("dc:language", ())]
         languages += [self.context(one)[1] for one in _elements(told, *_TEXTS)]
         sources = [_children(source) for source in told.get("source", ())] if self._atom else []
-        entry = Entry(
+        entry = feed_items.Entry(
             item_url=item_url,
             channel_url=feed.channel_url,
             title=self.title(told),
@@ -268,7 +250,7 @@ class _Reader:
             updated=updated,
             lang=next(filter(None, languages), feed.lang),
             enclosures=_distinct(self._enclosures(told)),
-            mentions=mentions(linked, self._base, own),
+            mentions=feed_items.mentions(linked, self._base, own),
         )
         if self._left < 0:
             cause = f"relative addresses take more than {self._most:,} characters"
@@ -285,7 +267,7 @@ class _Reader:
     def address_of(self, head: Children, rel: str) -> str:
         found = self._page(head) if rel == "alternate" else ""
         address = found or next((href for one, href in self._links(head) if one == rel), "")
-        return without_credentials(address) if len(address) <= LONGEST_ADDRESS else ""
+        return feed_items.without_credentials(address) if len(address) <= feed_items.LONGEST_ADDRESS else ""
 
     def authors(self, holder: Children) -> tuple[str, ...]:
         names = "author", "dc:creator", "dc:author", "itunes:author", "atom:author"
@@ -310,14 +292,14 @@ class _Reader:
             if address := self._resolved(link, link.get("url") or link.get("href")):
                 yield "enclosure", address
 
-    def _enclosures(self, told: Children) -> Iterator[Enclosure]:
+    def _enclosures(self, told: Children) -> Iterator[feed_items.Enclosure]:
         links = (one for one in _elements(told, "link", "atom:link") if _relation(one) == "enclosure")
         for element in (*told.get("enclosure", ()), *links):
             href = self._resolved(element, element.get("url")) or self._href(element)
             if href:
-                kind, length = one_line(element.get("type") or ""), (element.get("length") or "").strip()
+                kind, length = feed_items.one_line(element.get("type") or ""), (element.get("length") or "").strip()
                 told_type = kind if len(kind) <= _LONGEST_TYPE else ""
-                yield Enclosure(href, told_type, length if _LENGTH.fullmatch(length) else "")
+                yield feed_items.Enclosure(href, told_type, length if _LENGTH.fullmatch(length) else "")
 
     def _content(self, told: Children) -> tuple[str, list[str]]:
         plain = ""
@@ -325,8 +307,8 @@ class _Reader:
         for element in _elements(told, *names):
             found = self._construct(element, is_html=_local(element) != "content")
             if found.markup:
-                return sanitised(found.markup, found.base, self._joined)
-            plain = plain or escape(xml_text(found.text).strip(), quote=False)
+                return feed_items.sanitised(found.markup, found.base, self._joined)
+            plain = plain or escape(feed_items.xml_text(found.text).strip(), quote=False)
         return plain, []
 
     def _construct(self, element: etree._Element, is_html: bool = False) -> _Construct:
@@ -335,7 +317,9 @@ class _Reader:
         if is_html or not (self._atom or _key(element.tag, "").startswith("atom:")):
             if len(element):
                 return _Construct(text, _inside(element, base, self._joined).strip(), base)
-            if is_html or (is_html_text(text) if _local(element) in _HTML_FIELDS else looks_like_markup(text)):
+            if is_html or (
+                feed_items.is_html_text(text) if _local(element) in _HTML_FIELDS else feed_items.looks_like_markup(text)
+            ):
                 return _Construct(text, text.strip(), base)
             return _Construct(_REFERENCE.sub(lambda found: unescape(found[0]), text), "", base)
         kind = (element.get("type") or "").strip().lower()
@@ -354,7 +338,7 @@ class _Reader:
             is_source = kind == "html" and not len(inner)  # escaped, and a <div> around it
             markup = inner.text or "" if is_source else _inside(inner, base, self._joined)
             return _Construct(text, markup.strip(), base)
-        is_source = kind in ("html", "text/html") or looks_like_markup(text)
+        is_source = kind in ("html", "text/html") or feed_items.looks_like_markup(text)
         return _Construct(text, text.strip() if is_source else "", base)
 
     def context(self, element: etree._Element) -> tuple[str, str]:
@@ -372,12 +356,12 @@ class _Reader:
         return base, language
 
     def _resolved(self, element: etree._Element, address: str | None) -> str:
-        if address is None or not is_harmless(address):
+        if address is None or not feed_items.is_harmless(address):
             return ""
         base = self.context(element)[0]
         if not address.strip() and base == self._base:
             return ""
-        return harmless(one_line(self._joined(base, address)))
+        return feed_items.harmless(feed_items.one_line(self._joined(base, address)))
 
     def _joined(self, base: str, address: str) -> str:
         """An absolute address, as long as bases have not added too much."""
@@ -396,22 +380,24 @@ def _joined(base: str, address: str) -> str:
 def _base_within(base: str, element: etree._Element) -> str:
     """The base of addresses in an element. What is too long for an address is no base."""
     told = element.get(_BASE)
-    if not told or len(told) > LONGEST_ADDRESS:
+    if not told or len(told) > feed_items.LONGEST_ADDRESS:
         return base
     found = _joined(base, told)
-    return found if len(found) <= LONGEST_ADDRESS else base
+    return found if len(found) <= feed_items.LONGEST_ADDRESS else base
 
 
 def _text(element: etree._Element) -> str:
     """The text of an element and of inline HTML in it."""
     if not len(element):
         return element.text or ""
-    inside = (part for one in element for part in (_text(one) if _local(one) in INLINE else "", one.tail or ""))
+    inside = (
+        part for one in element for part in (_text(one) if _local(one) in feed_items.INLINE else "", one.tail or "")
+    )
     return "".join((element.text or "", *inside))
 
 
 def _unmarked(text: str) -> str:
-    return html_to_text(text) if looks_like_markup(text) else one_line(text)
+    return feed_items.html_to_text(text) if feed_items.looks_like_markup(text) else feed_items.one_line(text)
 
 
 def _unwrapped(element: etree._Element) -> etree._Element:
@@ -451,16 +437,16 @@ def _write_inside(element: etree._Element, base: str, is_based: bool, join: _Joi
 
 
 def _relation(link: etree._Element) -> str:
-    rel = one_line(link.get("rel") or "alternate").removeprefix(_RELATIONS)
+    rel = feed_items.one_line(link.get("rel") or "alternate").removeprefix(_RELATIONS)
     return rel if ":" in rel else rel.lower()
 
 
 def _guid(element: etree._Element, told: Children) -> tuple[str, bool]:
     for found in (*told.get("guid", ()), *told.get("id", ()), *told.get("atom:id", ())):
-        if guid := one_line(_text(found)):
-            return guid, is_url(guid) and (found.get("isPermaLink") or "").strip().lower() != "false"
-    about = one_line(element.get(_ABOUT) or "")
-    return about, is_url(about)
+        if guid := feed_items.one_line(_text(found)):
+            return guid, feed_items.is_url(guid) and (found.get("isPermaLink") or "").strip().lower() != "false"
+    about = feed_items.one_line(element.get(_ABOUT) or "")
+    return about, feed_items.is_url(about)
 
 
 _DESCRIPTIONS = ("description", "itunes:summary", "atom:summary", "dc:description")
@@ -473,7 +459,7 @@ _UPDATED = ("updated", "modified", "atom:updated", "dcterms:modified", "dc:date"
 def _dates(told: Children) -> tuple[int | None, str, int | None]:
     """An entry's date and its spelling, and the date of its last change: of each the first that is a date."""
     both = (_PUBLISHED, _UPDATED)
-    spelt = [list(filter(None, (one_line(_text(one)) for one in _elements(told, *names)))) for names in both]
+    spelt = [list(filter(None, (feed_items.one_line(_text(one)) for one in _elements(told, *names)))) for names in both]
     published, updated = (
         next(((time, text) for text in texts if (time := parse_timestamp(text)) is not None), None) for texts in spelt
     )
@@ -493,9 +479,9 @@ def undated_entries(root: etree._Element) -> int:
 def _categories(told: Children) -> Iterator[str]:
     for element in _elements(told, "category", "dc:subject", "atom:category"):
         term = element.get("term") or element.get("label")
-        yield one_line(term) if term is not None else _unmarked(_text(element))
+        yield feed_items.one_line(term) if term is not None else _unmarked(_text(element))
     for element in told.get("itunes:category", ()):
-        yield from (one_line(one.get("text") or "") for one in (element, *element.iterdescendants()))
+        yield from (feed_items.one_line(one.get("text") or "") for one in (element, *element.iterdescendants()))
     for element in told.get("itunes:keywords", ()):
         yield from map(_unmarked, _text(element).split(","))
 
@@ -504,7 +490,7 @@ def _person(element: etree._Element) -> str:
     """The name of a person; the address if there is none."""
     inside = {_local(child): child for child in reversed(element)}
     for name in ("name", "email"):
-        if name in inside and (text := one_line(_text(inside[name]))):
+        if name in inside and (text := feed_items.one_line(_text(inside[name]))):
             return text
     if not inside.keys().isdisjoint(("name", "email", "uri", "url")):
         return ""

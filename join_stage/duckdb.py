@@ -16,47 +16,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from join_stage import protocol
 from join_stage.near_candidates import IN_DUCKDB, LONGEST_FIRST, WordSets, keyed, keyed_statement
-from join_stage.protocol import (
-    BOUND_STATE,
-    BOUND_STORE,
-    DEFAULT_PLAN,
-    FLAT_STORE,
-    NEW_LEFT,
-    NEW_RIGHT,
-    NOTHING_ELSE,
-    R_DOCTS_STORED,
-    RESULT,
-    STATE,
-    Batch,
-    Cost,
-    JoinPlan,
-    JoinScope,
-    Matches,
-    OnlyRead,
-    TemplateTable,
-    batch_statements,
-    opened_plan,
-    value_pairs_statement,
-)
 from join_stage.signature.plan import SignaturePlan
-from join_stage.store.duckdb import (
-    ADVICE,
-    FIRST_INDEX,
-    TYPES,
-    CommitMark,
-    DuckDBQuestion,
-    DuckDBStore,
-    DuckDBTables,
-    PreparedStatements,
-    columns_of,
-    seclude,
-    set_up,
-    tables_in,
-    telling_damage,
-    temporary_views,
-    translate_write_errors,
-)
+from join_stage.store import duckdb as duckdb_store
 from join_stage.store.protocol import (
     DUCKDB_FILE,
     UNBOUNDED,
@@ -78,7 +41,7 @@ join and thread that it cannot spill: sixty templates in one statement exceeded 
 40 joins were also 10 to 20 % faster than 80 or 160."""
 
 
-@telling_damage
+@duckdb_store.telling_damage
 class DuckDBBasicPlan(SQLPlan):
     """The plan `basic`: the conjunctive queries of all templates over the join state, the tables r_bin, r_doc and
     r_docts. r_bin_w, r_doc_w and r_docts_w hold the batch, r_bin_old, r_doc_old and r_docts_old the state before it."""
@@ -87,7 +50,7 @@ class DuckDBBasicPlan(SQLPlan):
         super().__init__(store)
         self._connection = connection
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def put_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self.version += 1
         if template.number not in self._templates:
             self._templates[template.number] = template
@@ -96,43 +59,43 @@ class DuckDBBasicPlan(SQLPlan):
         self._delete_rows(template, rows)
         values = zip(*((row.id, *row.variables, row.window, row.ordered) for row in rows), strict=True)
         table = pa.table([pa.array(column) for column in values], names=template.columns)
-        with temporary_views(self._connection, {"fresh_rows": table}):
+        with duckdb_store.temporary_views(self._connection, {"fresh_rows": table}):
             self._connection.execute(f"INSERT INTO {template.name} SELECT * FROM fresh_rows")
 
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def drop_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self.version += 1
         self._delete_rows(template, rows)
         if self._connection.execute(f"SELECT count(*) FROM {template.name}").fetchall() == [(0,)]:
             del self._templates[template.number]
 
-    def _delete_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def _delete_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         ids = pa.table({"qid": pa.array([row.id for row in rows], pa.int64())})
-        with temporary_views(self._connection, {"stale_rows": ids}):
+        with duckdb_store.temporary_views(self._connection, {"stale_rows": ids}):
             self._connection.execute(f"DELETE FROM {template.name} WHERE qid IN (SELECT qid FROM stale_rows)")
 
-    def join(self, batch: Batch) -> pa.Table:
-        with temporary_views(self._connection, {"joined_streams": batch.scope.joined_streams()}):
-            for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
+    def join(self, batch: protocol.Batch) -> pa.Table:
+        with duckdb_store.temporary_views(self._connection, {"joined_streams": batch.scope.joined_streams()}):
+            for side in (protocol.NEW_RIGHT, protocol.NEW_LEFT) if batch.older else (protocol.NEW_RIGHT,):
                 many = batch.witnesses.has_many_values
                 state = "r_doc_all" if many else "r_doc"
-                pairs = value_pairs_statement(side, batch.scope.window, many=many, state=state)
+                pairs = protocol.value_pairs_statement(side, batch.scope.window, many=many, state=state)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {pairs}")
         return self._answer(batch)
 
-    def _answer(self, batch: Batch, *, views: bool = False) -> pa.Table:
+    def _answer(self, batch: protocol.Batch, *, views: bool = False) -> pa.Table:
         templates = list(self._templates.values())
-        statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, views=views)
-        results = [RESULT.empty_table()]
+        statements = protocol.batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, views=views)
+        results = [protocol.RESULT.empty_table()]
         for statement, numbers in statements:
             begin = time.perf_counter()
             results.append(self._connection.sql(statement).to_arrow_table())
-            self.costs.add(Cost(time.perf_counter() - begin, len(results[-1]), numbers))
+            self.costs.add(protocol.Cost(time.perf_counter() - begin, len(results[-1]), numbers))
         return pa.concat_tables(results)
 
 
 class DuckDBSignaturePlan(SignaturePlan):
     def _between(self, first: int, end: int) -> Witnesses:
-        some = (f"SELECT * FROM {name} WHERE docid >= {first} AND docid < {end}" for name in BOUND_STATE)
+        some = (f"SELECT * FROM {name} WHERE docid >= {first} AND docid < {end}" for name in protocol.BOUND_STATE)
         bound, r_doc, r_docts = map(self._store.select, some)
         return Witnesses(bound, R_GROUP.empty_table(), r_doc, r_docts)
 
@@ -144,15 +107,15 @@ class DuckDBViewsPlan(CachedViews, DuckDBBasicPlan):
         DuckDBBasicPlan.__init__(self, store, connection)
         self._cache = ViewCache(cache_bytes)
 
-    def _joined(self, batch: Batch, views: Mapping[str, pa.Table]) -> pa.Table:
-        with temporary_views(self._connection, views):
-            for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
+    def _joined(self, batch: protocol.Batch, views: Mapping[str, pa.Table]) -> pa.Table:
+        with duckdb_store.temporary_views(self._connection, views):
+            for side in (protocol.NEW_RIGHT, protocol.NEW_LEFT) if batch.older else (protocol.NEW_RIGHT,):
                 joined = joined_slices_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.edges} AS {joined}")
         return self._answer(batch, views=True)
 
     def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        with temporary_views(self._connection, tables):
+        with duckdb_store.temporary_views(self._connection, tables):
             return self._connection.sql(sql).to_arrow_table()
 
 
@@ -174,8 +137,8 @@ COMMIT;
 """Upgrades a store that has R_bin as a table: each edge becomes a group."""
 
 
-@telling_damage
-class DuckDBEngine(DuckDBStore):
+@duckdb_store.telling_damage
+class DuckDBEngine(duckdb_store.DuckDBStore):
     """A `JoinEngine` on DuckDB, in memory without a `directory`. `schema` declares the tables beside the join state;
     `plan`, one of PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError if
     the store cannot be opened, UnknownPlan for an unknown plan."""
@@ -183,21 +146,21 @@ class DuckDBEngine(DuckDBStore):
     def __init__(
         self,
         directory: Path | None = None,
-        plan: str = DEFAULT_PLAN,
+        plan: str = protocol.DEFAULT_PLAN,
         *,
-        schema: StoreSchema = NOTHING_ELSE,
+        schema: StoreSchema = protocol.NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        super().__init__(BOUND_STORE | schema, directory)
+        super().__init__(protocol.BOUND_STORE | schema, directory)
         try:
-            for name, schema in STATE.items():
-                self._connection.execute(f"CREATE TEMP TABLE {name}_w ({columns_of(schema)})")
-            plans: dict[str, Callable[..., JoinPlan]] = {
+            for name, schema in protocol.STATE.items():
+                self._connection.execute(f"CREATE TEMP TABLE {name}_w ({duckdb_store.columns_of(schema)})")
+            plans: dict[str, Callable[..., protocol.JoinPlan]] = {
                 "basic": partial(DuckDBBasicPlan, self, self._connection),
                 "views": partial(DuckDBViewsPlan, self, self._connection, cache_bytes),
                 "signature": partial(DuckDBSignaturePlan, self),
             }
-            self.plan = opened_plan(self, plan, directory, plans)
+            self.plan = protocol.opened_plan(self, plan, directory, plans)
         except BaseException:
             self.close()
             raise
@@ -219,7 +182,7 @@ class DuckDBEngine(DuckDBStore):
         self.plan.rolled_back(whole=self._take_back())
         self._word_sets.forget()
 
-    def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
+    def join(self, batch: Witnesses, first_docid: int, scope: protocol.JoinScope) -> protocol.Matches:
         self._add(batch)
         given = batch
         if self.plan.in_sql:
@@ -229,8 +192,8 @@ class DuckDBEngine(DuckDBStore):
                 given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
         # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
         self._older = self._older or self._exists(f"r_docts WHERE docid < {first_docid}")
-        with translate_write_errors():
-            found = self.plan.join(Batch(given, first_docid, self._older, scope))
+        with duckdb_store.translate_write_errors():
+            found = self.plan.join(protocol.Batch(given, first_docid, self._older, scope))
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
@@ -243,7 +206,7 @@ class DuckDBEngine(DuckDBStore):
         self.append("bound", batch.r_bin)
         self.append("r_doc", batch.r_doc)
         docid, t0, t1 = (batch.r_docts[name] for name in ("docid", "t0", "t1"))
-        self.append("r_docts", pa.table([docid, t0, t0, t1], R_DOCTS_STORED))
+        self.append("r_docts", pa.table([docid, t0, t0, t1], protocol.R_DOCTS_STORED))
 
     def _exists(self, rows: str) -> bool:
         return self._run(f"SELECT EXISTS (FROM {rows})").fetchall() == [(True,)]
@@ -251,7 +214,7 @@ class DuckDBEngine(DuckDBStore):
     def _split_state(self, first_docid: int, *, many: bool) -> None:
         """Splits the join state into the batch (r_bin_w ...) and the part before (r_bin_old ...). With `many`, nodes
         may have several values: texts have their keys there, and r_doc_all is both parts."""
-        for name in STATE:
+        for name in protocol.STATE:
             rows = f"({keyed_statement(name, IN_DUCKDB)})" if many and name == "r_doc" else name
             self._run(f"DELETE FROM {name}_w")
             self._run(f"INSERT INTO {name}_w SELECT * FROM {rows} WHERE docid >= {first_docid}")
@@ -264,7 +227,7 @@ class DuckDBEngine(DuckDBStore):
     def evict(self, before: int) -> None:
         self.plan.evicted(lambda: self.select(f"SELECT docid FROM r_docts WHERE t0 < {before}")["docid"], before)
         condition = self._documents_before(before)
-        for name in BOUND_STATE:  # r_docts, which tells the documents, goes last
+        for name in protocol.BOUND_STATE:  # r_docts, which tells the documents, goes last
             self._run(f"DELETE FROM {name} WHERE {condition}")
 
     def _documents_before(self, time: int) -> str:
@@ -282,7 +245,7 @@ class DuckDBEngine(DuckDBStore):
     def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
         used = pa.table([pa.array([edge[side] for edge in edges], pa.int32()) for side in (0, 1)], ["var1", "var2"])
         self._settle()
-        with temporary_views(self._connection, {"used": used}):
+        with duckdb_store.temporary_views(self._connection, {"used": used}):
             self._run(_DROP_UNUSED)
         self._run("DELETE FROM groups WHERE grp NOT IN (SELECT grp FROM bound)")
         kept = {number for (number,) in self._run("SELECT DISTINCT grp FROM groups").fetchall()}
@@ -313,8 +276,8 @@ _GLOB = re.compile(r"([*?\[])")
 _ERRORS = (duckdb.Error, OSError)
 
 
-@telling_damage
-class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
+@duckdb_store.telling_damage
+class DuckDBFilesReader(protocol.OnlyRead, FileTables, duckdb_store.DuckDBTables):
     """A read-only `JoinEngine` over Parquet files, as of the last batch when it was opened; others may write the store.
     A relation is a view over files, created when a statement first names it: then DuckDB reads all files below it."""
 
@@ -325,22 +288,22 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         limit: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
     ) -> None:
         """Raises StoreError if there is no store. `schema` has tables beside the join state, `limit` sets limits."""
-        super().__init__(FLAT_STORE | schema, directory)
+        super().__init__(protocol.FLAT_STORE | schema, directory)
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
         self._numbered: dict[str, str] | None = None
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         # In a file, and not in memory, because relations may be qualified by its name.
         self._connection = duckdb.connect(str(Path(self._spilled.name) / DUCKDB_FILE))
-        self._asked, self._prepared = self._connection, PreparedStatements(self._connection)
+        self._asked, self._prepared = self._connection, duckdb_store.PreparedStatements(self._connection)
         try:
-            set_up(self._connection)
+            duckdb_store.set_up(self._connection)
             run = self._connection.execute
             run(f"SET temp_directory = {_text(self._spilled.name)}")
             limit(self._connection)
             run("SET parquet_metadata_cache = true")  # files never change
             paths = [path for table in self.schema.tables for path in self.unchecked_paths(table)]
             run(f"SET allowed_paths = {_texts((*paths, *map(_literal, paths)))}")
-            seclude(self._connection)
+            duckdb_store.seclude(self._connection)
             run(
                 "CREATE MACRO sha2(text, bits) AS "
                 "CASE WHEN bits IN (0, 256) THEN sha256(text) ELSE error('sha2: only 256 bits are made') END"
@@ -353,9 +316,11 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         with self.reading(self._prepare(sql), _ERRORS):
             return super().select(sql, views)
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> duckdb_store.DuckDBQuestion:
         tables = self._prepare(sql)
-        return DuckDBQuestion(self._asked, self.schema, sql, bounds, lambda _: self.reading(tables, _ERRORS), own=own)
+        return duckdb_store.DuckDBQuestion(
+            self._asked, self.schema, sql, bounds, lambda _: self.reading(tables, _ERRORS), own=own
+        )
 
     def _prepare(self, sql: str) -> frozenset[str]:
         """Creates the relations that a statement names, and checks the files that it reads. Returns their tables."""
@@ -370,7 +335,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         return tables
 
     def _named_in(self, sql: str, words: set[str]) -> set[str]:
-        named = tables_in(self._connection, sql)
+        named = duckdb_store.tables_in(self._connection, sql)
         return {name for name in (words if named is None else named) if self._statement(name) is not None}
 
     def _tables_below(self, name: str) -> frozenset[str]:
@@ -403,7 +368,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
     def _table(self, name: str) -> str:
         """Selects a table; columns that files lack are null."""
         fields = list(self.schema.tables[name])
-        typed = ", ".join(f"CAST(NULL AS {TYPES[field.type]}) AS {field.name}" for field in fields)
+        typed = ", ".join(f"CAST(NULL AS {duckdb_store.TYPES[field.type]}) AS {field.name}" for field in fields)
         if not (paths := self.unchecked_paths(name)):
             return f"SELECT {typed} WHERE false"
         files = f"read_parquet({_texts(map(_literal, paths))}, union_by_name = true, hive_partitioning = false)"
@@ -415,7 +380,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, DuckDBTables):
         if numbered is None or (name is not None and not numbered.has(name)):
             return {}
         if self._numbered is None:
-            self._numbered = self.numbered_views(FIRST_INDEX)
+            self._numbered = self.numbered_views(duckdb_store.FIRST_INDEX)
         return self._numbered
 
 
@@ -431,31 +396,31 @@ def _texts(texts: Iterable[str]) -> str:
     return f"[{', '.join(map(_text, texts))}]"
 
 
-@telling_damage
-class DuckDBReader(OnlyRead, DuckDBTables):
+@duckdb_store.telling_damage
+class DuckDBReader(protocol.OnlyRead, duckdb_store.DuckDBTables):
     """A read-only `JoinEngine` over a DuckDB store; also reads the log that a killed process left beside the file."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:
         """Raises StoreError if there is no readable store in the directory, Outdated if it is of an older format.
         `schema` declares the tables beside the join state."""
-        self.schema = BOUND_STORE | schema
+        self.schema = protocol.BOUND_STORE | schema
         file = directory / DUCKDB_FILE
         if not file.exists():
             check_not_lost(directory)
             raise StoreError(f"{directory} holds no store of the engine duckdb")
-        CommitMark(directory).check()
+        duckdb_store.CommitMark(directory).check()
         try:
             self._connection = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:
-            raise StoreError(f"cannot read the store in {directory}: {error}; {ADVICE}") from error
-        self._asked, self._prepared = self._connection, PreparedStatements(self._connection)
+            raise StoreError(f"cannot read the store in {directory}: {error}; {duckdb_store.ADVICE}") from error
+        self._asked, self._prepared = self._connection, duckdb_store.PreparedStatements(self._connection)
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         try:
             # In a process that has the store open to read already, this is the same instance.
             if not self._connection.execute("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
-                set_up(self._connection)
+                duckdb_store.set_up(self._connection)
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
-                seclude(self._connection)
+                duckdb_store.seclude(self._connection)
             self._check(directory)
         except BaseException:
             self.close()

@@ -21,17 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from common.errors import OperationalError
 from common.tools import frozen
-from templates.graph import (
-    Canonical,
-    Minor,
-    Shape,
-    bindings_of,
-    canonical_row,
-    canonical_shape,
-    definition_of,
-    minor,
-    reduced_graph,
-)
+from templates import graph
 from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.events import ATTRIBUTE_END, EventPattern, Kind, Schema
 from xscl.algebra.joins import Conjunct, PatternNode, Term, Test, node_texts
@@ -81,7 +71,7 @@ class EventPlacement:
 
 def place_events(catalog: Catalog, pattern: EventPattern) -> tuple[EventPlacement, Change]:
     """Registers a definition. Returns its placement, and what stage 1 must add. Raises TooManyChains."""
-    reduced = minor(pattern.pattern, map(Term, pattern.variables))
+    reduced = graph.minor(pattern.pattern, map(Term, pattern.variables))
     # A variable above others has a leaf of its own in the minor. Here every node has one.
     kept = [place for place, node in enumerate(reduced.nodes) if node.definition[-1].axis != "."]
     place_of = {index: place for place, index in enumerate(kept)}
@@ -110,7 +100,7 @@ def place_events(catalog: Catalog, pattern: EventPattern) -> tuple[EventPlacemen
         if attribute.path is None:
             values.append(leaf(own[node], attribute.functions))
         else:
-            values.append(leaf((*own[node], *definition_of(attribute.path, ATTRIBUTE_END)), attribute.functions))
+            values.append(leaf((*own[node], *graph.definition_of(attribute.path, ATTRIBUTE_END)), attribute.functions))
             edge_of[-1] = len(pairs)
             pairs.append((node, values[-1]))
     variables, change = catalog.hold(pattern.stream, definitions, pairs, values)
@@ -134,7 +124,7 @@ def place_events(catalog: Catalog, pattern: EventPattern) -> tuple[EventPlacemen
     return EventPlacement(pattern.stream, nodes, key, attributes, variables, tuple(edges), valued), change
 
 
-def _node(reduced: Minor, var: str) -> int:
+def _node(reduced: graph.Minor, var: str) -> int:
     """The index of a variable's node, not of its leaf."""
     index = reduced.node_of[Term(var)]
     node = reduced.nodes[index]
@@ -236,19 +226,19 @@ class SharedRows:
         self._restored.setdefault(_same_variables(template, variables), []).append(shared)
         return shared.id
 
-    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> FoundRow:
+    def find(self, shape: graph.Shape, number: int, template: graph.Shape, variables: tuple[int, ...]) -> FoundRow:
         """Finds or creates a query's row. `template` (shape of `number`) may have its nodes in another order."""
         same = self._restored.pop(_same_variables(number, variables), ()) if self._restored else ()
         for restored in same:
-            self._index(restored, canonical_row(template, restored.variables), range(len(variables)))
-        canonical = canonical_row(shape, variables)
+            self._index(restored, graph.canonical_row(template, restored.variables), range(len(variables)))
+        canonical = graph.canonical_row(shape, variables)
         shared = self._by_key.get(canonical.key)
         is_new = shared is None
         if shared is None:
             slots = tuple(range(len(variables)))  # keeps the query's own order, as in Table 6.4(a)
             if shape != template:
-                node_at = {place: node for node, place in enumerate(canonical_shape(template).position)}
-                slots = tuple(node_at[place] for place in canonical_shape(shape).position)
+                node_at = {place: node for node, place in enumerate(graph.canonical_shape(template).position)}
+                slots = tuple(node_at[place] for place in graph.canonical_shape(shape).position)
             by_slot = [0] * len(slots)
             for node, slot in enumerate(slots):
                 by_slot[slot] = variables[node]
@@ -256,10 +246,10 @@ class SharedRows:
             self._index(shared, canonical, slots)
         return FoundRow(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
 
-    def has(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> bool:
-        key = canonical_row(shape, variables).key
+    def has(self, shape: graph.Shape, number: int, template: graph.Shape, variables: tuple[int, ...]) -> bool:
+        key = graph.canonical_row(shape, variables).key
         same = list(self._restored.get(_same_variables(number, variables), ()))
-        return key in self._by_key or any(canonical_row(template, row.variables).key == key for row in same)
+        return key in self._by_key or any(graph.canonical_row(template, row.variables).key == key for row in same)
 
     def remove(self, number: int) -> None:
         shared = self._by_number.pop(number)
@@ -276,7 +266,7 @@ class SharedRows:
         self._next += 1
         return shared
 
-    def _index(self, shared: SharedRow, canonical: Canonical, slots: Sequence[int]) -> None:
+    def _index(self, shared: SharedRow, canonical: graph.Canonical, slots: Sequence[int]) -> None:
         slot_at = [0] * len(slots)
         for node, slot in enumerate(slots):
             slot_at[canonical.position[node]] = slot
@@ -340,7 +330,7 @@ class Placement:
 
     row: int
     template: int
-    minors: tuple[Minor, ...]
+    minors: tuple[graph.Minor, ...]
     slots: tuple[tuple[int, ...], ...]
 
 
@@ -360,10 +350,10 @@ class Catalog:
 
     known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
     next_step: int = 0
-    known_templates: Sequence[Shape] = ()
+    known_templates: Sequence[graph.Shape] = ()
     known_chains: Sequence[Functions] = ()
     steps: dict[int, SharedStep] = field(default_factory=dict, init=False)
-    templates: list[Shape] = field(default_factory=list, init=False)
+    templates: list[graph.Shape] = field(default_factory=list, init=False)
     chains: dict[Functions, int] = field(default_factory=dict, init=False)
     _step_ids: dict[tuple[str, int | None, str], int] = field(default_factory=dict, init=False)
     _uses: _Uses = field(default_factory=_Uses, init=False)
@@ -413,10 +403,10 @@ class Catalog:
                 return None
         return last
 
-    def find_template(self, shape: Shape) -> int | None:
-        return self._template_of.get(canonical_shape(shape).key)
+    def find_template(self, shape: graph.Shape) -> int | None:
+        return self._template_of.get(graph.canonical_shape(shape).key)
 
-    def has_row(self, shape: Shape, variables: Sequence[int]) -> bool:
+    def has_row(self, shape: graph.Shape, variables: Sequence[int]) -> bool:
         number = self.find_template(shape)
         return number is not None and self.rows.has(shape, number, self.templates[number], tuple(variables))
 
@@ -452,7 +442,7 @@ class Catalog:
             return known[1], _NOTHING
         for term in chain.from_iterable(conjunct.joins):
             self.chain(term.functions)  # fails, if it does, before anything is changed
-        minors, shape = reduced_graph(conjunct)
+        minors, shape = graph.reduced_graph(conjunct)
         fresh: dict[int, SharedStep] = {}
         ways: list[int] = []
         variables = [
@@ -549,7 +539,7 @@ class Catalog:
 
     def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[StepEdge], list[int]]:
         """The edges and values that a row needs. May have duplicates."""
-        edges, leaves = bindings_of(self.templates[template])
+        edges, leaves = graph.bindings_of(self.templates[template])
         return [(variables[a], variables[b]) for a, b in edges], [variables[leaf] for leaf in leaves]
 
     def _ways(self, variables: Iterable[int]) -> list[int]:
@@ -586,8 +576,8 @@ class Catalog:
         assert last is not None, "a definition has a step"
         return last
 
-    def _template(self, shape: Shape) -> int:
-        key = canonical_shape(shape).key
+    def _template(self, shape: graph.Shape) -> int:
+        key = graph.canonical_shape(shape).key
         number = self._template_of.get(key)
         if number is None:
             number = self._template_of[key] = len(self.templates)
@@ -635,12 +625,12 @@ def needs_of(catalog: Catalog, conjuncts: Iterable[Conjunct]) -> Needs:
         return fresh.setdefault((stream, *node_texts(definition)), -1 - len(fresh)) if found is None else found
 
     for conjunct in conjuncts:
-        minors, shape = reduced_graph(conjunct)
+        minors, shape = graph.reduced_graph(conjunct)
         variables: list[int] = []
         for side, reduced in zip(conjunct.sides(), minors, strict=True):
             own = [variable(side.stream, node.definition) for node in reduced.nodes]
             needs.patterns[frozenset(own)] = min(own) < 0
             variables += own
-        needs.templates[canonical_shape(shape).key] = catalog.find_template(shape) is None
-        needs.rows[canonical_row(shape, variables).key] = not catalog.has_row(shape, variables)
+        needs.templates[graph.canonical_shape(shape).key] = catalog.find_template(shape) is None
+        needs.rows[graph.canonical_row(shape, variables).key] = not catalog.has_row(shape, variables)
     return needs

@@ -31,28 +31,7 @@ from common.dates import iso_utc
 from common.files import drafts, sync_directory, write_whole
 from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
-from feeds.fetch.http import (
-    DAY,
-    HOUR,
-    MINUTE,
-    SECOND,
-    BodySummary,
-    Clock,
-    FetchedAlready,
-    FetchError,
-    Gone,
-    HostPaused,
-    Reply,
-    ReplyLimits,
-    Resolve,
-    exchange,
-    follow_redirects,
-    fresh_for,
-    look,
-    open_client,
-    resolve_host,
-    retry_after,
-)
+from feeds.fetch import http
 from feeds.fetch.state import (
     STATE_FILE,
     AddressClaims,
@@ -259,19 +238,19 @@ class Settings:
     """How feeds are fetched; `agent` is the User-Agent. `spacing` is microseconds between requests."""
 
     agent: str
-    limits: ReplyLimits = ReplyLimits()
+    limits: http.ReplyLimits = http.ReplyLimits()
     pace: Pace = Pace()
     robots: bool = False
     concurrency: int = 16
     per_host: int = 1
-    spacing: int = SECOND
+    spacing: int = http.SECOND
     allow_private: bool = False
 
 
 class HostGates:
     """Admits requests to hosts, saving their times first, so that a process after a killed one keeps the delay."""
 
-    def __init__(self, store: FetchStore, clock: Clock, settings: Settings) -> None:
+    def __init__(self, store: FetchStore, clock: http.Clock, settings: Settings) -> None:
         self._store, self._clock, self._settings = store, clock, settings
         self._all = asyncio.Semaphore(settings.concurrency)
         self._hosts: dict[str, tuple[asyncio.Semaphore, asyncio.Lock]] = {}
@@ -301,7 +280,7 @@ class HostGates:
     def _free(self, host: str) -> HostState:
         state = self._store.host(host)
         if state.paused_until > self._clock.now():
-            raise HostPaused(state.paused_until)
+            raise http.HostPaused(state.paused_until)
         return state
 
     def pause(self, host: str, until: int) -> None:
@@ -310,7 +289,7 @@ class HostGates:
 
 
 LONGEST = 512 * 1024  # bytes read of a robots.txt, as RFC 9309 allows
-LONGEST_DELAY = MINUTE  # maximum `Crawl-delay`
+LONGEST_DELAY = http.MINUTE  # maximum `Crawl-delay`
 
 _AGENT = "mmqjp"
 
@@ -324,7 +303,7 @@ def crawl_delay(rules: str, url: str) -> float | None:
 class Robots:
     """The rules of hosts, fetched once a day with `get` and stored in the state."""
 
-    def __init__(self, store: FetchStore, clock: Clock, get: Callable[[httpx.URL], Awaitable[Reply]]) -> None:
+    def __init__(self, store: FetchStore, clock: http.Clock, get: Callable[[httpx.URL], Awaitable[http.Reply]]) -> None:
         self._store, self._clock, self._get = store, clock, get
         self._asking: dict[str, asyncio.Lock] = {}
 
@@ -333,27 +312,27 @@ class Robots:
         disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
         async with self._asking.setdefault(host, asyncio.Lock()):
             state = self._store.host(host)
-            if state.robots is None or state.robots_at + DAY <= self._clock.now():
+            if state.robots is None or state.robots_at + http.DAY <= self._clock.now():
                 state = await self._asked(url, host)
         text = state.robots
-        later = self._clock.now() + DAY
+        later = self._clock.now() + http.DAY
         try:
             seconds = await confined_aside(crawl_delay, text, str(url), size=len(text)) if text else 0
         except ConfinedError as error:
-            raise FetchError(f"its robots.txt: {error}", not_before=later) from None
+            raise http.FetchError(f"its robots.txt: {error}", not_before=later) from None
         if seconds is None:
-            raise FetchError(f"robots.txt of {host} does not allow it", not_before=later)
-        return min(int(seconds * SECOND), LONGEST_DELAY)
+            raise http.FetchError(f"robots.txt of {host} does not allow it", not_before=later)
+        return min(int(seconds * http.SECOND), LONGEST_DELAY)
 
     async def _asked(self, url: httpx.URL, host: str) -> HostState:
         try:
             reply = await self._get(url.copy_with(path="/robots.txt", query=None, fragment=None))
-        except FetchError as error:
-            later = self._clock.now() + HOUR
-            raise FetchError(f"its robots.txt cannot be fetched: {error}", error.status, later) from None
+        except http.FetchError as error:
+            later = self._clock.now() + http.HOUR
+            raise http.FetchError(f"its robots.txt cannot be fetched: {error}", error.status, later) from None
         if reply.status >= 500 or reply.status == 429:
             cause = f"its robots.txt cannot be fetched: the server answered {reply.status}"
-            raise FetchError(cause, reply.status, self._clock.now() + HOUR)
+            raise http.FetchError(cause, reply.status, self._clock.now() + http.HOUR)
         text = reply.body[:LONGEST].decode("utf-8", "replace") if reply.status == 200 else ""
         state = replace(self._store.host(host), robots=text, robots_at=self._clock.now())
         self._store.save_host(state)
@@ -385,7 +364,7 @@ class Visitor:
     archive: Archive
     gates: HostGates
     claims: AddressClaims
-    clock: Clock
+    clock: http.Clock
     random: Callable[[], float]
     settings: Settings
 
@@ -400,19 +379,19 @@ class Visitor:
                 reply, address, seen = await self._ask(feed)
                 after = self._judged(replace(feed, address=address), reply, seen)
             outcome = self._archived(feed, after, reply)
-        except HostPaused as pause:
+        except http.HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
-        except FetchedAlready as already:
+        except http.FetchedAlready as already:
             after = put_aside(feed, already, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.PUT_OFF
-        except FetchError as error:
+        except http.FetchError as error:
             after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
         self.store.commit(after, self.archive.mark)
         self.claims.update(after)
         return after, outcome
 
-    async def _ask(self, feed: FeedState) -> tuple[Reply, str, BodySummary | None]:
+    async def _ask(self, feed: FeedState) -> tuple[http.Reply, str, http.BodySummary | None]:
         sent: dict[str, str] = {}
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
@@ -424,55 +403,55 @@ class Visitor:
         seen = await _looked_at(reply)
         if seen is not None and seen.kind == "page":
             if not seen.feeds:
-                raise FetchError("it is a page, and names no feed", 200)
+                raise http.FetchError("it is a page, and names no feed", 200)
             reply, address = await self._followed(feed, seen.feeds[0], {})
             seen = await _looked_at(reply)
         return reply, address, seen
 
-    async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> tuple[Reply, str]:
+    async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> tuple[http.Reply, str]:
         get, claim = partial(self._get, headers=headers), partial(self.claims.claim, feed)
-        reply, address = await follow_redirects(get, address, self.settings.limits.hops, claim)
+        reply, address = await http.follow_redirects(get, address, self.settings.limits.hops, claim)
         if reply.status == 410:
-            raise Gone("the server says that it is gone for good (410)", 410)
+            raise http.Gone("the server says that it is gone for good (410)", 410)
         if reply.status != 200 and not (reply.status == 304 and headers):
-            raise FetchError(f"the server answered {reply.status}", reply.status, self._pause(reply))
+            raise http.FetchError(f"the server answered {reply.status}", reply.status, self._pause(reply))
         return reply, address
 
-    def _pause(self, reply: Reply) -> int | None:
+    def _pause(self, reply: http.Reply) -> int | None:
         if reply.status not in (429, 503):
             return None
-        until = retry_after(reply.headers, self.clock.now())
+        until = http.retry_after(reply.headers, self.clock.now())
         if until is not None:
-            self.gates.pause(_host(httpx.URL(reply.url)), min(until, self.clock.now() + DAY))
+            self.gates.pause(_host(httpx.URL(reply.url)), min(until, self.clock.now() + http.DAY))
         return until
 
-    async def _get(self, url: httpx.URL, headers: dict[str, str]) -> Reply:
+    async def _get(self, url: httpx.URL, headers: dict[str, str]) -> http.Reply:
         delay = await self.robots.delay(url, _host(url)) if self.robots else 0
         return await self._exchange(url, headers, delay)
 
-    async def _get_robots(self, url: httpx.URL) -> Reply:
-        reply, _ = await follow_redirects(self._exchange, str(url), self.settings.limits.hops)
+    async def _get_robots(self, url: httpx.URL) -> http.Reply:
+        reply, _ = await http.follow_redirects(self._exchange, str(url), self.settings.limits.hops)
         return reply
 
-    async def _exchange(self, url: httpx.URL, headers: Mapping[str, str] = {}, delay: int = 0) -> Reply:
+    async def _exchange(self, url: httpx.URL, headers: Mapping[str, str] = {}, delay: int = 0) -> http.Reply:
         sent = {"User-Agent": self.settings.agent, **headers}
         async with self.gates.turn(_host(url), delay):
-            return await exchange(self.client, url, sent, self.settings.limits)
+            return await http.exchange(self.client, url, sent, self.settings.limits)
 
-    def _judged(self, feed: FeedState, reply: Reply, seen: BodySummary | None) -> FeedState:
+    def _judged(self, feed: FeedState, reply: http.Reply, seen: http.BodySummary | None) -> FeedState:
         """The feed as an answer says. Raises FetchError if the body is not a feed."""
         now = max(self.clock.now(), feed.fetched_at + 1)
         if seen is None:
             etag, changed, sha256, hints = feed.etag, feed.last_modified, feed.sha256, feed.hints
         elif seen.kind != "feed":
-            raise FetchError("the answer is not a feed", reply.status)
+            raise http.FetchError("the answer is not a feed", reply.status)
         else:
             etag, changed, sha256, hints = "", "", seen.sha256, seen.hints
         return replace(
             feed,
             etag=_validator(reply, "ETag") or etag,
             last_modified=_validator(reply, "Last-Modified") or changed,
-            next_check=after_success(now, fresh_for(reply.headers, now), hints, self.settings.pace, self.random()),
+            next_check=after_success(now, http.fresh_for(reply.headers, now), hints, self.settings.pace, self.random()),
             checked_at=now,
             fetched_at=feed.fetched_at if sha256 == feed.sha256 else now,
             status=reply.status,
@@ -482,7 +461,7 @@ class Visitor:
             hints=hints,
         )
 
-    def _archived(self, feed: FeedState, found: FeedState, reply: Reply) -> Outcome:
+    def _archived(self, feed: FeedState, found: FeedState, reply: http.Reply) -> Outcome:
         url, final = without_credentials(feed.url), without_credentials(reply.url)
         etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
         told = final, reply.status, etag, changed, kind
@@ -495,16 +474,16 @@ class Visitor:
         return Outcome.UNCHANGED
 
 
-async def _looked_at(reply: Reply) -> BodySummary | None:
+async def _looked_at(reply: http.Reply) -> http.BodySummary | None:
     if reply.status != 200:
         return None
     try:
-        return BodySummary.from_json(await confined_aside(look, reply.body, reply.url, size=len(reply.body)))
+        return http.BodySummary.from_json(await confined_aside(http.look, reply.body, reply.url, size=len(reply.body)))
     except ValueError as error:
-        raise FetchError(str(error), reply.status) from None
+        raise http.FetchError(str(error), reply.status) from None
 
 
-def _validator(reply: Reply, name: str) -> str:
+def _validator(reply: http.Reply, name: str) -> str:
     value = reply.headers.get(name, "")
     return value if value.isascii() and value.isprintable() and len(value) <= LONGEST_VALIDATOR else ""
 
@@ -514,10 +493,10 @@ def _failures_of_the_feed() -> Iterator[None]:
     """Turns errors caused by a server or feed into that feed's failure; errors of our state pass."""
     try:
         yield
-    except (FetchError, FetchedAlready, HostPaused, SourceError, sqlite3.Error):
+    except (http.FetchError, http.FetchedAlready, http.HostPaused, SourceError, sqlite3.Error):
         raise
     except Exception as error:
-        raise FetchError(f"unexpected {type(error).__name__}: {one_line(str(error))}") from error
+        raise http.FetchError(f"unexpected {type(error).__name__}: {one_line(str(error))}") from error
 
 
 def _host(url: httpx.URL) -> str:
@@ -528,9 +507,9 @@ def _host(url: httpx.URL) -> str:
 class World:
     """Replaceable dependencies of fetching: the clock, random numbers, the resolver."""
 
-    clock: Clock = field(default_factory=Clock)
+    clock: http.Clock = field(default_factory=http.Clock)
     random: Callable[[], float] = field(default_factory=lambda: Random().random)
-    resolve: Resolve = resolve_host
+    resolve: http.Resolve = http.resolve_host
 
 
 @dataclass(slots=True)
@@ -572,7 +551,7 @@ async def fetch_feeds(
     report = FetchReport()
     known = list(feeds)
     waiting = {feed.url: feed for feed in known if not feed.stopped}
-    client = open_client(settings.allow_private, settings.concurrency, world.resolve)
+    client = http.open_client(settings.allow_private, settings.concurrency, world.resolve)
     gates = HostGates(store, world.clock, settings)
     claims = AddressClaims(known)
     visitor = Visitor(client, store, archive, gates, claims, world.clock, world.random, settings)

@@ -22,19 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, bisect_ranges, expand_ranges, group_starts
+from join_stage.signature import runs as run_files
 from join_stage.signature.postings import EdgeClass, PathClasses, PostingRun, ValueDictionary
-from join_stage.signature.runs import (
-    MOST,
-    NARROW,
-    DiskRun,
-    Field,
-    PagePool,
-    RecordArray,
-    RunFile,
-    RunWriter,
-    Starts,
-    write_run,
-)
 from join_stage.store.protocol import DamagedRun
 
 _LOG = logging.getLogger("mmqjp")
@@ -52,7 +41,7 @@ _CLASS = np.uint64(0xFFFF)
 class Merger:
     """Runs merges, each in its own thread; by default in this process."""
 
-    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
+    def merge(self, runs: Sequence[run_files.DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
         """Merges runs into a new file. Removes its output on failure or when stopped."""
         steps = merge_disk_runs(runs, path)
         for _ in steps:
@@ -67,7 +56,7 @@ class Merger:
 class Merge(Thread):
     """A merge of runs into one file, in a thread; the file is complete when it `is_done`; `error` is its failure."""
 
-    def __init__(self, runs: Sequence[DiskRun], path: Path, merger: Merger) -> None:
+    def __init__(self, runs: Sequence[run_files.DiskRun], path: Path, merger: Merger) -> None:
         super().__init__(name="merge", daemon=True)
         self.runs, self.path, self._merger = tuple(runs), path, merger
         self.files = frozenset(run.file for run in runs)
@@ -92,13 +81,13 @@ class Merge(Thread):
             left.unlink(missing_ok=True)
 
 
-def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
+def merge_disk_runs(runs: Sequence[run_files.DiskRun], path: Path) -> Generator[None]:
     """Merges runs into a new file, yielding between pieces; closing the generator, or a failure, removes the output."""
     heads = [run.file.head for run in runs]
     classes: dict[EdgeClass, int] = {}
     layout = reduce(or_, (head.layout for head in heads))
     docids = range(min(head.base for head in heads), max(head.end for head in heads))
-    if len(docids) > NARROW:
+    if len(docids) > run_files.NARROW:
         layout = replace(layout, wide=True)
     before = np.cumsum([0, *(head.instances for head in heads)]).tolist()
     inputs = [
@@ -109,7 +98,7 @@ def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
         for kept in one.counts():
             count += kept
             yield
-    writer = RunWriter(path, layout, count, docids)
+    writer = run_files.RunWriter(path, layout, count, docids)
     try:
         written, first, last = 0, [], []
         for piece in _pieces(inputs):
@@ -141,16 +130,16 @@ class _Input:
     has postings of type `posting` and docids relative to `base`."""
 
     def __init__(
-        self, run: DiskRun, before: int, classes: dict[EdgeClass, int], posting: np.dtype[Any], base: int
+        self, run: run_files.DiskRun, before: int, classes: dict[EdgeClass, int], posting: np.dtype[Any], base: int
     ) -> None:
         self.run, self._before, self.posting, self._base = run, np.uint32(before), posting, base
         self._low = None if run.low is None or run.low <= run.file.head.first else run.low
         file = run.file
         # Others look into the run meanwhile.
-        self._postings, self._groups = file.arrays(PagePool())
+        self._postings, self._groups = file.arrays(run_files.PagePool())
         self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
-        self.highs, self.times = Field(self._groups, "high"), Field(self._postings, "time")
-        self.starts = Starts(Field(self._groups, "start"), len(run))
+        self.highs, self.times = run_files.Field(self._groups, "high"), run_files.Field(self._postings, "time")
+        self.starts = run_files.Starts(run_files.Field(self._groups, "start"), len(run))
 
     def counts(self) -> Iterator[int]:
         if self._low is None:
@@ -160,13 +149,13 @@ class _Input:
             some = self._postings.range(at, min(at + PIECE, len(self.run)))
             yield int((some["time"] >= self._low).sum())
 
-    def moved_groups(self, first: int, end: int) -> RecordArray:
+    def moved_groups(self, first: int, end: int) -> run_files.RecordArray:
         """A range of groups, with their new class numbers."""
         groups = self._groups.range(first, end).copy()
         groups["path_class"] = self._classes[groups["path_class"]]
         return groups
 
-    def moved_postings(self, first: int, end: int) -> tuple[RecordArray, NDArray[np.bool_]]:
+    def moved_postings(self, first: int, end: int) -> tuple[run_files.RecordArray, NDArray[np.bool_]]:
         """A range of postings as in the merged run, and the mask of those that stay."""
         found = self._postings.range(first, end)
         if found.dtype == self.posting:
@@ -192,7 +181,7 @@ class _Piece:
     first: Ints
     end: Ints
 
-    def merged(self) -> Iterator[tuple[RecordArray, RecordArray | None]]:
+    def merged(self) -> Iterator[tuple[run_files.RecordArray, run_files.RecordArray | None]]:
         """Postings in order, and their groups, starting from 0. The groups of a large piece come at its end."""
         groups = np.concatenate(
             [one.moved_groups(first, end) for one, first, end in zip(self.inputs, self.first, self.end, strict=True)]
@@ -210,8 +199,8 @@ class _Piece:
             yield from self._large(groups[new], new, source, start, end)
 
     def _small(
-        self, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
-    ) -> tuple[RecordArray, RecordArray]:
+        self, groups: run_files.RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
+    ) -> tuple[run_files.RecordArray, run_files.RecordArray]:
         """Merges a piece that fits into memory. `groups` starts at the indices `new` of the sorted input groups, which
         come from run `source` and have postings from `start` to `end`."""
         parts, stays, shift = [], [], np.zeros(len(self.inputs), np.int64)
@@ -236,8 +225,8 @@ class _Piece:
         return postings, groups[counts > 0]
 
     def _large(
-        self, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
-    ) -> Iterator[tuple[RecordArray, RecordArray | None]]:
+        self, groups: run_files.RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
+    ) -> Iterator[tuple[run_files.RecordArray, run_files.RecordArray | None]]:
         """Merges a piece with a value that very many documents share, by time."""
         counts = np.zeros(len(groups), np.int64)
         for group, (first, last) in enumerate(zip(new, np.append(new[1:], len(source)), strict=True)):
@@ -252,7 +241,7 @@ class _Piece:
         yield np.zeros(0, self.inputs[0].posting), groups[counts > 0]
 
 
-def _sorted(groups: RecordArray) -> Ints:
+def _sorted(groups: run_files.RecordArray) -> Ints:
     """The order of groups by digest and class; the input is a few sorted sequences, concatenated."""
     high, low, number = groups["high"], groups["low"], groups["path_class"]
     # Nearly always, the classes of a value tell apart what the upper bits of its digest do not. This is sorted in
@@ -292,7 +281,7 @@ def _before(inputs: Sequence[_Input], first: Ints, counts: Ints, bound: int) -> 
     return _bisected([one.highs for one in inputs], first, counts, np.array([bound], np.uint64))
 
 
-def _bisected(columns: Sequence[Field], start: Ints, end: Ints, value: NDArray[np.integer]) -> Ints:
+def _bisected(columns: Sequence[run_files.Field], start: Ints, end: Ints, value: NDArray[np.integer]) -> Ints:
     """The first index in a range of each column whose element is at least a value."""
     places = range(len(columns))
     return np.concatenate([bisect_ranges(columns[i], start[i : i + 1], end[i : i + 1], value) for i in places])
@@ -329,7 +318,7 @@ _NAME = "{}-{}.run"
 class Runs:
     """The runs on disk, oldest first. They have all documents up to docid `upto` that have postings."""
 
-    runs: tuple[DiskRun, ...] = ()
+    runs: tuple[run_files.DiskRun, ...] = ()
     upto: int = -1
 
 
@@ -348,7 +337,7 @@ class StoredRuns:
 
     def __init__(self, directory: Path | None, merger: Merger | None = None) -> None:
         self._merger = merger or Merger()
-        self.directory, self._pool, self._own = directory, PagePool(), token_hex(4)
+        self.directory, self._pool, self._own = directory, run_files.PagePool(), token_hex(4)
         self.now = Runs()
         """The runs, with the changes of the running batch."""
         self._merges: list[Merge] = []
@@ -435,7 +424,7 @@ class StoredRuns:
         runs = self.now.runs
         if len(run):
             path = self._path()
-            write_run(path, run, values, classes)
+            run_files.write_run(path, run, values, classes)
             self._must_rest = False
             runs += (self._opened(path, classes),)
         self.now = Runs(runs, upto)
@@ -503,7 +492,7 @@ class StoredRuns:
                 rest = tuple(run for run in self.now.runs if run not in ours)
                 self.now = Runs((*rest[:at], merged, *rest[at:]), self.now.upto)
 
-    def _inputs(self, merge: Merge) -> list[DiskRun]:
+    def _inputs(self, merge: Merge) -> list[run_files.DiskRun]:
         return [run for run in self.now.runs if run.file in merge.files]
 
     def _is_adopted(self, merge: Merge) -> bool:
@@ -534,9 +523,9 @@ class StoredRuns:
         self._files.add(path)
         return path
 
-    def _opened(self, path: Path, classes: PathClasses, low: int | None = None) -> DiskRun:
-        file = RunFile(path, self._pool)
-        run = DiskRun(file, classes.numbers(file.head.classes))
+    def _opened(self, path: Path, classes: PathClasses, low: int | None = None) -> run_files.DiskRun:
+        file = run_files.RunFile(path, self._pool)
+        run = run_files.DiskRun(file, classes.numbers(file.head.classes))
         return run.evicted(file.head.first if low is None else low)
 
 
@@ -547,11 +536,11 @@ def evicted(manifest: str, before: int) -> str:
     return json.dumps(told)
 
 
-def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bool:
+def _go_together(older: run_files.DiskRun, newer: run_files.DiskRun, window: int, newest: int) -> bool:
     one, other = older.file.head, newer.file.head
     if older.low != newer.low or len(older) >= 2 * len(newer):
         return False
-    if max(one.postings + other.postings, one.instances + other.instances) > MOST:
+    if max(one.postings + other.postings, one.instances + other.instances) > run_files.MOST:
         return False
     span = max(one.last, other.last) - min(one.first, other.first)
     if span <= window // PARTS_OF_WINDOW or span <= WIDER * max(one.last - one.first, other.last - other.first):

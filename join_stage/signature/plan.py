@@ -9,19 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from join_stage import protocol
 from join_stage.near_candidates import NearTexts
-from join_stage.protocol import (
-    Batch,
-    JoinPlan,
-    JoinScope,
-    Matches,
-    TemplateTable,
-    latest_texts,
-    newest,
-    runs_manifest,
-    save_runs_manifest,
-    save_word_order,
-)
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
@@ -32,7 +21,7 @@ READ_DOCUMENTS = 50_000
 """Number of docids whose join state is read at a time."""
 
 
-class SignaturePlan(JoinPlan):
+class SignaturePlan(protocol.JoinPlan):
     """Joins with postings, which derive from the join state in the tables of `store`. Runs are stored in `directory`;
     without one, all postings are in memory. `merger` defaults to this process."""
 
@@ -52,15 +41,15 @@ class SignaturePlan(JoinPlan):
         """The stored witnesses of documents with `first` <= docid < `end`. `r_group` needs what `groups` lacks."""
         raise NotImplementedError
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def put_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         for row in rows:
             self._join.rows.put(template.shape, row)
 
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def drop_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         for row in rows:
             self._join.rows.drop(row.id)
 
-    def join(self, batch: Batch) -> Matches:
+    def join(self, batch: protocol.Batch) -> protocol.Matches:
         self._note()  # before it loads: a batch that is rolled back may have run without some rows
         if not self._loaded:
             self._load(batch.first_docid if batch.older else 0)
@@ -69,15 +58,15 @@ class SignaturePlan(JoinPlan):
             self._end = pc.max(docids).as_py() + 1
         return self._matches(batch.witnesses, batch.scope)
 
-    def _matches(self, batch: Witnesses, scope: JoinScope) -> Matches:
+    def _matches(self, batch: Witnesses, scope: protocol.JoinScope) -> protocol.Matches:
         return self._join.join(batch, scope)
 
     def _load(self, end: int) -> None:
         """Opens the runs on disk, and builds the postings of the other documents before docid `end`. Requires all rows
         of R_T: they determine the postings."""
         try:
-            self._near.begin(newest(self._store, "word_order"))
-            first = self._join.restart(self._store.read("groups", R_GROUP.names), runs_manifest(self._store))
+            self._near.begin(protocol.newest(self._store, "word_order"))
+            first = self._join.restart(self._store.read("groups", R_GROUP.names), protocol.runs_manifest(self._store))
             for start in range(first, end, READ_DOCUMENTS):
                 self._join.load(self._between(start, min(start + READ_DOCUMENTS, end)))
                 self._settle(min(start + READ_DOCUMENTS, end))
@@ -90,8 +79,8 @@ class SignaturePlan(JoinPlan):
         self._note()  # also if they are not loaded: this batch may do it, and be rolled back
         if self._loaded:
             self._join.evict(before)
-        elif (manifest := runs_manifest(self._store)) is not None:
-            save_runs_manifest(self._store, evicted(manifest, before))
+        elif (manifest := protocol.runs_manifest(self._store)) is not None:
+            protocol.save_runs_manifest(self._store, evicted(manifest, before))
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         """Adds witnesses before they enter the join state; unless `whole`, postings are rebuilt for the next batch."""
@@ -110,7 +99,7 @@ class SignaturePlan(JoinPlan):
         self._note()
         self._loaded = False
         if (manifest := self._join.forget()) is not None:
-            save_runs_manifest(self._store, manifest)  # at once: this batch may load them
+            protocol.save_runs_manifest(self._store, manifest)  # at once: this batch may load them
 
     def regrouped(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         if self._loaded:
@@ -122,8 +111,8 @@ class SignaturePlan(JoinPlan):
             self._restore, self._was_loaded = self._join.mark(), self._loaded
 
     def settle(self) -> None:
-        if self._loaded and (frequent := self._near.learnt(partial(latest_texts, self._store))) is not None:
-            save_word_order(self._store, frequent)
+        if self._loaded and (frequent := self._near.learnt(partial(protocol.latest_texts, self._store))) is not None:
+            protocol.save_word_order(self._store, frequent)
             self.forget()  # all keys change
         if self._loaded:
             try:
@@ -136,7 +125,7 @@ class SignaturePlan(JoinPlan):
         with writing(OSError):
             manifest = self._join.settle(end - 1, wholly=wholly)
         if manifest is not None:
-            save_runs_manifest(self._store, manifest)
+            protocol.save_runs_manifest(self._store, manifest)
 
     def committed(self) -> None:
         self._restore, self._write_all = None, False

@@ -22,27 +22,8 @@ from pyspark.sql.functions import lit
 
 from common.arrays import dictionary_encode
 from common.files import make_inside
+from join_stage import protocol
 from join_stage.near_candidates import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
-from join_stage.protocol import (
-    DEFAULT_PLAN,
-    FLAT_STORE,
-    NEW_LEFT,
-    NEW_RIGHT,
-    NOTHING_ELSE,
-    RESULT,
-    STATE,
-    Batch,
-    Cost,
-    JoinPlan,
-    JoinScope,
-    Matches,
-    OnlyRead,
-    TemplateTable,
-    batch_statements,
-    flatten_edges,
-    opened_plan,
-    value_pairs_statement,
-)
 from join_stage.signature.plan import SignaturePlan
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.store.protocol import UNBOUNDED, Bounds, StoreError, StoreSchema, TableStore, writing
@@ -67,13 +48,13 @@ class SparkBasicPlan(SQLPlan):
         self._rows: dict[int, dict[int, TemplateRow]] = {}
         self._dirty: set[int] = set()
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def put_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self.version += 1
         self._templates[template.number] = template
         self._rows.setdefault(template.number, {}).update((row.id, row) for row in rows)
         self._dirty.add(template.number)
 
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
+    def drop_rows(self, template: protocol.TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self.version += 1
         kept = self._rows[template.number]
         for row in rows:
@@ -93,42 +74,42 @@ class SparkBasicPlan(SQLPlan):
             self._views.show(template.name, pa.table(arrays, names=template.columns))
         self._dirty.clear()
 
-    def join(self, batch: Batch) -> pa.Table:
+    def join(self, batch: protocol.Batch) -> pa.Table:
         self._refresh_rows()
         if not self._templates:
-            return RESULT.empty_table()
+            return protocol.RESULT.empty_table()
         with ExitStack() as cached:
             if self.has_joins:
                 self._prepare(batch, cached)
             return self._answer(batch)
 
-    def _answer(self, batch: Batch, *, views: bool = False) -> pa.Table:
+    def _answer(self, batch: protocol.Batch, *, views: bool = False) -> pa.Table:
         templates = list(self._templates.values())
-        ((statement, numbers),) = batch_statements(templates, "array({})", with_old=batch.older, views=views)
+        ((statement, numbers),) = protocol.batch_statements(templates, "array({})", with_old=batch.older, views=views)
         begin = time.perf_counter()
-        found = self._session.sql(statement).toArrow().cast(RESULT)
-        self.costs.add(Cost(time.perf_counter() - begin, len(found), numbers))
+        found = self._session.sql(statement).toArrow().cast(protocol.RESULT)
+        self.costs.add(protocol.Cost(time.perf_counter() - begin, len(found), numbers))
         return found
 
-    def _prepare(self, batch: Batch, cached: ExitStack) -> None:
+    def _prepare(self, batch: protocol.Batch, cached: ExitStack) -> None:
         """Creates the views that the statement of a batch reads. Only documents that share a value with the batch can
         match; their rows and R_vj are read once and cached for all templates while `cached` is open."""
-        joined = {f"{name}_w": self._session.table(f"{name}_w") for name in STATE}
+        joined = {f"{name}_w": self._session.table(f"{name}_w") for name in protocol.STATE}
         if before := batch.before:
             values = joined["r_doc_w"].select("strval")
             docs = persisted(before["r_doc"].join(values, "strval", "left_semi"), cached)
-            joined["r_doc_old"] = docs.select(STATE["r_doc"].names)
+            joined["r_doc_old"] = docs.select(protocol.STATE["r_doc"].names)
             for name in ("r_bin", "r_docts"):
                 joined[f"{name}_old"] = persisted(before[name].join(docs.select("docid"), "docid", "left_semi"), cached)
-        for name in STATE:
+        for name in protocol.STATE:
             rows = joined[f"{name}_w"]
             joined[name] = joined[f"{name}_old"].unionAll(rows) if before else rows
             self._views.forget(name)
         for name, frame in joined.items():
             frame.createOrReplaceTempView(name)
         self._views.show("joined_streams", batch.scope.joined_streams())
-        for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
-            statement = value_pairs_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
+        for side in (protocol.NEW_RIGHT, protocol.NEW_LEFT) if before else (protocol.NEW_RIGHT,):
+            statement = protocol.value_pairs_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
             joined[side.pairs] = persisted(self._session.sql(statement), cached)
         self._measure(joined)
 
@@ -154,13 +135,13 @@ class SparkViewsPlan(CachedViews, SparkBasicPlan):
         SparkBasicPlan.__init__(self, store, session, views)
         self._cache = ViewCache(cache_bytes)
 
-    def join(self, batch: Batch) -> Matches:
+    def join(self, batch: protocol.Batch) -> protocol.Matches:
         self._refresh_rows()
         for name, frame in batch.before.items():
             frame.createOrReplaceTempView(f"{name}_old")
         return super().join(batch)
 
-    def _joined(self, batch: Batch, views: Mapping[str, pa.Table]) -> pa.Table:
+    def _joined(self, batch: protocol.Batch, views: Mapping[str, pa.Table]) -> pa.Table:
         with ExitStack() as cached:
             joined = {"r_bin_w": self._session.table("r_bin_w")}
             for name, rows in views.items():
@@ -175,7 +156,7 @@ class SparkViewsPlan(CachedViews, SparkBasicPlan):
                 joined["r_bin_old"] = persisted(batch.before["r_bin"].join(docids, "docid", "left_semi"), cached)
             joined["r_bin"] = reduce(DataFrame.unionAll, joined.values())
             self._views.forget("r_bin")
-            for side in (NEW_RIGHT, NEW_LEFT) if batch.before else (NEW_RIGHT,):
+            for side in (protocol.NEW_RIGHT, protocol.NEW_LEFT) if batch.before else (protocol.NEW_RIGHT,):
                 statement = joined_slices_statement(side, batch.scope.window, many=batch.witnesses.has_many_values)
                 joined[side.edges] = persisted(self._session.sql(statement), cached)
             self._measure(joined)
@@ -206,7 +187,7 @@ class SparkSignaturePlan(SignaturePlan):
         self._numbers: dict[int, int] = {}
         """Stable numbers of edges as groups, by both variables packed into one number."""
 
-    def _matches(self, batch: Witnesses, scope: JoinScope) -> Matches:
+    def _matches(self, batch: Witnesses, scope: protocol.JoinScope) -> protocol.Matches:
         docids = batch.r_docts["docid"]
         if self._spread is None or not self._spread.takes(len(docids), self._join.stored.now.runs):
             return super()._matches(batch, scope)
@@ -217,7 +198,7 @@ class SparkSignaturePlan(SignaturePlan):
         return self._spread.matches(docids, run, others, filtered, scope, texts)
 
     def _between(self, first: int, end: int) -> Witnesses:
-        r_bin, r_doc, r_docts = (self._store.read_between(name, "docid", first, end) for name in STATE)
+        r_bin, r_doc, r_docts = (self._store.read_between(name, "docid", first, end) for name in protocol.STATE)
         return edge_by_edge(r_bin, r_doc, r_docts, self._numbers)
 
     def close(self) -> None:
@@ -270,12 +251,12 @@ class SparkEngine(ParquetStore):
         self,
         session: SparkSession,
         directory: Path | None = None,
-        plan: str = DEFAULT_PLAN,
+        plan: str = protocol.DEFAULT_PLAN,
         *,
-        schema: StoreSchema = NOTHING_ELSE,
+        schema: StoreSchema = protocol.NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        super().__init__(FLAT_STORE | schema, directory)
+        super().__init__(protocol.FLAT_STORE | schema, directory)
         try:
             self._session = session.newSession()
             for key, value in _SETTINGS.items():
@@ -283,12 +264,12 @@ class SparkEngine(ParquetStore):
             self._views = TableViews(self._session, self)
             for left in (VIEW_CACHE, SCRATCH):  # by a killed run
                 shutil.rmtree(self.directory / left, ignore_errors=True)
-            plans: dict[str, Callable[..., JoinPlan]] = {
+            plans: dict[str, Callable[..., protocol.JoinPlan]] = {
                 "basic": partial(SparkBasicPlan, self, self._session, self._views),
                 "views": partial(SparkViewsPlan, self, self._session, self._views, cache_bytes),
                 "signature": partial(SparkSignaturePlan, self),
             }
-            self.plan = opened_plan(self, plan, self.directory, plans)
+            self.plan = protocol.opened_plan(self, plan, self.directory, plans)
             self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
         except BaseException:
             super().close()
@@ -362,10 +343,10 @@ class SparkEngine(ParquetStore):
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
         return SparkQuestion(self._session, self.snapshot(), sql, bounds)
 
-    def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
+    def join(self, batch: Witnesses, first_docid: int, scope: protocol.JoinScope) -> protocol.Matches:
         self.append("groups", batch.r_group)
         older = self.has_rows("r_docts")
-        before = {name: self._views.frame(name) for name in STATE} if older and self.plan.in_sql else {}
+        before = {name: self._views.frame(name) for name in protocol.STATE} if older and self.plan.in_sql else {}
         given = batch
         if self.plan.in_sql and batch.has_many_values:
             given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
@@ -375,7 +356,7 @@ class SparkEngine(ParquetStore):
             self.append(name, rows)
             if self.plan.in_sql:
                 self._views.show(f"{name}_w", given.r_doc if name == "r_doc" else rows)
-        found = self.plan.join(Batch(given, first_docid, older, scope, before))
+        found = self.plan.join(protocol.Batch(given, first_docid, older, scope, before))
         return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
@@ -395,18 +376,18 @@ class SparkEngine(ParquetStore):
         """The rows of the batch in the join state; r_bin has a row for each edge of each group."""
         times = batch.r_docts
         return {
-            "r_bin": flatten_edges(batch.r_bin, self.read("groups")),
+            "r_bin": protocol.flatten_edges(batch.r_bin, self.read("groups")),
             "r_doc": batch.r_doc,
             "r_docts": times.add_column(1, "timestamp", times["t0"]),
         }
 
 
-class SparkReader(OnlyRead, FileTables):
+class SparkReader(protocol.OnlyRead, FileTables):
     """A read-only `JoinEngine`; others may write the store."""
 
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
         """Raises StoreError if there is no store. `schema` declares the tables beside the join state."""
-        super().__init__(FLAT_STORE | schema, directory)
+        super().__init__(protocol.FLAT_STORE | schema, directory)
         self._session = session.newSession()
         self._views = TableViews(self._session, self)
 

@@ -23,31 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from common.files import is_shared, keep_private, make_state, write_mark
-from join_stage.store.protocol import (
-    COMMITTED,
-    DUCKDB_FILE,
-    LOST,
-    ONLY_READ,
-    SPARK_MANIFESTS,
-    UNBOUNDED,
-    Bounds,
-    Following,
-    OtherEngine,
-    OutOfMemory,
-    QuestionInterrupted,
-    QuestionRefused,
-    StoreError,
-    StoreSchema,
-    check_known,
-    check_not_lost,
-    json_objects,
-    last_commit,
-    measured,
-    name_set,
-    short_enough,
-    telling,
-    writing,
-)
+from join_stage.store import protocol
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
 
@@ -59,16 +35,18 @@ _WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying w
 
 def telling_damage(kind: _Kind) -> _Kind:
     """Class decorator: public methods raise StoreError if DuckDB finds its file damaged."""
-    return telling(kind, (duckdb.Error,), _told)
+    return protocol.telling(kind, (duckdb.Error,), _told)
 
 
-def _told(error: BaseException | None) -> StoreError | None:
+def _told(error: BaseException | None) -> protocol.StoreError | None:
     while error is not None:
         # A bad statement has an error of another class, whose text may contain these words.
         of_file = isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
         if isinstance(error, _FATAL) or (of_file and any(word in str(error).lower() for word in _WORDS)):
             cause = str(error).partition("\n")[0]
-            return StoreError(f"the store is damaged, or its disk is: {cause}; take an older copy of the store")
+            return protocol.StoreError(
+                f"the store is damaged, or its disk is: {cause}; take an older copy of the store"
+            )
         error = error.__context__
     return None
 
@@ -216,14 +194,14 @@ MEMORY = "512MB"
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
-REFUSED_FUNCTIONS = name_set("""
+REFUSED_FUNCTIONS = protocol.name_set("""
 current_connection_id current_query current_query_id current_setting current_transaction_id currval getenv getvariable
 json_deserialize_sql json_execute_serialized_sql json_serialize_plan json_serialize_sql nextval query query_table
 set_config setseed setval sleep_ms stats txid_current vector_type which_secret write_log
 """)
 """Functions that read the state of the process, or do more than compute."""
 
-UNBOUNDED_FUNCTIONS = name_set("""
+UNBOUNDED_FUNCTIONS = protocol.name_set("""
 array_resize bitstring damerau_levenshtein editdist3 format from_json from_json_strict generate_series json_pretty
 json_transform json_transform_strict levenshtein list_resize lpad printf range repeat rpad
 """)
@@ -258,7 +236,7 @@ def seclude(connection: duckdb.DuckDBPyConnection) -> None:
 _WRONG_VALUES = ("Conversion Error", "Invalid Input Error")
 
 
-class RefusedByDuckDB(QuestionRefused, duckdb.Error):
+class RefusedByDuckDB(protocol.QuestionRefused, duckdb.Error):
     """A question that DuckDB rejects, in its words: bad SQL, or a value that cannot be computed."""
 
 
@@ -269,9 +247,9 @@ class DuckDBQuestion:
     def __init__(
         self,
         connection: duckdb.DuckDBPyConnection,
-        schema: StoreSchema,
+        schema: protocol.StoreSchema,
         sql: str,
-        bounds: Bounds,
+        bounds: protocol.Bounds,
         around: Callable[[duckdb.DuckDBPyConnection], AbstractContextManager[object]] = nullcontext,
         *,
         own: bool = False,
@@ -286,12 +264,12 @@ class DuckDBQuestion:
             with self._around(self._cursor):
                 return self._answer()
         except duckdb.OutOfMemoryException:
-            raise QuestionRefused(
+            raise protocol.QuestionRefused(
                 "the question needs more memory than there is: narrow it down, or ask again later"
             ) from None
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if self._cut:
-                raise QuestionInterrupted("the question was interrupted") from None
+                raise protocol.QuestionInterrupted("the question was interrupted") from None
             # Arrow makes OSErrors of some errors of DuckDB while it reads from it.
             if isinstance(error, OSError) and not any(kind in str(error) for kind in _WRONG_VALUES):
                 raise
@@ -311,8 +289,8 @@ class DuckDBQuestion:
             raise duckdb.InterruptException
         answer = self._cursor.sql(self._sql)
         if answer is None:
-            raise QuestionRefused(ONLY_READ)
-        return measured(answer.to_arrow_reader(CHUNK), self._bounds)
+            raise protocol.QuestionRefused(protocol.ONLY_READ)
+        return protocol.measured(answer.to_arrow_reader(CHUNK), self._bounds)
 
     def interrupt(self) -> None:
         self._cut = True
@@ -320,17 +298,17 @@ class DuckDBQuestion:
             self._cursor.interrupt()
 
 
-def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
+def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: protocol.StoreSchema) -> None:
     """Raises QuestionRefused unless it is a single SELECT over a schema's relations, and DuckDB's error for bad SQL."""
-    short_enough(sql)
+    protocol.short_enough(sql)
     single_select(parser, sql)
     try:
         parsed = _parsed(parser, sql)
     except RecursionError:
-        raise QuestionRefused("the question is nested too deeply") from None
+        raise protocol.QuestionRefused("the question is nested too deeply") from None
     if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
-        raise QuestionRefused(ONLY_READ)
-    parts = list(json_objects(parsed["statements"]))
+        raise protocol.QuestionRefused(protocol.ONLY_READ)
+    parts = list(protocol.json_objects(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
     making_rows = {id(part["function"]) for part in parts if part.get("type") == "TABLE_FUNCTION"}
     for part in parts:
@@ -341,9 +319,9 @@ def single_select(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Raises QuestionRefused for anything but a single SELECT statement, and DuckDB's error for bad SQL."""
     statements = parser.extract_statements(sql)
     if len(statements) > 1:
-        raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
+        raise protocol.QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
     if not statements or statements[0].type != duckdb.StatementType.SELECT:
-        raise QuestionRefused(ONLY_READ)
+        raise protocol.QuestionRefused(protocol.ONLY_READ)
 
 
 def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
@@ -352,7 +330,7 @@ def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
         parsed = _parsed(parser, sql)
     except (duckdb.Error, RecursionError):
         return None
-    parts = [] if parsed["error"] else list(json_objects(parsed["statements"]))
+    parts = [] if parsed["error"] else list(protocol.json_objects(parsed["statements"]))
     if parsed["error"] or any(part.get("type") == "SHOW_REF" for part in parts):
         return None
     return {part["qualified_name"]["path"][-1].lower() for part in parts if part.get("type") == "BASE_TABLE"}
@@ -363,38 +341,42 @@ def _parsed(parser: duckdb.DuckDBPyConnection, sql: str) -> Any:
     return json.loads(text)
 
 
-def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str], *, makes_rows: bool) -> None:
+def _judge(part: dict[str, Any], schema: protocol.StoreSchema, made: set[str], *, makes_rows: bool) -> None:
     kind = part.get("type")
     if "cte_map" in part and kind not in _NODES:
-        raise QuestionRefused(ONLY_READ)
+        raise protocol.QuestionRefused(protocol.ONLY_READ)
     if "sample" in part and "cte_map" not in part and kind is not None and kind not in _SOURCES:
-        raise QuestionRefused(f"{kind} is not answered: ask in other words")
+        raise protocol.QuestionRefused(f"{kind} is not answered: ask in other words")
     if kind == "BASE_TABLE":
         _judge_table(part["qualified_name"]["path"], schema, made)
     elif kind == "TABLE_FUNCTION":
         name = part["function"].get("function_name", "")
         if name.lower() not in TABLE_FUNCTIONS:
             shown = ", ".join(sorted(TABLE_FUNCTIONS))
-            raise QuestionRefused(f"the table function {name!r:.80} is not answered; these are: {shown}")
+            raise protocol.QuestionRefused(f"the table function {name!r:.80} is not answered; these are: {shown}")
     elif kind == "SHOW_REF":
         if part["query"] is None and part["table_name"].strip('"').lower() not in _SHOWN:
-            raise QuestionRefused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
+            raise protocol.QuestionRefused(
+                f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered"
+            )
     elif part.get("class") == "FUNCTION":
         if (name := part["function_name"].lower()) in REFUSED_FUNCTIONS:
-            raise QuestionRefused(f"the function {part['function_name']} is not answered: it does more than compute")
+            raise protocol.QuestionRefused(
+                f"the function {part['function_name']} is not answered: it does more than compute"
+            )
         if name in UNBOUNDED_FUNCTIONS and not makes_rows:
-            raise QuestionRefused(f"the function {name} is not answered: its values may be of any size")
+            raise protocol.QuestionRefused(f"the function {name} is not answered: its values may be of any size")
     elif part.get("class") == "COLUMN_REF" and len(part["column_names"]) > MOST_NAMES:
-        raise QuestionRefused(f"a chain of more than {MOST_NAMES} names is not answered")
+        raise protocol.QuestionRefused(f"a chain of more than {MOST_NAMES} names is not answered")
 
 
-def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
+def _judge_table(path: list[str], schema: protocol.StoreSchema, made: set[str]) -> None:
     *before, name = path
     if before and before[0].lower() == "information_schema" and len(path) == 2:
         return
     if not all(part.lower() in _SCHEMAS for part in before):
-        raise QuestionRefused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
-    check_known(name, schema, set() if before else made)
+        raise protocol.QuestionRefused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
+    protocol.check_known(name, schema, set() if before else made)
 
 
 _HEADERS, _HEADER, _APART = 4096, struct.Struct("<QQ"), 4096
@@ -406,8 +388,8 @@ class CommitMark:
     ends early, or has some damaged entries, as of an earlier commit; the mark shows that commits are missing."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._path, self._handle = directory, directory / COMMITTED, -1
-        self._file, self._log = directory / DUCKDB_FILE, directory / f"{DUCKDB_FILE}.wal"
+        self._directory, self._path, self._handle = directory, directory / protocol.COMMITTED, -1
+        self._file, self._log = directory / protocol.DUCKDB_FILE, directory / f"{protocol.DUCKDB_FILE}.wal"
         self._last = (-1, 0, 0)
         """The iteration of the file, the size of the log, and its checksum."""
 
@@ -436,7 +418,7 @@ class CommitMark:
 
     def check(self) -> None:
         """Raises StoreError if the file or its log is older than the last commit noted."""
-        if (mark := last_commit(self._directory)) is None:
+        if (mark := protocol.last_commit(self._directory)) is None:
             return
         with self._file.open("rb") as file:
             found = _iteration(file.fileno())
@@ -449,9 +431,9 @@ class CommitMark:
             self._raise(self._log, f"has the last commits before a kill and is {state}")
 
     def _raise(self, file: Path, what: str) -> NoReturn:
-        raise StoreError(
+        raise protocol.StoreError(
             f"the store in {self._directory} has lost commits: {file.name} {what}; put it back as it was, or take an "
-            f"older copy of the directory; {LOST.format(self._directory)}"
+            f"older copy of the directory; {protocol.LOST.format(self._directory)}"
         )
 
 
@@ -489,7 +471,7 @@ THREADS = 4
 class DuckDBTables:
     """The reading half of a store: reads over one connection, and answers questions over another to its instance."""
 
-    schema: StoreSchema
+    schema: protocol.StoreSchema
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
     _prepared: PreparedStatements
@@ -507,7 +489,7 @@ class DuckDBTables:
             return self._prepared.select(sql, views)
         return self._connection.sql(sql).to_arrow_table()
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+    def question(self, sql: str, bounds: protocol.Bounds = protocol.UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         return DuckDBQuestion(self._asked, self.schema, sql, bounds, own=own)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
@@ -628,20 +610,20 @@ class DuckDBStore(DuckDBTables):
 
     _empty: set[str]
 
-    def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
+    def __init__(self, schema: protocol.StoreSchema, directory: Path | None = None) -> None:
         self.schema = schema
-        if directory is not None and (directory / SPARK_MANIFESTS).exists():
-            raise OtherEngine(directory, "spark")
+        if directory is not None and (directory / protocol.SPARK_MANIFESTS).exists():
+            raise protocol.OtherEngine(directory, "spark")
         try:
             if directory is not None:
                 make_state(directory)
-            self._is_new = directory is None or not (directory / DUCKDB_FILE).exists()
+            self._is_new = directory is None or not (directory / protocol.DUCKDB_FILE).exists()
             self._mark = None if directory is None else CommitMark(directory)
             if directory is not None and self._is_new:
-                check_not_lost(directory)
+                protocol.check_not_lost(directory)
             elif self._mark is not None:
                 self._mark.check()
-            file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
+            file = ":memory:" if directory is None else str(directory / protocol.DUCKDB_FILE)
             # By default a database in memory spills into the working directory, which is the user's.
             self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
             self._connection = duckdb.connect(file)
@@ -650,18 +632,18 @@ class DuckDBStore(DuckDBTables):
             self._private = () if directory is None or is_shared(directory) else (Path(file), Path(f"{file}.wal"))
             self._keep_private()
             if self._private and directory is not None:
-                keep_private(directory / COMMITTED)
+                keep_private(directory / protocol.COMMITTED)
             if self._spilled is not None:
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
         except (duckdb.Error, OSError) as error:
-            raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
+            raise protocol.StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
         try:
             self._prepared = PreparedStatements(self._connection)
             self._waiting = WaitingRows(self._prepared, self.schema.tables)
             self._threads = Threads(self._connection, most_threads())
             self._in_batch = self._begun = False
             self._empty = set(schema.tables) if self._is_new else set[str]()
-            self._followers, self._follows = tuple[ref[Following], ...](), Lock()
+            self._followers, self._follows = tuple[ref[protocol.Following], ...](), Lock()
             self._prepare()
             if not self._is_new:
                 sized = "SELECT table_name FROM duckdb_tables() WHERE estimated_size = 0 AND NOT temporary"
@@ -808,7 +790,7 @@ class DuckDBStore(DuckDBTables):
         with self._committing():
             return self._connection.execute(sql)
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+    def question(self, sql: str, bounds: protocol.Bounds = protocol.UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads.for_question, own=own)
 
     # ------------------------------------------------------------ other processes
@@ -853,13 +835,13 @@ class DuckDBStore(DuckDBTables):
                 with closing(self._asked.cursor()) as cursor:
                     cursor.execute(f"SET checkpoint_threshold = '{threshold}'")
 
-    def follow(self, tables: Collection[str]) -> Following:
-        made = Following(tables)
+    def follow(self, tables: Collection[str]) -> protocol.Following:
+        made = protocol.Following(tables)
         with self._follows:
             self._followers = (*(one for one in self._followers if one() is not None), ref(made))
         return made
 
-    def _following(self) -> list[Following]:
+    def _following(self) -> list[protocol.Following]:
         return [one for follower in self._followers if (one := follower()) is not None]
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
@@ -880,10 +862,10 @@ class DuckDBStore(DuckDBTables):
 def translate_write_errors() -> Iterator[None]:
     """Translates DuckDB errors while a batch is written to StoreError."""
     try:
-        with writing(duckdb.IOException, duckdb.TransactionException):
+        with protocol.writing(duckdb.IOException, duckdb.TransactionException):
             yield
     except duckdb.OutOfMemoryException as error:
-        raise OutOfMemory(
+        raise protocol.OutOfMemory(
             f"the store needs more memory than its {MEMORY_LIMIT}: {error}; take smaller batches"
         ) from error
 

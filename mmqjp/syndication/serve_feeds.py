@@ -17,29 +17,14 @@ from mmqjp.present.newest import shown_matches
 from mmqjp.present.recent import OfFeed, RecentAnswers, is_newer
 from mmqjp.present.recipients import StoredOutput
 from mmqjp.process import printable_line
-from mmqjp.syndication.atom import (
-    MEDIA_TYPE,
-    NEWEST,
-    SETTING,
-    SIZE,
-    AtomEntry,
-    AtomFeed,
-    Links,
-    archive_of,
-    archive_range,
-    entry_of,
-    feed_document,
-    feed_path,
-    setting_of,
-    unarchived_from,
-)
+from mmqjp.syndication import atom
 from mmqjp.tables import lookup
 
 KEPT_CHARACTERS = 32 << 20  # maximum size of cached entries, in characters; the oldest are evicted
 
 
 MOST_NAMES = 2_000  # maximum number of names whose feeds are cached
-_MOST = NEWEST + SIZE  # maximum number of outputs in a feed: fewer than SIZE are in no archive
+_MOST = atom.NEWEST + atom.SIZE  # maximum number of outputs in a feed: fewer than SIZE are in no archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +32,7 @@ class FeedContents:
     """The entries of a query's feed or of an archive, newest first. `previous` is the number of the archive before
     them, which may be empty; None: there is none. `since` is when the query was first added, in microseconds."""
 
-    entries: tuple[AtomEntry, ...]
+    entries: tuple[atom.AtomEntry, ...]
     previous: int | None
     since: int
 
@@ -80,7 +65,7 @@ class StoreFeeds:
 
     def __init__(self, recent: RecentAnswers) -> None:
         self._recent = recent
-        self._entries = LruCache[tuple[int, int, int], tuple[AtomEntry, bool]](
+        self._entries = LruCache[tuple[int, int, int], tuple[atom.AtomEntry, bool]](
             KEPT_CHARACTERS, lambda one: len(one[0].xml)
         )
         self._kept = LruCache[str, _Kept](MOST_NAMES)
@@ -98,16 +83,16 @@ class StoreFeeds:
 
     def archive(self, name: str, number: int) -> FeedContents | Earlier | ArchiveGone | None:
         """Returns an archive. None if there is no such query, or no such archive yet."""
-        numbers = archive_range(number)
+        numbers = atom.archive_range(number)
         if number < 0 or (found := self._recent.of_feed(name, 0)) is None or numbers.stop > _last_seq(found) + 1:
             return None
         told = self._recent.between(numbers.start - 1, numbers.stop - 1, name)[::-1]
         (kept,) = self._recent.select(lookup.kept(numbers.start, numbers.stop))["kept"].to_pylist()
-        if kept != SIZE:  # then some may have been dropped before the others were read
+        if kept != atom.SIZE:  # then some may have been dropped before the others were read
             return ArchiveGone()
         if not told:
             before = self._seq_before(name, numbers.start)
-            return FeedContents((), None, found.since) if before is None else Earlier(archive_of(before))
+            return FeedContents((), None, found.since) if before is None else Earlier(atom.archive_of(before))
         entries, is_whole = self._entries_of(told)
         return FeedContents(entries, number - 1 if number else None, found.since) if is_whole else ArchiveGone()
 
@@ -115,37 +100,37 @@ class StoreFeeds:
         self._revoked_links()
 
     def revoked(self, name: str) -> int:
-        return self._revoked_links().get(setting_of(name), 0)
+        return self._revoked_links().get(atom.setting_of(name), 0)
 
     def _revoked_links(self) -> dict[str, int]:
         version, known = self._recent.version(), self._revoked
         if known is None or is_newer(version, known[0]):
-            rows = self._recent.select(lookup.settings_sql(SETTING)).to_pylist()
+            rows = self._recent.select(lookup.settings_sql(atom.SETTING)).to_pylist()
             known = self._revoked = version, {row["key"]: int(row["value"]) for row in rows}
         return known[1]
 
-    def _entries_of(self, told: Sequence[StoredOutput]) -> tuple[tuple[AtomEntry, ...], bool]:
+    def _entries_of(self, told: Sequence[StoredOutput]) -> tuple[tuple[atom.AtomEntry, ...], bool]:
         """Returns the entries of outputs, and whether they are complete: documents and commit times may be deleted."""
         found = self._entries.found(one.key for one in told)
         new = [one for one in told if one.key not in found]
         for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
             committed_at = one.answer.committed_at
             is_whole = committed_at is not None and all(item.is_kept for item in match.items)
-            entry = entry_of(match, one.answer.t1 if committed_at is None else committed_at)
+            entry = atom.entry_of(match, one.answer.t1 if committed_at is None else committed_at)
             found[one.key] = entry, is_whole
             self._entries.put(one.key, found[one.key])
         return tuple(found[one.key][0] for one in told), all(found[one.key][1] for one in told)
 
     def _made(self, name: str, new: OfFeed, known: _Kept | None) -> _Kept:
         last_seq = _last_seq(new)
-        begin = unarchived_from(last_seq)
+        begin = atom.unarchived_from(last_seq)
         count = self._count(name, new.told, begin)
-        if known is not None and known.found.drops == new.drops and unarchived_from(known.last_seq) == begin:
+        if known is not None and known.found.drops == new.drops and atom.unarchived_from(known.last_seq) == begin:
             archive = known.archive
         else:  # unless there are fewer new outputs than were looked for, so that these are all
             is_more = any(one.answer.first_seq < begin for one in new.told)
             seq = self._seq_before(name, begin, new.told) if is_more else None
-            archive = None if seq is None else archive_of(seq)
+            archive = None if seq is None else atom.archive_of(seq)
         found = _Kept(new, count, archive, last_seq)
         self._kept.put(name, found)
         return found
@@ -156,7 +141,7 @@ class StoreFeeds:
         groups = {one.answer.first_seq for one in told if one.answer.first_seq < begin <= one.answer.last_seq}
         for group in groups:  # one that is archived in part: its outputs are numbered
             later += sum(number >= begin for number in self._recent.numbers(name, group).values())
-        return max(NEWEST, later)
+        return max(atom.NEWEST, later)
 
     def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
         """Returns a query's greatest output number below another, or one in its archive, given the newest outputs."""
@@ -164,7 +149,7 @@ class StoreFeeds:
             name, (before, -1, -1), 1
         ):
             first, last = told[0].answer.first_seq, told[0].answer.last_seq
-            if last < before and archive_of(first) == archive_of(last):
+            if last < before and atom.archive_of(first) == atom.archive_of(last):
                 return first
             numbers = [number for number in self._recent.numbers(name, first).values() if number < before]
             if numbers:
@@ -200,7 +185,7 @@ class FeedPages:
     """Answers requests. `url` is the site's address without a final slash, `now` the clock in microseconds."""
 
     feeds: StoreFeeds
-    links: Links
+    links: atom.Links
     url: str
     now: Callable[[], int]
 
@@ -228,15 +213,15 @@ class FeedPages:
         return self._document(request, found, _FOR_GOOD)
 
     def _address(self, request: FeedRequest, archive: int | None = None) -> str:
-        return self.url + feed_path(request.key, request.name, archive)
+        return self.url + atom.feed_path(request.key, request.name, archive)
 
     def _document(self, request: FeedRequest, found: FeedContents, caching: str) -> Response:
         """Returns a document or 304. Omits the date in the second of a commit, when it is ambiguous."""
         id, title = self.links.feed_id(request.name), printable_line(request.name)
-        feed = AtomFeed(id, title, self._address(request), found.since)
+        feed = atom.AtomFeed(id, title, self._address(request), found.since)
         previous = None if found.previous is None else self._address(request, found.previous)
         archive = None if request.archive is None else self._address(request, request.archive)
-        document = feed_document(feed, found.entries, previous, archive)
+        document = atom.feed_document(feed, found.entries, previous, archive)
         modified = found.entries[0].committed_at if found.entries else found.since
         tag = f'"{sha256(document).hexdigest()[:32]}"'
         date = http_date(modified) if modified // SECOND < self.now() // SECOND else None
@@ -247,7 +232,7 @@ class FeedPages:
             is_known = date is not None and request.if_modified_since == date
         if is_known:
             return Response(None, 304, headers)
-        return Response(document, 200, headers, f"{MEDIA_TYPE}; charset=utf-8")
+        return Response(document, 200, headers, f"{atom.MEDIA_TYPE}; charset=utf-8")
 
 
 def http_date(microseconds: int) -> str | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds import readers
+from feeds import files
 from feeds.documents import Document, Reject, SourceError, parse_time
 from feeds.readers import read_jsonl, read_line, read_warc
 from feeds.tail import read_documents
@@ -78,14 +78,14 @@ def line_of(time):
 def test_a_line_too_long_is_skipped_without_being_held_and_one_of_the_limit_read(tmp_path, monkeypatch):
     good = json.dumps(LINES[0])
     path = write(tmp_path / "x.jsonl.gz", gzip.compress(f"{good}\n{'x' * 500_000}\n{good}\n".encode()))
-    monkeypatch.setattr(readers, "MAX_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
     first, reject, last = read_jsonl(path, lambda: 0)
     assert first == last == DOCUMENTS[0]
     assert isinstance(reject, Reject)
     assert reject.reason.startswith(f"{path}:2: the line is larger than")
     assert len(reject.raw) <= 64 * 1024
     path = write(tmp_path / "x.jsonl", f"{good}\n{good}")
-    monkeypatch.setattr(readers, "MAX_BYTES", len(good))
+    monkeypatch.setattr(files, "MAX_BYTES", len(good))
     assert list(read_jsonl(path, lambda: 0)) == [DOCUMENTS[0]] * 2
 
 
@@ -119,7 +119,7 @@ def test_warc_responses_and_resources(tmp_path, name, monkeypatch):
     ]
     (entry,) = read(path, feeds="item")
     assert entry.id.startswith("https://c.example/rss g ") and entry.t0 == NOON
-    monkeypatch.setattr(readers, "MAX_BYTES", 5)
+    monkeypatch.setattr(files, "MAX_BYTES", 5)
     *_, reject = read_warc(path, None)
     assert isinstance(reject, Reject)
     assert reject.reason == f"{path}: https://c.example/res 2026-05-07T00:00:00Z: larger than 5 bytes"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from feeds import confined, tail
+from feeds import confined, readers
 from feeds.confined import HurriedError
 from feeds.documents import Reject
 from feeds.readers import ALL_READ, Offset, ReplacedError
@@ -88,7 +88,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _feeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "feed_address", lambda path: path.name.partition(" ")[0])
+    monkeypatch.setattr(readers, "feed_address", lambda path: path.name.partition(" ")[0])
 
 
 def turns_in(

@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import feeds.fetch.fetcher as visit
 from common import files
+from feeds.fetch import http
 from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.state import FetchStore
+from join_stage import protocol
 from join_stage.duckdb import DuckDBEngine
-from join_stage.signature import plan
 from join_stage.store.duckdb import CommitMark, DuckDBStore
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
@@ -29,7 +29,7 @@ _CALLS: dict[Any, str] = {
     DuckDBEngine: "begin append join extend evict commit close",
     DuckDBStore: "commit",
     CommitMark: "note",
-    plan: "save_word_order",
+    protocol: "save_word_order",
     Session: "process ensure",
     Service: "_process _commit_settings",
     Spool: "answer",
@@ -44,7 +44,7 @@ _CALLS: dict[Any, str] = {
     ParquetSink: "prepare write",
     ParquetFile: "finish",
     AtomSink: "write_matches _put",
-    visit: "exchange",
+    http: "exchange",
     DropArchive: "keep",
     WarcArchive: "keep",
     FetchStore: "commit save_host",

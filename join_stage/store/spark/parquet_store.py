@@ -41,23 +41,7 @@ from join_stage.store.protocol import (
     last_commit,
     manifest_batches,
 )
-from join_stage.store.spark.manifests import (
-    DataFile,
-    Files,
-    FileTables,
-    Manifest,
-    Merging,
-    Snapshot,
-    check_digest,
-    check_newest,
-    look_at,
-    merge_files,
-    newest_files,
-    read_manifest,
-    read_rows,
-    write_data_file,
-    write_manifest,
-)
+from join_stage.store.spark import manifests as manifest_files
 
 
 class Drafts:
@@ -109,7 +93,7 @@ GRACE = 600 * 1_000_000
 _GONE = "the store is damaged: {} is gone; take an older copy of the store"
 
 
-class ParquetStore(FileTables):
+class ParquetStore(manifest_files.FileTables):
     """Tables in a directory, or a temporary one that `close` removes. Appended rows stay in memory until `commit`. The
     process must own the directory (see `mmqjp.state.engine_choice`): files without a manifest are removed. `now` is the
     clock, in microseconds. Raises StoreError if the store cannot be opened."""
@@ -140,17 +124,20 @@ class ParquetStore(FileTables):
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         if not is_shared(self.directory):
             keep_private(self.directory / COMMITTED)
-        kept = {batch: read_manifest(self._manifest(batch), schema) for batch in manifest_batches(self.directory)}
+        kept = {
+            batch: manifest_files.read_manifest(self._manifest(batch), schema)
+            for batch in manifest_batches(self.directory)
+        }
         self._batch = max(kept, default=0)
-        check_newest(self.directory, self._batch, last_commit(self.directory))
+        manifest_files.check_newest(self.directory, self._batch, last_commit(self.directory))
         self._committed = self.files = kept[self._batch].files if kept else self.files
-        self.merge_elsewhere: Callable[[Merging], DataFile] = merge_files
+        self.merge_elsewhere: Callable[[manifest_files.Merging], manifest_files.DataFile] = manifest_files.merge_files
         """Merges files that are not small."""
         self._drafts = Drafts()
         for name in self._tables:
             make_inside(self.directory, schema.folder(name))
             for file in self.files[name]:
-                look_at(self.folder(name) / file.name, file, gone=_GONE)
+                manifest_files.look_at(self.folder(name) / file.name, file, gone=_GONE)
         for older, newer in pairwise(kept):
             self._supersede(older, kept[older].files, kept[newer])
         self._remove_unnamed(manifest.files for manifest in kept.values())
@@ -174,7 +161,7 @@ class ParquetStore(FileTables):
         """The file name prefix for others who write these tables in the running batch; unadopted files are removed."""
         return self._drafts.prefix(map(self.folder, tables), self._batch + 1)
 
-    def adopt(self, table: str, file: DataFile) -> None:
+    def adopt(self, table: str, file: manifest_files.DataFile) -> None:
         """Adds a file that another process wrote to a table."""
         self._whole.add(str(self.folder(table) / file.name))
         self.files = {**self.files, table: (*self.files[table], file)}
@@ -193,9 +180,9 @@ class ParquetStore(FileTables):
         fresh = self.fresh(table).filter(within)
         return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in kept), fresh])
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> manifest_files.Snapshot:
         """The files after the last committed batch."""
-        return Snapshot(self.schema, self.directory, self._committed)
+        return manifest_files.Snapshot(self.schema, self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
         """Extends the times of dated rows in the running batch to documents that begin from `first` to `last`."""
@@ -215,16 +202,16 @@ class ParquetStore(FileTables):
 
     def drop_unless(self, table: str, column: str, test: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
         """Drops rows whose number fails a test, but not null ones; files with remaining rows are rewritten."""
-        kept: list[DataFile] = []
+        kept: list[manifest_files.DataFile] = []
         for file in self.files[table]:
             path = self.path(table, file)
-            numbers = read_rows(path, pa.schema([self._tables[table].field(column)]))[column]
+            numbers = manifest_files.read_rows(path, pa.schema([self._tables[table].field(column)]))[column]
             stays = pc.fill_null(test(numbers), True)
             count = pc.sum(stays).as_py() or 0
             if count == file.rows:
                 kept.append(file)
             elif count:
-                rows = read_rows(path, self._tables[table]).filter(stays)
+                rows = manifest_files.read_rows(path, self._tables[table]).filter(stays)
                 kept.append(self._write(table, self._batch + 1, [rows], file.level, file.first, file.last))
         self.files = {**self.files, table: tuple(kept)}
         if table in self._buffers:
@@ -243,8 +230,8 @@ class ParquetStore(FileTables):
             name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in self._tables
         }
         if files != self._committed or not self._batch:
-            manifest = Manifest(files, self._now())
-            write_manifest(self._manifest(batch), manifest, self.schema)
+            manifest = manifest_files.Manifest(files, self._now())
+            manifest_files.write_manifest(self._manifest(batch), manifest, self.schema)
             if self._batch:
                 self._supersede(self._batch, self._committed, manifest)
             self._committed = self.files = files
@@ -262,7 +249,7 @@ class ParquetStore(FileTables):
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _written(self, table: str, batch: int) -> tuple[DataFile, ...]:
+    def _written(self, table: str, batch: int) -> tuple[manifest_files.DataFile, ...]:
         rows = self.fresh(table)
         if not len(rows):
             return ()
@@ -271,7 +258,9 @@ class ParquetStore(FileTables):
             times = [*self.fresh(dated.times)[dated.start].to_pylist(), *self._covered]
         return (self._write(table, batch, [rows], 0, min(times, default=None), max(times, default=None)),)
 
-    def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+    def _merged(
+        self, table: str, batch: int, files: tuple[manifest_files.DataFile, ...]
+    ) -> tuple[manifest_files.DataFile, ...]:
         small = sorted((f for f in files if f.size <= MERGED_BYTES // MERGE), key=lambda f: f.level)
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
@@ -280,9 +269,9 @@ class ParquetStore(FileTables):
                 first = min((f.first for f in members if f.first is not None), default=None)
                 last = max((f.last for f in members if f.last is not None), default=None)
                 path = self._drafts.new(self.folder(table), batch)
-                merging = Merging(path, inputs, self._tables[table], level + 1, first, last)
+                merging = manifest_files.Merging(path, inputs, self._tables[table], level + 1, first, last)
                 is_small = sum(f.size for f in members) <= MERGED_HERE
-                merged = merge_files(merging) if is_small else self.merge_elsewhere(merging)
+                merged = manifest_files.merge_files(merging) if is_small else self.merge_elsewhere(merging)
                 self._whole.add(str(path))
                 rest = tuple(f for f in files if f not in members)
                 return self._merged(table, batch, (merged, *rest))
@@ -290,13 +279,13 @@ class ParquetStore(FileTables):
 
     def _write(
         self, table: str, batch: int, parts: Iterable[pa.Table], level: int, first: int | None, last: int | None
-    ) -> DataFile:
+    ) -> manifest_files.DataFile:
         path = self._drafts.new(self.folder(table), batch)
-        file = write_data_file(path, parts, self._tables[table], level, first, last)
+        file = manifest_files.write_data_file(path, parts, self._tables[table], level, first, last)
         self._whole.add(str(path))
         return file
 
-    def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
+    def _supersede(self, batch: int, older: manifest_files.Files, newer: manifest_files.Manifest) -> None:
         gone = [self.folder(name) / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])]
         self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))  # which names them
 
@@ -311,7 +300,7 @@ class ParquetStore(FileTables):
     def _remove_drafts(self) -> None:
         self._drafts.end({self.folder(name) / file.name for name in self._tables for file in self._committed[name]})
 
-    def _remove_unnamed(self, kept: Iterable[Files]) -> None:
+    def _remove_unnamed(self, kept: Iterable[manifest_files.Files]) -> None:
         named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
         for name in self._tables:
             for path in self.folder(name).iterdir():
@@ -357,9 +346,9 @@ def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
 class TableViews:
     """Keeps the temporary views of a session up to date; a view is replaced only if its table has changed."""
 
-    def __init__(self, session: SparkSession, store: FileTables) -> None:
+    def __init__(self, session: SparkSession, store: manifest_files.FileTables) -> None:
         self._session, self._store = session, store
-        self._seen: dict[str, tuple[tuple[DataFile, ...], tuple[pa.Table, ...]]] = {}
+        self._seen: dict[str, tuple[tuple[manifest_files.DataFile, ...], tuple[pa.Table, ...]]] = {}
 
     def frame(self, table: str) -> DataFrame:
         """A table with the running batch."""
@@ -420,7 +409,7 @@ DATABASE = "mmqjp"
 @dataclass
 class _File(InputPartition):
     path: Path
-    file: DataFile
+    file: manifest_files.DataFile
 
 
 class _Reader(DataSourceReader):
@@ -432,13 +421,13 @@ class _Reader(DataSourceReader):
         self._schema = store.tables[table]
 
     def partitions(self) -> list[InputPartition]:
-        files = newest_files(self._directory, self._store)[self._table]
+        files = manifest_files.newest_files(self._directory, self._store)[self._table]
         return [_File(self._directory / self._store.folder(self._table) / file.name, file) for file in files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            check_digest(partition.path, partition.file)
-            yield from read_rows(partition.path, self._schema).to_batches()
+            manifest_files.check_digest(partition.path, partition.file)
+            yield from manifest_files.read_rows(partition.path, self._schema).to_batches()
 
 
 def table_source(directory: Path, table: str, store: StoreSchema, database: str = DATABASE) -> type[DataSource]:
@@ -467,7 +456,7 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
     """Makes a database show the tables and views of a store, in this session. Raises StoreError if the directory holds
     no store, or the database has its own table of one of these names."""
     directory = directory.absolute()
-    views = {**schema.views, **FileTables(schema, directory).numbered_views(FIRST_INDEX)}
+    views = {**schema.views, **manifest_files.FileTables(schema, directory).numbered_views(FIRST_INDEX)}
     before = session.catalog.currentDatabase()
     session.sql(f"CREATE DATABASE IF NOT EXISTS {database}{_location(session)}")
     session.sql(f"USE {database}")

@@ -20,21 +20,11 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
-from join_stage.store.protocol import (
-    ONLY_READ,
-    Bounds,
-    QuestionInterrupted,
-    QuestionRefused,
-    StoreSchema,
-    check_known,
-    json_objects,
-    name_set,
-    short_enough,
-)
+from join_stage.store import protocol
 from join_stage.store.spark.manifests import FileTables
 from join_stage.store.spark.parquet_store import TableViews
 
-FUNCTIONS = name_set("""
+FUNCTIONS = protocol.name_set("""
 abs acos acosh add_months aggregate and any any_value approx_count_distinct approx_percentile array array_agg
 array_append array_compact array_contains array_distinct array_except array_insert array_intersect array_join
 array_max array_min array_position array_prepend array_remove array_size array_sort array_union arrays_overlap
@@ -71,13 +61,13 @@ window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xp
 xxhash64 year zeroifnull zip_with
 """)
 
-TABLE_FUNCTIONS = name_set("""
+TABLE_FUNCTIONS = protocol.name_set("""
 explode explode_outer inline inline_outer json_tuple posexplode range stack
 """)
 """Functions allowed in FROM."""
 
 
-_PLANS = name_set("""
+_PLANS = protocol.name_set("""
 Aggregate CTERelationDef Cube Distinct Except Filter Generate GlobalLimit Intersect Join LateralJoin LateralSubquery
 LimitAll LocalLimit LocalRelation Offset OneRowRelation PipeOperator Project Rollup Sample Sort SubqueryAlias Union
 UnresolvedHaving UnresolvedInlineTable UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedQualify
@@ -85,7 +75,7 @@ UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
 """)
 """Relations allowed in a parsed question. The plan's JSON has all their parts, but not those of a WINDOW clause."""
 
-_UNRESOLVED = name_set("""
+_UNRESOLVED = protocol.name_set("""
 MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
 UnresolvedInlineTable UnresolvedNamedLambdaVariable UnresolvedOrdinal UnresolvedRegex UnresolvedStar
 UnresolvedStarExcept UnresolvedStarExceptOrReplace
@@ -95,7 +85,7 @@ UnresolvedStarExcept UnresolvedStarExceptOrReplace
 _SOURCES = frozenset(("CTERelationRef", "LocalRelation", "LogicalRDD", "LogicalRelation", "OneRowRelation", "Range"))
 """Leaves allowed in an analysed question."""
 
-_REACHING = name_set("""
+_REACHING = protocol.name_set("""
 CallMethodViaReflection CurrentUser InputFileBlockLength InputFileBlockStart InputFileName PythonUDF PythonUDAF
 PythonUDTF ScalaAggregator ScalaUDAF ScalaUDF TryReflect UserDefinedPythonTableFunction VariableReference
 """)
@@ -124,7 +114,7 @@ _TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions"
 
 
 class SparkQuestion:
-    def __init__(self, session: SparkSession, files: FileTables, sql: str, bounds: Bounds) -> None:
+    def __init__(self, session: SparkSession, files: FileTables, sql: str, bounds: protocol.Bounds) -> None:
         self._session, self._files, self._sql, self._bounds = session, files, sql, bounds
         self._tag = f"mmqjp-{uuid4().hex}"
         self._cut = False
@@ -139,13 +129,13 @@ class SparkQuestion:
                 if self._bounds.rows is not None:
                     answer = answer.limit(self._bounds.rows + 1)
                 if self._cut:
-                    raise QuestionInterrupted("the question was interrupted")
+                    raise protocol.QuestionInterrupted("the question was interrupted")
                 rows = answer.toArrow()
         except (PySparkException, Py4JError) as error:
             if self._cut:
-                raise QuestionInterrupted("the question was interrupted") from None
+                raise protocol.QuestionInterrupted("the question was interrupted") from None
             lines = (line.strip() for line in str(error).splitlines())
-            raise QuestionRefused(next(filter(None, lines), type(error).__name__)) from error
+            raise protocol.QuestionRefused(next(filter(None, lines), type(error).__name__)) from error
         finally:
             context.removeJobTag(self._tag)
         self._bounds.check(rows.num_rows, rows.nbytes)
@@ -160,7 +150,7 @@ class SparkQuestion:
 
     def _judged(self, session: SparkSession) -> DataFrame:
         """The question as a data frame over its own views. Raises QuestionRefused."""
-        short_enough(self._sql)
+        protocol.short_enough(self._sql)
         check_spark_plan(json.loads(_parsed(session, self._sql).toJSON()), self._files.schema)
         TableViews(session, self._files).refresh(self._sql)
         frame = session.sql(self._sql)
@@ -198,55 +188,55 @@ def _parsed(session: SparkSession, sql: str) -> Any:
             jvm.SparkSession.clearActiveSession()
 
 
-def check_spark_plan(plan: Any, schema: StoreSchema) -> None:
+def check_spark_plan(plan: Any, schema: protocol.StoreSchema) -> None:
     """Raises QuestionRefused unless a parsed plan, in JSON, selects from a schema's relations by listed functions."""
-    parts = list(json_objects(plan))
+    parts = list(protocol.json_objects(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
         if "class" in part:
             _judge(part, schema, made)
 
 
-def _judge(part: Mapping[str, Any], schema: StoreSchema, made: set[str]) -> None:
+def _judge(part: Mapping[str, Any], schema: protocol.StoreSchema, made: set[str]) -> None:
     name = _name(part)
     if not part["class"].startswith((_PLAN, _ANALYSIS, _EXPRESSIONS)):
-        raise QuestionRefused(ONLY_READ)
+        raise protocol.QuestionRefused(protocol.ONLY_READ)
     if part["class"].startswith(_PLAN) and name not in _PLANS:
-        raise QuestionRefused(f"{ONLY_READ} ({name} is not answered)")
+        raise protocol.QuestionRefused(f"{protocol.ONLY_READ} ({name} is not answered)")
     if part["class"].startswith(_ANALYSIS) and name not in _PLANS | _UNRESOLVED:
-        raise QuestionRefused(f"{name} is not answered: name tables and functions as they are")
+        raise protocol.QuestionRefused(f"{name} is not answered: name tables and functions as they are")
     if name == "UnresolvedRelation":
-        check_known(_inner(part["multipartIdentifier"]), schema, made)
+        protocol.check_known(_inner(part["multipartIdentifier"]), schema, made)
     elif name == "UnresolvedFunction":
         _judge_function(_inner(part["nameParts"]), FUNCTIONS)
     elif name == "UnresolvedTableValuedFunction":
         _judge_function(_inner(part["name"]), TABLE_FUNCTIONS)
         if _inner(part["name"]).lower() == "range" and len(part["functionArgs"]) > _RANGE:
-            raise QuestionRefused("range takes a start, an end and a step, and no number of partitions")
+            raise protocol.QuestionRefused("range takes a start, an end and a step, and no number of partitions")
     elif name == "UnresolvedGenerator":
         _judge_function(part["name"]["funcName"], TABLE_FUNCTIONS)
 
 
 def _judge_function(name: str, allowed: frozenset[str]) -> None:
     if name.lower() not in allowed:
-        raise QuestionRefused(
+        raise protocol.QuestionRefused(
             f"the function {name!r:.80} is not answered: only functions that compute values of limited size are"
         )
 
 
 def judge_analysed(plan: Any) -> None:
     """Raises QuestionRefused for an analysed plan, in JSON, whose rows or expressions reach beyond the relations."""
-    for part in json_objects(plan):
+    for part in protocol.json_objects(plan):
         if "class" not in part:
             continue
         name = _name(part)
         if name in _REACHING or ("objects." in part["class"] and name.startswith(("Invoke", "NewInstance"))):
-            raise QuestionRefused(f"{name} is not answered: it reads more than the tables")
+            raise protocol.QuestionRefused(f"{name} is not answered: it reads more than the tables")
         is_plan = not part["class"].startswith(_EXPRESSIONS) and "dataType" not in part
         if is_plan and not part.get("num-children") and "isStreaming" in part and name not in _SOURCES:
-            raise QuestionRefused(f"{name} is not answered: it is not a table of this store")
+            raise protocol.QuestionRefused(f"{name} is not answered: it is not a table of this store")
         if part.get("catalogTable") is not None:
-            raise QuestionRefused("a table of Spark's catalog is not answered: it is not of this store")
+            raise protocol.QuestionRefused("a table of Spark's catalog is not answered: it is not of this store")
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
@@ -259,7 +249,7 @@ def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
         if node.nodeName() == "Join" and not any(keys.unapply(node).isDefined() for keys in by_hash):
             repeated *= max(min(below), 1)
         if repeated > MOST_REPEATED:
-            raise QuestionRefused(
+            raise protocol.QuestionRefused(
                 "this compares each row of a table with each of another, which could not be interrupted: say what of "
                 "the one equals something of the other, or take fewer rows with LIMIT"
             )

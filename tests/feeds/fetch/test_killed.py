@@ -131,7 +131,7 @@ class Run:
 class Fetched:
     """The directory of a service that fetches, in processes one after the other."""
 
-    seams = ("fetcher.exchange", "FetchStore.commit", "FetchStore.save_host", "DropArchive.keep", "Path.replace")
+    seams = ("http.exchange", "FetchStore.commit", "FetchStore.save_host", "DropArchive.keep", "Path.replace")
     joining = ("Session.process", "GrowingFile.write", "DropDirectory.sweep")
 
     def __init__(self, directory: Path, many: ManyFeeds) -> None:

@@ -282,7 +282,7 @@ def test_a_killed_run_is_taken_up_again(at, calls, tmp_path):
         assert_told(engine, life, SIZE + 1)
 
 
-LEARNT = "plan.save_word_order"
+LEARNT = "protocol.save_word_order"
 """Called within the engine's commit, before that of the store."""
 
 
