@@ -568,24 +568,20 @@ async def fetch_feeds(
         if watch and not after.stopped:
             waiting[after.url] = after
 
-    def take_changes() -> None:
-        if changes is None:
-            return
-        changed, removed = changes.take(store, busy)
-        for url in removed:
-            claims.remove(url)
-            waiting.pop(url, None)
-            report.failures.pop(url, None)
-        for feed in changed:
-            claims.update(feed)
-            waiting[feed.url] = feed
-
     under_way: set[asyncio.Task[Any]] = set()
     stopped: asyncio.Task[Any] = asyncio.create_task(stop.wait())
     async with client:
         try:
             while True:
-                take_changes()
+                if changes is not None:
+                    changed, removed = changes.take(store, busy)
+                    for url in removed:
+                        claims.remove(url)
+                        waiting.pop(url, None)
+                        report.failures.pop(url, None)
+                    for feed in changed:
+                        claims.update(feed)
+                        waiting[feed.url] = feed
                 now = world.clock.now()
                 # The longest overdue first: a killed process left them.
                 due = sorted((f for f in waiting.values() if f.next_check <= now), key=lambda f: f.next_check)

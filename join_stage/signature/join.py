@@ -30,27 +30,8 @@ from common.arrays import (
 from common.bounds import LONGEST_WINDOW
 from join_stage.near_candidates import NearTexts, OneOfEach, WordSets, weight_slices
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
+from join_stage.signature import postings
 from join_stage.signature.disk import StoredRuns
-from join_stage.signature.postings import (
-    CLASS_BITS,
-    DROPPED,
-    NOTHING,
-    AskedValues,
-    KindMeaning,
-    PairKind,
-    PathClasses,
-    PostingRun,
-    RowIndex,
-    SatisfiedRows,
-    Streams,
-    ValueDictionary,
-    drop_documents_before,
-    merge_postings,
-    path_to,
-    postings,
-    reclassed,
-    renumbered,
-)
 from join_stage.signature.runs import DiskRun, SortedRun
 from templates.catalog import StepEdge
 from templates.graph import Shape
@@ -89,7 +70,7 @@ class PostingPairs:
     kind: Ints
     start: Ints
     found: Ints
-    within: list[SatisfiedRows]
+    within: list[postings.SatisfiedRows]
 
     def at(self, chosen: Ints) -> tuple[Ints, Ints]:
         """The postings of some pairs in the driving run and in the other."""
@@ -101,11 +82,11 @@ class PairedRuns:
     """What rows need from the documents of two runs, the driving run's on the left if `driving_left`. `kinds` and
     `means` are parallel: the kinds that occur, and their meaning to the rows. `several` is None without pairs."""
 
-    driving: PostingRun
+    driving: postings.PostingRun
     other: SortedRun
     driving_left: bool
-    kinds: list[PairKind]
-    means: list[KindMeaning]
+    kinds: list[postings.PairKind]
+    means: list[postings.KindMeaning]
     single: PostingRanges
     several: PostingPairs | None
 
@@ -115,7 +96,7 @@ class _Met:
     """Two runs, the driving run on the left if `driving_left`. By group of the driving run: `start` and `end` are the
     other's groups with its value, `asked` the number of the set of needed paths, 0 if none."""
 
-    driving: PostingRun
+    driving: postings.PostingRun
     other: SortedRun
     start: Ints
     end: Ints
@@ -126,11 +107,11 @@ class _Met:
 class Pairing:
     """Pairs runs of postings for the current rows and the given pairs of streams."""
 
-    def __init__(self, rows: RowIndex, classes: PathClasses, streams: Streams) -> None:
+    def __init__(self, rows: postings.RowIndex, classes: postings.PathClasses, streams: postings.Streams) -> None:
         self._rows, self._classes, self._streams = rows, classes, streams
 
     def paired(
-        self, driving: PostingRun, asked: AskedValues, other: SortedRun, sides: Iterable[bool]
+        self, driving: postings.PostingRun, asked: postings.AskedValues, other: SortedRun, sides: Iterable[bool]
     ) -> Iterator[PairedRuns]:
         """For each side, yields at most one result for two runs, which may be identical. `asked` has the values of the
         driving run's groups, `sides` whether this run is on the left."""
@@ -161,7 +142,7 @@ class Pairing:
             several = self._satisfied(self._pairs_of_instances(met, ranges.of(formed), kinds), kinds)
         return PairedRuns(met.driving, met.other, met.driving_left, kinds, means, ranges.of(singles), several)
 
-    def _ranges(self, met: _Met) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
+    def _ranges(self, met: _Met) -> tuple[list[postings.PairKind], list[postings.KindMeaning], PostingRanges]:
         driving, other = met.driving, met.other
         ours = met.asked.nonzero()[0]
         group, place = expand_ranges(met.start[ours], met.end[ours])
@@ -171,11 +152,11 @@ class Pairing:
             some = theirs > 0
             group, our_group, theirs = group[some], our_group[some], theirs[some]
         code, distinct = dictionary_encode(_kind(met.asked[our_group], theirs, met.driving_left))
-        kinds: list[PairKind] = []
-        means: list[KindMeaning] = []
+        kinds: list[postings.PairKind] = []
+        means: list[postings.KindMeaning] = []
         number = np.full(len(distinct), -1)
         for i, both in enumerate(distinct.tolist()):
-            kind = both >> CLASS_BITS, both & (1 << CLASS_BITS) - 1
+            kind = both >> postings.CLASS_BITS, both & (1 << postings.CLASS_BITS) - 1
             if (meaning := self._classes.pair(*kind, self._streams)) is not None:
                 number[i] = len(kinds)
                 kinds.append(kind)
@@ -186,7 +167,7 @@ class Pairing:
         start, end = other.start[group], other.start[group + 1]
         return kinds, means, PostingRanges(posting, start[place], end[place], kind_of[place])
 
-    def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
+    def _formed(self, ranges: PostingRanges, means: Sequence[postings.KindMeaning]) -> NDArray[np.bool_]:
         """The mask of kinds whose pairs must be formed: those with the rarest edge of a row whose edges all occur."""
         if not any(pair.several for pair in means):
             return np.zeros(len(means), np.bool_)
@@ -207,14 +188,14 @@ class Pairing:
         return formed
 
     def _pairs_of_instances(
-        self, met: _Met, ranges: PostingRanges, kinds: Sequence[PairKind]
+        self, met: _Met, ranges: PostingRanges, kinds: Sequence[postings.PairKind]
     ) -> tuple[Ints, Ints, Ints, Ints]:
         """Pairs of postings of equal value of the pairs of instances that ranges form. Returns parallel arrays, sorted
         by the last two: posting in the driving run, posting in the other, number of the pair of instances, kind."""
         driving, other = met.driving, met.other
         theirs, place = expand_ranges(ranges.start, ranges.end)
         ours = ranges.posting[place]
-        if isinstance(other, PostingRun) and have_documents_in_common(driving, other):
+        if isinstance(other, postings.PostingRun) and have_documents_in_common(driving, other):
             different = driving.documents[ours] != other.documents[theirs]
             ours, theirs = ours[different], theirs[different]
         code, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
@@ -230,7 +211,7 @@ class Pairing:
         theirs, their_group, place = other.of_instances(two[key], time[key], met.start[group], met.end[group])
         ours, key, group = ours[place], key[place], group[place]
         their_asked = self._classes.asked(other.path_classes(their_group), left=not met.driving_left)
-        known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
+        known = np.array([left << postings.CLASS_BITS | right for left, right in kinds], np.int64)
         by_code = np.argsort(known)
         code = _kind(met.asked[group], their_asked, met.driving_left)
         kind = by_code[np.minimum(np.searchsorted(known[by_code], code), len(known) - 1)]
@@ -239,7 +220,9 @@ class Pairing:
         order = np.argsort(key * len(kinds) + kind, kind="stable")
         return ours[order], theirs[order], key[order], kind[order]
 
-    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[PairKind]) -> PostingPairs | None:
+    def _satisfied(
+        self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[postings.PairKind]
+    ) -> PostingPairs | None:
         """The pairs whose instances satisfy some row. `pairs` are those of `_pairs_of_instances`."""
         ours, theirs, key, kind = pairs
         start = group_starts(key)
@@ -253,17 +236,17 @@ class Pairing:
         return PostingPairs(ours[kept], theirs[kept], key, kind[kept], group_starts(key), found[some], within)
 
 
-def have_documents_in_common(one: PostingRun, other: PostingRun) -> bool:
+def have_documents_in_common(one: postings.PostingRun, other: postings.PostingRun) -> bool:
     """Whether two runs are of one batch, and so number its documents alike."""
     return one.docid is other.docid
 
 
 def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
     left, right = (ours, theirs) if driving_left else (theirs, ours)
-    return left << CLASS_BITS | right
+    return left << postings.CLASS_BITS | right
 
 
-def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> PostingRanges:
+def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[postings.KindMeaning]) -> PostingRanges:
     """Cuts the ranges to times near enough for some row; postings of a group are sorted by time."""
     driving, time, low = met.driving, met.other.time, met.other.low
     windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
@@ -345,7 +328,7 @@ def node_sources(shape: Shape) -> NodeSources:
     equal: list[tuple[NodeSource, NodeSource]] = []
     for join, leaves in enumerate(shape.joins):
         for leaf, left in zip(leaves, (True, False), strict=True):
-            path = path_to(shape, leaf)
+            path = postings.path_to(shape, leaf)
             for depth, node in enumerate(path):
                 slot = NodeSource(left, join, depth, node == leaf)
                 first = met.setdefault(node, slot)
@@ -358,7 +341,7 @@ def node_sources(shape: Shape) -> NodeSources:
 class FactorisedMatches:
     """The matches of a batch, to be read before the rows change, without pairs of texts in `sets` that are not near."""
 
-    _rows: RowIndex
+    _rows: postings.RowIndex
     _costs: Costs
     _found: list[PairedRuns]
     _filtered: list[pa.RecordBatch]
@@ -399,7 +382,7 @@ class FactorisedMatches:
 # ------------------------------------------------------------ rows of one join
 
 
-def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_single(rows: postings.RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tuple[int, pa.RecordBatch]]:
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
         for place in meaning.single:
@@ -420,7 +403,7 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
             chosen = ranges.at(part)
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
-            if isinstance(found.other, PostingRun) and have_documents_in_common(found.driving, found.other):
+            if isinstance(found.other, postings.PostingRun) and have_documents_in_common(found.driving, found.other):
                 different = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]
             if many:
@@ -445,15 +428,17 @@ def _near_texts(
     return np.sort(np.append(np.flatnonzero(~by_words), many[first]))
 
 
-def _texts(run: SortedRun, postings: Ints) -> OneOfEach:
-    place, distinct = dictionary_encode(postings)
+def _texts(run: SortedRun, chosen: Ints) -> OneOfEach:
+    place, distinct = dictionary_encode(chosen)
     return OneOfEach(run.docids(distinct), run.nodes(distinct), place)
 
 
 # ------------------------------------------------------------ rows of several joins
 
 
-def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_several(
+    rows: postings.RowIndex, found: PairedRuns, pairs: PostingPairs
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     number = {kind: place for place, kind in enumerate(found.kinds)}
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for place in distinct(pairs.found).tolist():
@@ -482,7 +467,7 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
 
 
 def _joined(
-    rows: RowIndex,
+    rows: postings.RowIndex,
     found: PairedRuns,
     pairs: PostingPairs,
     sources: NodeSources,
@@ -517,7 +502,7 @@ def _sides(found: PairedRuns) -> tuple[SortedRun, SortedRun]:
     return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
 
 
-def _near(rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints) -> NDArray[np.bool_]:
+def _near(rows: postings.RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints) -> NDArray[np.bool_]:
     """Mask of pairs of documents, by posting, within the windows of rows and in their order, ties included."""
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     # Of the other run, its span may be enough.
@@ -543,7 +528,7 @@ def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints
 
 
 def _result(
-    rows: RowIndex, found: PairedRuns, nodes: list[NodeSource], place: Ints, chosen: list[tuple[Ints, Ints]]
+    rows: postings.RowIndex, found: PairedRuns, nodes: list[NodeSource], place: Ints, chosen: list[tuple[Ints, Ints]]
 ) -> pa.RecordBatch:
     ours, theirs = chosen[0]
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
@@ -571,11 +556,11 @@ class SignatureJoin:
     MOST_IN_MEMORY. `near` holds word-joined texts."""
 
     def __init__(self, stored: StoredRuns | None = None, near: NearTexts | None = None) -> None:
-        self.rows = RowIndex()
+        self.rows = postings.RowIndex()
         self.costs = Costs()
-        self._classes = PathClasses(self.rows)
-        self._values = ValueDictionary()
-        self._runs: tuple[PostingRun, ...] = ()
+        self._classes = postings.PathClasses(self.rows)
+        self._values = postings.ValueDictionary()
+        self._runs: tuple[postings.PostingRun, ...] = ()
         self.stored = stored or StoredRuns(None)
         self._near = NearTexts() if near is None else near
         self._window = 0
@@ -586,7 +571,7 @@ class SignatureJoin:
         found: list[PairedRuns] = []
         if len(run):
             pairing = Pairing(self.rows, self._classes, scope.streams)
-            asked = AskedValues(run.value, self._values)
+            asked = postings.AskedValues(run.value, self._values)
             if len(run.docid) > 1:
                 found += pairing.paired(run, asked, run, [False])
             others: tuple[SortedRun, ...] = (*self._runs, *self.stored.now.runs)
@@ -615,12 +600,12 @@ class SignatureJoin:
     def evict(self, before: int) -> None:
         """Drops documents that begin before a time in microseconds."""
         self.stored.evict(before)
-        runs = (drop_documents_before(run, before) for run in self._runs)
+        runs = (postings.drop_documents_before(run, before) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
         if len(self._values) > 2 * sum(map(len, used)) + 1000:
             new = self._values.keep(distinct(np.concatenate([np.zeros(0, np.int64), *used])))
-            self._runs = tuple(renumbered(run, new) for run in self._runs)
+            self._runs = tuple(postings.renumbered(run, new) for run in self._runs)
 
     def mark(self) -> Callable[[], bool]:
         """Returns what restores the current postings, or returns False if that is no longer possible. Groups that were
@@ -639,19 +624,19 @@ class SignatureJoin:
 
     def close(self) -> None:
         """Drops all documents, whatever is committed. Only `restart` and `forget` may follow."""
-        self._runs, self._values = (), ValueDictionary()
+        self._runs, self._values = (), postings.ValueDictionary()
         self.stored.close()
 
     def restart(self, groups: pa.Table, manifest: str | None = None) -> int:
         """Starts with the groups of R_GROUP and the runs that a manifest names. Returns the first docid they lack."""
-        self._classes = PathClasses(self.rows)
-        self._runs, self._values = (), ValueDictionary()
+        self._classes = postings.PathClasses(self.rows)
+        self._runs, self._values = (), postings.ValueDictionary()
         self._classes.learn(edges_by_group(groups).items())
         return self.stored.now.upto + 1 if self.stored.open(manifest, self._classes) else 0
 
     def forget(self) -> str | None:
         """Drops all documents; only `restart` may follow. Returns the manifest without runs, if runs are stored."""
-        self._runs, self._values = (), ValueDictionary()
+        self._runs, self._values = (), postings.ValueDictionary()
         self.stored.clear()
         return None if self.stored.directory is None else self.stored.manifest()
 
@@ -667,17 +652,19 @@ class SignatureJoin:
         return self.stored.manifest() if self.stored.is_changed else None
 
     def _write_all(self, upto: int) -> None:
-        self.stored.add(reduce(merge_postings, self._runs or (NOTHING,)), self._values, self._classes, upto)
-        self._runs, self._values = (), ValueDictionary()
+        self.stored.add(
+            reduce(postings.merge_postings, self._runs or (postings.NOTHING,)), self._values, self._classes, upto
+        )
+        self._runs, self._values = (), postings.ValueDictionary()
 
     def keep_groups(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         """Drops groups neither in `kept` nor in postings, and groups with none of `edges` with their postings."""
         classes = [*(run.path_class for run in self._runs), *(run.classes for run in self.stored.now.runs)]
         used = distinct(np.concatenate([np.zeros(0, np.int64), *classes]))
         self._classes, new = self._classes.only(used, kept, edges)
-        runs = (reclassed(run, new) for run in self._runs)
+        runs = (postings.reclassed(run, new) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
-        self.stored.renumber({old: number for old, number in enumerate(new.tolist()) if number > DROPPED})
+        self.stored.renumber({old: number for old, number in enumerate(new.tolist()) if number > postings.DROPPED})
 
     def counters(self) -> dict[str, int]:
         """In memory: `documents` with postings, `postings`, their `posting_bytes`, distinct `values` and `groups` of
@@ -698,19 +685,19 @@ class SignatureJoin:
         """Adds the postings of documents that were joined before."""
         self._keep(self._postings(state))
 
-    def _postings(self, batch: Witnesses) -> PostingRun:
+    def _postings(self, batch: Witnesses) -> postings.PostingRun:
         self._classes.learn(edges_by_group(batch.r_group).items())
         self._classes.renew()
-        return postings(self._near.keyed(batch), self._classes, self._values)
+        return postings.postings(self._near.keyed(batch), self._classes, self._values)
 
-    def _keep(self, run: PostingRun) -> None:
+    def _keep(self, run: postings.PostingRun) -> None:
         """Adds postings, merging so that each run is at least twice as long as the next and only the last is below
         SHORT_RUN: logarithmically many runs and moves."""
         if not len(run):
             return
         runs = [*self._runs, run]
         while len(runs) > 1 and len(runs[-2]) < max(2 * len(runs[-1]), SHORT_RUN):
-            runs[-2:] = [merge_postings(runs[-2], runs[-1])]
+            runs[-2:] = [postings.merge_postings(runs[-2], runs[-1])]
         self._runs = tuple(runs)
 
     def _filtered(self, batch: Witnesses) -> Iterator[pa.RecordBatch]:

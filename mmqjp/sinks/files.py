@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from uuid import NAMESPACE_URL, uuid5
 
 from common.files import drafts, sync_directory, whole_file
@@ -45,11 +45,6 @@ class FileCheckpoint:
     file: str
     inode: int | None
     bytes: int
-
-    @classmethod
-    def from_details(cls, details: Mapping[str, Any]) -> FileCheckpoint | None:
-        """Returns the checkpoint in a position's details; None if they are not of a file."""
-        return cls(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
 
     def cut_back(self, pending: Pending) -> bool:
         """Truncates the file, even if moved within its directory, to the checkpoint if all that follows is pending
@@ -115,7 +110,9 @@ class _LineSink(Sink):
 
     def __init__(self, path: Path | None, position: Position) -> None:
         self._path, self._acked = path, position.acked
-        self._checkpoint = FileCheckpoint.from_details(position.details)
+        details = position.details
+        known = FileCheckpoint(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
+        self._checkpoint = known
 
     def write(self, outputs: Iterable[Output]) -> int:
         """Raises OSError, also if the reader of a pipe has gone."""
@@ -137,9 +134,6 @@ class _LineSink(Sink):
 
     def _write(self, texts: Iterable[bytes]) -> None:
         raise NotImplementedError
-
-    def position(self) -> Position:
-        return Position(self._acked)
 
 
 class Pipe(_LineSink):
@@ -309,9 +303,6 @@ class Nowhere(Sink):
         before, self._acked = self._acked, self._last_seq()
         return self._acked - before
 
-    def position(self) -> Position:
-        return Position(self._acked)
-
 
 FEED = "feed.atom"  # the file with the newest entries
 
@@ -381,9 +372,6 @@ class AtomSink(Sink):
             self._write_feed(kept)
         self._entries, self._acked = kept, last
         return count
-
-    def position(self) -> Position:
-        return Position(self._acked)
 
     def _write_archive(self, archive: int, entries: Mapping[int, AtomEntry]) -> None:
         name, before = _archive_name(archive), self._archive_before(archive)

@@ -267,17 +267,14 @@ class SinkManager:
                 course.begin(acked, now)
         else:
             course = Course(definition, Position.from_setting(value))
-            self._tell_dropped(course)
+            dropped, begin = self._engine.first_seq() - 1, course.acked + 1
+            if begin <= dropped:
+                reason = "dropped while the sink was not defined; it may not have wanted all"
+                count = dropped - course.acked
+                course.gaps.append(GapRow(definition.name, begin, dropped, count, reason, self._now()))
+                course.acked = dropped
+                course.rewind()
         self._work.add(course)
-
-    def _tell_dropped(self, course: Course) -> None:
-        first = self._engine.first_seq()
-        if course.acked + 1 < first:
-            count = first - 1 - course.acked
-            reason = "dropped while the sink was not defined; it may not have wanted all"
-            course.gaps.append(GapRow(course.definition.name, course.acked + 1, first - 1, count, reason, self._now()))
-            course.acked = first - 1
-            course.rewind()
 
     def _change(self, course: Course, definition: SinkDefinition) -> None:
         """Replaces a definition. The sink continues after its last finished output."""

@@ -142,6 +142,8 @@ class Sink:
 
     shows_items = False
     """Whether `write_matches` needs the items of documents."""
+    _acked: int
+    """The number of the last output that is written."""
 
     @property
     def closes_at(self) -> int | None:
@@ -161,7 +163,7 @@ class Sink:
 
     def position(self) -> Position:
         """Returns the position to resume from."""
-        raise NotImplementedError
+        return Position(self._acked)
 
     def close(self) -> None:
         """Closes what is open, by default nothing."""
