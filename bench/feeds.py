@@ -32,8 +32,8 @@ import feeds.feed
 from bench import harness
 from bench.harness import ENGINES, Line, charged, columns, ratio, seconds_of
 from bench.workload import START, WORDS, items
-from common.dates import iso_utc
-from feeds.documents import EPOCH, Document, SourceError
+from common.dates import EPOCH, iso_utc
+from feeds.documents import Document, SourceError
 from feeds.feed import read_entries
 from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, files_below, is_named_as_feed
 from feeds.history import History

@@ -125,8 +125,8 @@ _SECONDS = re.compile(r"([0-9]{10})(?:\.([0-9]+))?")
 _DAY_AND_HOUR = re.compile("(?:19[7-9][0-9]|20[0-9]{2})(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])")
 """Digits that look like a day and its hour; as seconds they are times of 2032 and later."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 
 def parse_timestamp(text: str) -> int | None:
@@ -144,7 +144,7 @@ def parse_timestamp(text: str) -> int | None:
 
 def iso_utc(microseconds: int) -> str:
     """ISO-8601 with `Z`, and a fraction only if it is not zero."""
-    return (_EPOCH + microseconds * _MICROSECOND).isoformat().removesuffix("+00:00") + "Z"
+    return (EPOCH + microseconds * MICROSECOND).isoformat().removesuffix("+00:00") + "Z"
 
 
 @lru_cache(maxsize=4096)
@@ -186,7 +186,7 @@ def _time(told: dict[str, str | None]) -> int:
     zone = _zone(told)
     if isinstance(zone, tzinfo):
         zone = _offset_at(date + clock, zone)
-    return (date.replace(tzinfo=UTC) + clock - timedelta(minutes=zone) - _EPOCH) // _MICROSECOND
+    return (date.replace(tzinfo=UTC) + clock - timedelta(minutes=zone) - EPOCH) // MICROSECOND
 
 
 def _month_and_day(told: dict[str, str | None]) -> tuple[int, int]:

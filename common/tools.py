@@ -17,19 +17,17 @@ from threading import Lock
 from types import NoneType, UnionType
 from typing import Any, Generic, Self, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 
-def in_batches(
-    items: Iterable[_T], most: int, most_bytes: int, size_of: Callable[[_T], int | None]
-) -> Iterator[list[_T]]:
+def in_batches(items: Iterable[T], most: int, most_bytes: int, size_of: Callable[[T], int | None]) -> Iterator[list[T]]:
     """Batches of items in order. A batch ends with the item that brings it to `most` items or `most_bytes`; an item
     whose size is None does not count. An item is consumed only after the batches before it are yielded.
 
     >>> list(in_batches(["a", "bcd", "e", "f", "g"], 2, 3, len))
     [['a', 'bcd'], ['e', 'f'], ['g']]
     """
-    batch: list[_T] = []
+    batch: list[T] = []
     count = size = 0
     for item in items:
         batch.append(item)
@@ -41,9 +39,6 @@ def in_batches(
             batch, count, size = [], 0, 0
     if batch:
         yield batch
-
-
-T = TypeVar("T")
 
 
 class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standard library
@@ -247,14 +242,14 @@ class Memo(dict[K, V]):
 _is_own_process = False
 
 
-def from_json(kind: type[_T], found: Any) -> _T:
+def from_json(kind: type[T], found: Any) -> T:
     """Returns a value of a dataclass, or of another type that its fields have, from the JSON of its `asdict`. Ignores
     other keys. An object may stand for a tuple of pairs, or for a tuple with a part for each value.
 
     >>> from_json(tuple[tuple[str, int], ...], {"a": 1}), from_json(tuple[str, int], ["a", 1])
     ((('a', 1),), ('a', 1))
     """
-    value: _T = _from_json(kind, found)
+    value: T = _from_json(kind, found)
     return value
 
 

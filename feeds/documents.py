@@ -9,13 +9,13 @@ import re
 import time as clock
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from lxml import etree
 
+from common.dates import EPOCH, MICROSECOND, parse_timestamp
 from common.dates import iso_utc as iso_utc
-from common.dates import parse_timestamp
 from common.errors import InputError, InvalidValue
 from common.xml import xml_parser
 
@@ -38,8 +38,6 @@ class FeedError(InputError, ValueError):
     """The bytes hold no readable feed; the message is the cause."""
 
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 # datetime.fromisoformat takes a lone week date or a run of eight digits too; a document's date that short is more
 # likely a number than a day, so only the spellings with separators are dates here.
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -51,7 +49,7 @@ def from_datetime(value: datetime) -> int:
         utc = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
     except OverflowError:
         raise InvalidValue(f"{value} is outside of the years 1 to 9999 of UTC") from None
-    return (utc - EPOCH) // _MICROSECOND
+    return (utc - EPOCH) // MICROSECOND
 
 
 def parse_iso(text: str) -> int:

@@ -336,7 +336,7 @@ MOST_MENTIONS = 200  # maximum number of pages that an entry mentions, from the 
 LONGEST_ADDRESS = 2_000
 """Maximum length of an address in a text, or of one that all entries of a feed share. Longer ones are ignored."""
 
-_ADDRESSES = frozenset({"cite", "href", "src"})
+ADDRESS_ATTRIBUTES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
@@ -346,7 +346,7 @@ def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljo
 
     def checked(tag: str, name: str, value: str) -> str | None:
         # nh3 itself looks at the addresses in `href` and `src` only, and not as closely.
-        if name not in _ADDRESSES:
+        if name not in ADDRESS_ATTRIBUTES:
             return value
         if not is_harmless(value):
             return None

@@ -25,12 +25,11 @@ from zlib import crc32
 
 from warcio.archiveiterator import ArchiveIterator
 
-from common.dates import iso_utc
+from common.dates import EPOCH, iso_utc
 from common.errors import InvalidValue, OperationalError
 from feeds import files
 from feeds.documents import (
     DEFAULT_STREAM,
-    EPOCH,
     Document,
     Now,
     Reject,

@@ -66,7 +66,6 @@ _LONGEST_TYPE = 255
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _ADDRESS = re.compile(r"(?<![^\s()<>])[^\s()<>@]++@[^\s()<>@]+")
 _VOID = frozenset({"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
-_ADDRESSES = frozenset({"cite", "href", "src"})
 _PAGES = frozenset({"", "html", "text/html", "application/xhtml+xml"})
 _PLAIN = frozenset({"", "text", "plain", "text/plain"})
 
@@ -427,7 +426,7 @@ def _write_inside(element: etree._Element, base: str, is_based: bool, join: _Joi
             pieces.append(f"<{name}")
             for key, value in cast(list[tuple[str, str]], child.items()):
                 if not key.startswith("{"):
-                    told = join(inner, value) if based and key in _ADDRESSES else value
+                    told = join(inner, value) if based and key in feed_items.ADDRESS_ATTRIBUTES else value
                     pieces.append(f' {key}="{escape(told)}"')
             pieces.append(">")
             if name not in _VOID:

@@ -22,8 +22,9 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from common.dates import EPOCH
 from common.files import keep_private, lock, make_private_file, write_whole
-from feeds.documents import EPOCH, SourceError, now_us
+from feeds.documents import SourceError, now_us
 from feeds.fetch.http import DAY, HOUR, MINUTE, FetchedAlready, FetchError, Gone, Hints
 from feeds.items import without_credentials
 

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
-from common.dates import iso_utc
+from common.dates import EPOCH, iso_utc
 from common.tools import JsonRecord, from_json
-from feeds.documents import EPOCH, from_datetime, parse_iso
+from feeds.documents import from_datetime, parse_iso
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
 from mmqjp.explain.terms import (

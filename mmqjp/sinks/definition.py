@@ -17,9 +17,10 @@ from typing import Any, Literal, cast
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
+from common.dates import EPOCH
 from common.errors import InvalidValue
 from common.files import with_home
-from feeds.documents import EPOCH, from_datetime, parse_iso
+from feeds.documents import from_datetime, parse_iso
 from mmqjp.sinks.secrets import BadSink, OptionTable, SecretName, SecretSource, read_sources
 from mmqjp.sinks.sink import DeliveryResult
 

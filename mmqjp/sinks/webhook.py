@@ -25,7 +25,8 @@ from aiosmtplib import SMTP
 from aiosmtplib.errors import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPRecipientsRefused
 from rich.console import Console
 
-from feeds.documents import EPOCH, now_us
+from common.dates import EPOCH
+from feeds.documents import now_us
 from feeds.fetch.http import FetchError, Resolve, open_client, resolve_host, retry_after
 from mmqjp.present.item import MatchSpool, Report, TimeFormat, match_count_text
 from mmqjp.present.terminal import print_report, write_page
