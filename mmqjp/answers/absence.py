@@ -23,33 +23,8 @@ from common.bounds import EARLIEST, INFINITE, LATEST, deadline
 from common.tools import from_json
 from join_stage import near_candidates
 from join_stage.near_candidates import learnt
+from mmqjp.answers import operators, output
 from mmqjp.answers.accounts import charge
-from mmqjp.answers.operators import (
-    MATCH_CHUNK,
-    NOBODY,
-    Alone,
-    Components,
-    Expanded,
-    InnerJoinOperator,
-    OnceKey,
-    QueryOperator,
-    StepContext,
-    Undecided,
-    known_tuples,
-    once_key,
-    stored_matches,
-    value_of,
-)
-from mmqjp.answers.output import (
-    CHARACTERS_READ_PER_STEP,
-    BoundValue,
-    JointBinding,
-    JointBindings,
-    Match,
-    matches_in,
-    read_value,
-    residual_holds,
-)
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
@@ -157,7 +132,7 @@ class WordsInOrder:
         self._texts: dict[str, str] = {}
         self._next: dict[str, int] | None = None
 
-    def keys_of(self, words: str) -> list[OnceKey]:
+    def keys_of(self, words: str) -> list[operators.OnceKey]:
         """Returns the keys of a text, given its words as `xscl.algebra.values` returns them."""
         keys = first_keys(words, self._places or {}) if words else []
         return [(int(key[0] + key[2]), int(key[THRESHOLD:], 16)) for key in keys]
@@ -205,19 +180,19 @@ class Sightings:
     """Right matches of one input, by time and key."""
 
     def __init__(self) -> None:
-        self._by_key: dict[OnceKey, list[RightMatch]] = {}
-        self._latest: dict[OnceKey, int] = {}
+        self._by_key: dict[operators.OnceKey, list[RightMatch]] = {}
+        self._latest: dict[operators.OnceKey, int] = {}
         self.cut = EARLIEST
         """Sightings that begin earlier may have been evicted."""
         self.earlier_from = LATEST
         """Documents from before the engine was opened are loaded from this start time on."""
 
-    def add(self, key: OnceKey, one: RightMatch, undo: ExitStack) -> None:
+    def add(self, key: operators.OnceKey, one: RightMatch, undo: ExitStack) -> None:
         if _add(self._by_key.setdefault(key, []), one, undo):
             self._latest[key] = max(self._latest.get(key, -1), one.appeared)
 
     def partners(
-        self, key: OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
+        self, key: operators.OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
     ) -> Iterator[RightMatch]:
         """Yields the sightings with a key that are partners in time of `left` (t0, t1, docid) and appeared after
         document `after`; nearest first where the operator is one-directional."""
@@ -254,7 +229,7 @@ class Sightings:
         self.cut = cut
         self.earlier_from = max(self.earlier_from, cut)
 
-    def rekey(self, keys_of: Callable[[str], Sequence[OnceKey]]) -> None:
+    def rekey(self, keys_of: Callable[[str], Sequence[operators.OnceKey]]) -> None:
         """Re-indexes sightings that near() finds, after the word order has changed."""
         found = {one for some in self._by_key.values() for one in some if one.words}
         if not found:
@@ -303,18 +278,18 @@ class AbsenceDisjunct:
 class PartnerKeys(NamedTuple):
     """A partner has one of these keys and, for near(), enough of `words` (see `xscl.algebra.values`)."""
 
-    keys: Sequence[OnceKey]
+    keys: Sequence[operators.OnceKey]
     words: str = ""
 
 
 def wanted(
-    records: StoredRecords, order: WordsInOrder, binding: JointBinding, terms: Sequence[Term], steps: Steps
+    records: StoredRecords, order: WordsInOrder, binding: output.JointBinding, terms: Sequence[Term], steps: Steps
 ) -> PartnerKeys:
     """Returns the keys that a partner shares with the values of terms."""
-    texts = [value_of(records, binding, term).text() for term in terms]
-    steps.take(1 + sum(map(len, texts)) // CHARACTERS_READ_PER_STEP)
+    texts = [operators.value_of(records, binding, term).text() for term in terms]
+    steps.take(1 + sum(map(len, texts)) // output.CHARACTERS_READ_PER_STEP)
     if many_valued(terms[0].functions) is None:
-        return PartnerKeys((once_key(texts),))
+        return PartnerKeys((operators.once_key(texts),))
     (words,) = texts  # what is found by near() has no equality beside it
     return PartnerKeys(order.keys_of(words), words)
 
@@ -330,7 +305,7 @@ class Partners:
     watched: Sequence[AbsenceDisjunct]
     in_vain: int = 0
 
-    def first(self, record: Record, binding: JointBinding, after: int, steps: Steps) -> RightMatch | None:
+    def first(self, record: Record, binding: output.JointBinding, after: int, steps: Steps) -> RightMatch | None:
         """Returns a partner of a joint binding that appeared after document `after`, or None."""
         left = record.t0, record.t1, record.docid
         for watched in self.watched:
@@ -359,29 +334,31 @@ class Partners:
                 yield sighting
             last = sighting
 
-    def _with_paths(self, watched: AbsenceDisjunct, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:
+    def _with_paths(
+        self, watched: AbsenceDisjunct, binding: output.JointBinding, steps: Steps
+    ) -> Iterator[output.JointBinding]:
         if not watched.paths:
             yield binding
             return
         ends: list[list[tuple[str, tuple[Record, Node]]]] = []
         for var, path in watched.paths:
-            value = value_of(self.records, binding, Term(var))
+            value = operators.value_of(self.records, binding, Term(var))
             found = each_binding(path, value.record.tree, {(): value.node}, steps.take)
             ends.append([(end, (value.record, node)) for one in found for end, node in one])
         for choice in product(*ends):
             steps.take()
             yield {**binding, **dict(choice)}
 
-    def _holds(self, watched: AbsenceDisjunct, joint: JointBinding, sighting: RightMatch, steps: Steps) -> bool:
+    def _holds(self, watched: AbsenceDisjunct, joint: output.JointBinding, sighting: RightMatch, steps: Steps) -> bool:
         def text_of(var: str) -> str:
             if var in joint:
-                value = value_of(self.records, joint, Term(var))
+                value = operators.value_of(self.records, joint, Term(var))
             else:
                 docid, node = sighting.bound[watched.bound[var]]
-                value = BoundValue(self.records[docid], node)
-            return read_value(value, steps)
+                value = output.BoundValue(self.records[docid], node)
+            return output.read_value(value, steps)
 
-        return all(residual_holds(expr, text_of) for expr in watched.absent.residual)
+        return all(output.residual_holds(expr, text_of) for expr in watched.absent.residual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -474,16 +451,18 @@ class SeenBy(NamedTuple):
     latest: int
     every: Callable[[], list[int]]
 
-    def partner_seen(self, partners: Partners, record: Record, binding: JointBinding, steps: Steps) -> int | None:
+    def partner_seen(
+        self, partners: Partners, record: Record, binding: output.JointBinding, steps: Steps
+    ) -> int | None:
         """Returns the greatest document after which a recipient sees a partner: less than NOBODY if no recipient does,
         None if all do."""
         if partners.first(record, binding, self.latest, steps) is not None:
             return None
         if self.least == self.latest or partners.first(record, binding, self.least, steps) is None:
-            return NOBODY - 1
+            return operators.NOBODY - 1
         earlier = (after for after in reversed(self.every()) if after < self.latest)
         seen = (after for after in earlier if partners.first(record, binding, after, steps) is not None)
-        return next(seen, NOBODY - 1)
+        return next(seen, operators.NOBODY - 1)
 
 
 ABSENCES = "absences"
@@ -541,7 +520,7 @@ WORTH_DROPPING = 64
 class KeptMatches:
     """Buffered matches of both inputs of all absences. `order` is the word order by which near() finds texts."""
 
-    def __init__(self, shared: Components) -> None:
+    def __init__(self, shared: operators.Components) -> None:
         self._store, self._ledger, self._registry, self._records, self._watermarks, _ = shared
         self._opened_at = self._ledger.next_docid
         """The number of the first document since the engine was opened."""
@@ -559,7 +538,7 @@ class KeptMatches:
     def wait(self, row: int, entry: LeftMatch) -> None:
         self.waiting(row).add(entry, self._undo)
 
-    def see(self, right: AbsenceDisjunct, match: Match, record: Record, steps: Steps) -> int:
+    def see(self, right: AbsenceDisjunct, match: output.Match, record: Record, steps: Steps) -> int:
         """Adds a right match, once for absences that share sightings, and returns its cost in steps."""
         key = right.sightings, match.docid1, tuple(match.nodes)
         if key in self._seen:
@@ -567,8 +546,8 @@ class KeptMatches:
         allowed = steps.left
         with suppress(OutOfSteps):
             steps.take()
-            for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
-                values = [value_of(self._records, binding, Term(var)) for var in right.bound]
+            for binding in output.JointBindings().of(right.part, (record,), match.nodes, steps):
+                values = [operators.value_of(self._records, binding, Term(var)) for var in right.bound]
                 bound = tuple((value.record.docid, value.node) for value in values)
                 found = wanted(self._records, self.order, binding, right.right_terms, steps)
                 if found.words:
@@ -610,10 +589,10 @@ class KeptMatches:
         for match in self._replayed({group.row for group in groups}, low):
             self.wait(match.row, LeftMatch(self._records[match.docid1].t0, match.docid1, tuple(match.nodes)))
 
-    def _replayed(self, rows: Collection[int], low: int) -> Iterable[Match]:
-        for _, matches in stored_matches(self._store, self._registry, self._records, rows, low):
-            for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
-                yield from matches_in(chunk)
+    def _replayed(self, rows: Collection[int], low: int) -> Iterable[output.Match]:
+        for _, matches in operators.stored_matches(self._store, self._registry, self._records, rows, low):
+            for chunk in matches.to_batches(max_chunksize=operators.MATCH_CHUNK):
+                yield from output.matches_in(chunk)
 
     def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
         """Loads evicted sightings that the entries need."""
@@ -685,7 +664,9 @@ Due = list[tuple[LeftPlan, dict[LeftMatch, int]]]
 class AbsenceOperator:
     """Its state is read at creation and written in `save`. A rollback restores the previous state."""
 
-    def __init__(self, shared: Components, queries: QueryOperator, inner: InnerJoinOperator) -> None:
+    def __init__(
+        self, shared: operators.Components, queries: operators.QueryOperator, inner: operators.InnerJoinOperator
+    ) -> None:
         self._store, self._ledger, self._registry, self._records, self._watermarks, self._quota = shared
         self._queries, self._inner, self._kept = queries, inner, KeptMatches(shared)
         self._plans = self._kept.plans
@@ -695,7 +676,9 @@ class AbsenceOperator:
         self._done: dict[TargetGroup, set[LeftMatch]] = {}
         self._noted = self._decided
 
-    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+    def on_match(
+        self, part: RowPart, context: operators.StepContext, match: output.Match, inputs: Inputs
+    ) -> Sequence[operators.Expanded]:
         assert isinstance(part, TargetGroup), "absences have no literal tests"
         if not (payers := context.payers(part, inputs)):
             return ()
@@ -711,7 +694,9 @@ class AbsenceOperator:
         """Whether `on_watermark` would yield anything at these greatest times, by stream."""
         return bool(self._due(greatest))
 
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
+    def on_watermark(
+        self, context: operators.StepContext, greatest: Mapping[str, int] | None
+    ) -> Iterator[operators.Expanded]:
         """Yields decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
         of all streams. Called again once its results are answered, until it yields nothing."""
         has_given = False
@@ -751,7 +736,7 @@ class AbsenceOperator:
             found = {entry: before for entry, before in found.items() if not before or last >= before}
         return found
 
-    def undecided(self, greatest: Mapping[str, int] | None) -> Undecided:
+    def undecided(self, greatest: Mapping[str, int] | None) -> operators.Undecided:
         """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
         return _undecided(self._due(greatest))
 
@@ -802,7 +787,7 @@ class AbsenceOperator:
         self._now.clear()
 
     def _size(
-        self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
+        self, part: TargetGroup, context: operators.StepContext, match: output.Match, inputs: Inputs, steps: Steps
     ) -> tuple[int, int]:
         """Returns the number of outputs, if there is no partner, and the steps to find that."""
         allowed, choices = steps.left, set[object]()
@@ -814,7 +799,7 @@ class AbsenceOperator:
         with suppress(OutOfSteps):
             steps.take()
             for binding in context.bindings.of(part, inputs, match.nodes, steps):
-                values = [value_of(self._records, binding, term) for term in terms]
+                values = [operators.value_of(self._records, binding, term) for term in terms]
                 choices.add(tuple((value.record.docid, value.node) for value in values))
                 if len(choices) > self._quota.matches:
                     break
@@ -825,7 +810,7 @@ class AbsenceOperator:
             return LATEST
         return self._watermarks.of(self._registry.sources(group.right_stream), greatest)
 
-    def _ready(self, due: Due, context: StepContext) -> Due:
+    def _ready(self, due: Due, context: operators.StepContext) -> Due:
         forms, streams = _undecided(due)
         forms = {*forms, *(form.id for form in context.put_off)}
         ready = []
@@ -847,22 +832,22 @@ class AbsenceOperator:
         return max(record.arrival, progress.came_to(group.decided_at(record.t0), sources, self._watermarks))
 
     def _decide(
-        self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: StepContext, told_before: int
-    ) -> Iterator[Expanded]:
+        self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: operators.StepContext, told_before: int
+    ) -> Iterator[operators.Expanded]:
         """Yields the outputs of an entry for queries from number `told_before` on."""
         part, record, steps = plan.part, inputs[0], Steps(self._quota.work)
-        match = Match(plan.group.row, entry.docid, None, entry.nodes)
+        match = output.Match(plan.group.row, entry.docid, None, entry.nodes)
         partners = Partners(self._records, self._kept.order, plan.group.op, plan.group.window, plan.watched)
         if part.form is None and told_before:
             # There may be tuples from when other queries read the stream.
-            known = frozenset(known_tuples(self._store, [part.hidden_stream.stream]))
+            known = frozenset(operators.known_tuples(self._store, [part.hidden_stream.stream]))
             context = replace(context, known_tuples=known)
         if not (payers := context.payers(part, inputs, first_qid=told_before)):
             return
         seen_by, documents = self._seen_by(part, payers[0][1], inputs, context), list[Record]()
         try:
             alone = [
-                Alone(binding, until)
+                operators.Alone(binding, until)
                 for binding in context.bindings.of(part, (record,), entry.nodes, steps)
                 if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
             ]
@@ -875,11 +860,11 @@ class AbsenceOperator:
         if partners.in_vain:
             charge(payers, inputs.arrival, 0, partners.in_vain)
         if documents:
-            yield Expanded(documents=documents)
+            yield operators.Expanded(documents=documents)
         if part.form is not None:
             yield from self._queries.answer_alone(part, payers[0][1], context, match, inputs, alone)
 
-    def _seen_by(self, part: TargetGroup, share: Share, inputs: Inputs, context: StepContext) -> SeenBy:
+    def _seen_by(self, part: TargetGroup, share: Share, inputs: Inputs, context: operators.StepContext) -> SeenBy:
         if part.form is None:
             readers = self._registry.readers(part.hidden_stream.stream)
             least = min(query.sees_after for query in readers if query.active)
@@ -896,6 +881,6 @@ class AbsenceOperator:
         return SeenBy(known[0], known[-1], lambda: known)
 
 
-def _undecided(due: Due) -> Undecided:
+def _undecided(due: Due) -> operators.Undecided:
     forms = {plan.part.form.id for plan, _ in due if plan.part.form is not None}
     return forms, {plan.part.hidden_stream for plan, _ in due if plan.part.form is None}

@@ -16,25 +16,7 @@ from common.bounds import BEGINNING, END
 from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
 from join_stage.protocol import JoinEngine
-from mmqjp.answers.events_run import (
-    LATE,
-    PATTERNS,
-    DefinitionCursor,
-    FormResults,
-    KernelSnapshot,
-    MadeOf,
-    MakeKernel,
-    PatternTime,
-    RunningForms,
-    WaitingCounts,
-    column_texts,
-    event_rows,
-    events_of,
-    ids_of,
-    save_events,
-    save_snapshot,
-    stored_snapshot,
-)
+from mmqjp.answers import events_run
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
@@ -42,16 +24,7 @@ from mmqjp.queries.model import Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.schema import EVENTS, Ledger
-from pattern_stage.assemble import (
-    MOST_EVENTS,
-    Assembled,
-    Settle,
-    Witnessed,
-    assemble_events,
-    last_horizon,
-    next_horizon,
-    told_apart,
-)
+from pattern_stage import assemble
 from pattern_stage.lineage import EventOrigin, Lineage
 from pattern_stage.values import CHARACTERS, Texts
 from templates.catalog import Catalog, Change, EventPlacement, place_events
@@ -104,7 +77,7 @@ class EventOutput:
         self._registry, self._records, self._ledger = registry, records, ledger
 
     def answers(
-        self, results: Sequence[FormResults], running: RunningForms, first_qid: int = 0
+        self, results: Sequence[events_run.FormResults], running: events_run.RunningForms, first_qid: int = 0
     ) -> tuple[list[Answer], list[Record]]:
         """Returns answers, and those that other queries read as documents. Only queries with at least `first_qid`
         receive them; `running` found the results."""
@@ -130,15 +103,15 @@ class EventOutput:
                     at = max(excess.at, horizon) - 1
                     yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
 
-    def _answers(self, found: FormResults, running: RunningForms, first_qid: int) -> list[Answer]:
+    def _answers(self, found: events_run.FormResults, running: events_run.RunningForms, first_qid: int) -> list[Answer]:
         events, parts = found.events, running.parts(found.events)
         self._records.load(parts.docids())
         form, withheld = running_form_id(found.form_id), self._registry.events.withheld(found.form_id)
         stream = self._registry.events.form(form).stream
         pattern = PatternDocuments(stream) if isinstance(stream, Pattern | NearPattern) else None
         arrival, names = self._ledger.next_arrival - 1, [name for name, _ in found.schema]
-        values = [column_texts(column, running.texts) for column in events.values[: len(stream.schema)]]
-        shown = [column_texts(column, running.texts, number_text) for column in events.values]
+        values = [events_run.column_texts(column, running.texts) for column in events.values[: len(stream.schema)]]
+        shown = [events_run.column_texts(column, running.texts, number_text) for column in events.values]
         columns = [column.tolist() for column in (events.t0, events.t1, events.parts, running.appeared(events))]
         answers = []
         for place, (t0, t1, numbers, first) in enumerate(zip(*columns, strict=True)):
@@ -187,15 +160,18 @@ def events_of_documents(
     needs_of: Callable[[str], Change],
     ends: range,
     texts: Texts,
-) -> Iterator[tuple[str, Assembled, Ints]]:
+) -> Iterator[tuple[str, assemble.Assembled, Ints]]:
     """Yields the definitions' events that end within `ends`, in parts, as `assemble_events` does, without those of
     documents that came too late. Evaluates only these definitions, in a stage 1 of their own."""
     for name, placement in placements.items():
         stage = XPathStage()
         stage.add(needs_of(name))
-        for docids in docid_batches(store, [placement.stream], ends=ends, refused=LATE):
+        for docids in docid_batches(store, [placement.stream], ends=ends, refused=events_run.LATE):
             found = stage.evaluate(map(arriving, records.parsed(docids)))
-            yield name, *assemble_events(placement, Witnessed(found, stage.groups.edges_of, texts), texts)
+            yield (
+                name,
+                *assemble.assemble_events(placement, assemble.Witnessed(found, stage.groups.edges_of, texts), texts),
+            )
             records.release_trees()
 
 
@@ -208,8 +184,8 @@ class EventBackfill:
         forms: Mapping[str, EventForm],
         told: Collection[str],
         definitions: Mapping[str, RegisteredDefinition],
-        own: RunningForms,
-        stored: Callable[..., Iterator[tuple[str, Assembled, Ints]]],
+        own: events_run.RunningForms,
+        stored: Callable[..., Iterator[tuple[str, assemble.Assembled, Ints]]],
         horizon: int,
     ) -> None:
         """`stored` is `events_of_documents` of the store."""
@@ -225,11 +201,11 @@ class EventBackfill:
         for name, found, _ in stored(self._placements, needs.__getitem__, range(BEGINNING, horizon), own.texts):
             own.take(name, found)
 
-    def take(self, name: str, found: Assembled) -> None:
+    def take(self, name: str, found: assemble.Assembled) -> None:
         if name in self._placements and (before := found.t1 < self._horizon).any():
             self.running.take(name, found.take(before))
 
-    def release(self) -> Iterator[list[FormResults]]:
+    def release(self) -> Iterator[list[events_run.FormResults]]:
         """Yields the new queries' results, one stratum at a time; answer each before advancing."""
         for results in self.running.run(self._horizon, self._placements):
             yield [found for found in results if found.form_id in self._told]
@@ -241,7 +217,7 @@ class EventBackfill:
         known = {form_id: [*behind, *filter(None, [found.get(form_id)])] for form_id in self._told}
         return {form_id: min(several) for form_id, several in known.items() if several}
 
-    def join(self, others: RunningForms) -> None:
+    def join(self, others: events_run.RunningForms) -> None:
         """Merges the waiting state into that of the other forms."""
         from pattern_stage.kernel import adopted  # loaded once there is a kernel
 
@@ -264,9 +240,9 @@ class Patterns:
         ledger: Ledger,
         registry: Registry,
         records: Records,
-        make_kernel: MakeKernel,
-        made_of: MadeOf,
-        settle: Settle,
+        make_kernel: events_run.MakeKernel,
+        made_of: events_run.MadeOf,
+        settle: assemble.Settle,
         limits: Quota,
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
@@ -277,14 +253,14 @@ class Patterns:
         )
         self._store, self._ledger = store, ledger
         self._events_of_documents = partial(events_of_documents, store, records)
-        self._forms = partial(RunningForms, make_kernel, records=records, made_of=made_of, limits=limits)
-        self._ids, self._settle = ids_of(records), settle
+        self._forms = partial(events_run.RunningForms, make_kernel, records=records, made_of=made_of, limits=limits)
+        self._ids, self._settle = events_run.ids_of(records), settle
         self._since_snapshot = 0
         self._forget()
 
     def _forget(self) -> None:
-        self._running: RunningForms | None = None
-        self._time = PatternTime.from_setting(self._ledger.setting(PATTERNS))
+        self._running: events_run.RunningForms | None = None
+        self._time = events_run.PatternTime.from_setting(self._ledger.setting(events_run.PATTERNS))
         self._rows: list[pa.Table] = []
         self.late: dict[int, str] = {}
         """Documents of the batch whose events no statement receives, with reasons."""
@@ -293,7 +269,7 @@ class Patterns:
         """Forms that exceeded a limit in the last backfill."""
 
     @property
-    def running(self) -> RunningForms:
+    def running(self) -> events_run.RunningForms:
         return self._running or self._open()
 
     @property
@@ -345,8 +321,8 @@ class Patterns:
 
     def _first_horizon(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
         known = {stream: greatest[stream] for stream in streams if stream in greatest}
-        horizon = next_horizon(BEGINNING, known, known, self._settle)
-        return max(horizon, last_horizon(BEGINNING, known, known, self._settle, lasts=True))
+        horizon = assemble.next_horizon(BEGINNING, known, known, self._settle)
+        return max(horizon, assemble.last_horizon(BEGINNING, known, known, self._settle, lasts=True))
 
     def _follow_definitions(self) -> None:
         placements, taken, defined = self._statements.placements, self._time.taken, self._statements.definitions
@@ -355,7 +331,7 @@ class Patterns:
             for name in gone:
                 del taken[name]
         if new := {name: placement for name, placement in placements.items() if name not in taken}:
-            taken |= {name: DefinitionCursor(defined[name].id, self.running.lineage.next) for name in new}
+            taken |= {name: events_run.DefinitionCursor(defined[name].id, self.running.lineage.next) for name in new}
             ends = range(self._time.horizon, END)
             needs_of, texts = self._statements.needs_of, self.running.texts
             for name, found, crowded in self._events_of_documents(new, needs_of, ends, texts):
@@ -369,28 +345,28 @@ class Patterns:
             return witnesses
         if self._running is None:
             self.follow()
-        joins, events = told_apart(witnesses, self._catalog.chains)
-        witnessed = Witnessed(events, self._edges_of, self.running.texts)
+        joins, events = assemble.told_apart(witnesses, self._catalog.chains)
+        witnessed = assemble.Witnessed(events, self._edges_of, self.running.texts)
         for name, placement in placements.items():
-            found, crowded = assemble_events(placement, witnessed, self.running.texts)
+            found, crowded = assemble.assemble_events(placement, witnessed, self.running.texts)
             if self._backfill is not None:
                 self._backfill.take(name, found)
             self._take(name, found, crowded)
         return joins
 
-    def _take(self, name: str, found: Assembled, crowded: Ints) -> None:
+    def _take(self, name: str, found: assemble.Assembled, crowded: Ints) -> None:
         for docid in crowded.tolist():
-            self.late.setdefault(docid, f"more than {MOST_EVENTS:,} events {name}, for patterns")
+            self.late.setdefault(docid, f"more than {assemble.MOST_EVENTS:,} events {name}, for patterns")
         late = found.t1 < self._time.horizon
         if late.any():
             for docid, t1 in dict(zip(found.docids[late].tolist(), found.t1[late].tolist(), strict=True)).items():
                 behind = self._time.horizon - t1
-                self.late.setdefault(docid, f"{LATE}: {behind} µs behind what has been released")
+                self.late.setdefault(docid, f"{events_run.LATE}: {behind} µs behind what has been released")
             found = found.take(~late)
         if not len(found):
             return
         numbers = self.running.take(name, found)
-        self._rows.append(event_rows(name, found, numbers, self.running.texts))
+        self._rows.append(events_run.event_rows(name, found, numbers, self.running.texts))
 
     # ------------------------------------------------------------ release
 
@@ -399,7 +375,7 @@ class Patterns:
 
     def release(
         self, greatest: Mapping[str, int], clock: int | None = None, *, lasts: bool | None = None
-    ) -> Iterator[list[FormResults]]:
+    ) -> Iterator[list[events_run.FormResults]]:
         """Advances the horizon and yields the results of each stratum; answer each before advancing. `clock` is that of
         live streams. `lasts` says, at the end of a finite run, whether its state persists."""
         if self._running is None:
@@ -407,7 +383,7 @@ class Patterns:
         while True:
             until = self._next(greatest, clock)
             if lasts is not None:
-                until = last_horizon(until, self._time.greatest, self._outside(), self._settle, lasts=lasts)
+                until = assemble.last_horizon(until, self._time.greatest, self._outside(), self._settle, lasts=lasts)
             if until <= self._time.horizon:
                 return
             # What comes of this stratum is compared with the horizon before, so that moves last.
@@ -421,7 +397,7 @@ class Patterns:
         known = self._time.greatest
         for stream, time in greatest.items():
             known[stream] = max(time, known.get(stream, time))
-        return next_horizon(self._time.horizon, known, self._outside(), self._settle, clock)
+        return assemble.next_horizon(self._time.horizon, known, self._outside(), self._settle, clock)
 
     def _outside(self) -> set[str]:
         return self.running.outside(self._statements.placements)
@@ -447,7 +423,7 @@ class Patterns:
         definitions, stored = self._statements.definitions, self._events_of_documents
         self._backfill = EventBackfill(forms, told, definitions, own, stored, self._time.horizon)
 
-    def backfill(self) -> Iterator[tuple[list[FormResults], RunningForms]]:
+    def backfill(self) -> Iterator[tuple[list[events_run.FormResults], events_run.RunningForms]]:
         """Yields the new forms' results up to the horizon by stratum, with the forms that found them; answer each
         before advancing. Then merges the new state into the others'."""
         assert self._backfill is not None, "it has begun"
@@ -461,11 +437,11 @@ class Patterns:
 
     # ------------------------------------------------------------ what waits
 
-    def waiting(self) -> WaitingCounts | None:
+    def waiting(self) -> events_run.WaitingCounts | None:
         if not self.moves:
             return None
         _, partials = self.running.kernel.instances()
-        return WaitingCounts(self._time.horizon, len(self.running.buffer), int(partials.sum()))
+        return events_run.WaitingCounts(self._time.horizon, len(self.running.buffer), int(partials.sum()))
 
     def oldest(self) -> int | None:
         """Returns the start of the earliest event that anything waits for, or None."""
@@ -489,13 +465,15 @@ class Patterns:
         if running.lineage.crowded or running.texts.crowded:
             running.compact()  # before answers, which have their texts by now, are copied to be stored
         self._time.next = running.lineage.next
-        save_events(self._store, self._ledger, self._time, self._rows)
+        events_run.save_events(self._store, self._ledger, self._time, self._rows)
         self._rows = []
         self._since_snapshot += 1
         if snapshot or self._since_snapshot >= SNAPSHOT_EVERY:
             running.compact()
             kernel, lineage, counts = running.kernel.state(), running.lineage.table(), running.counts.table()
-            save_snapshot(self._store, self._ledger.batch, KernelSnapshot(self._time.horizon, kernel, lineage, counts))
+            events_run.save_snapshot(
+                self._store, self._ledger.batch, events_run.KernelSnapshot(self._time.horizon, kernel, lineage, counts)
+            )
 
     def finish_batch(self, *, committed: bool) -> None:
         """Without a commit, discards the state, to be restored when next needed."""
@@ -506,10 +484,10 @@ class Patterns:
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self._since_snapshot = 0
 
-    def _open(self) -> RunningForms:
+    def _open(self) -> events_run.RunningForms:
         """Restores the last snapshot and replays the events since. Forms and definitions are added at the points where
         they first were, so the waiting state is identical."""
-        found = stored_snapshot(self._store)
+        found = events_run.stored_snapshot(self._store)
         lineage = Lineage(self._time.next, self._ids)
         lineage.restore(found.lineage)
         self._running = running = self._forms(lineage)
@@ -527,7 +505,7 @@ class Patterns:
         rows = self._store.select(sql).cast(EVENTS)
         ids = {name: definition.id for name, definition in self._statements.definitions.items()}
         taken = {name: since for name, since in self._time.taken.items() if ids.get(name) == since.id}
-        for name, events in events_of(rows, schemas, lineage, running.texts, taken).items():
+        for name, events in events_run.events_of(rows, schemas, lineage, running.texts, taken).items():
             running.buffer.add(name, events)
         reached = found.horizon
         for start, new in [*sorted(later.items()), (END, [])]:

@@ -29,67 +29,49 @@ from mmqjp.tables.schema import ANSWER_TABLES
 from pattern_stage.lineage import EventOrigin
 from templates.witness import PLAIN, plain_node
 from xpath_stage.binder import HELD, Node, PreparedNode, each_binding
+from xscl.algebra import values as algebra
 from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, letters_of
 from xscl.algebra.joins import Conjunct, Mirror, NormalQuery, Side, Term, naming, needed
 from xscl.algebra.regex import PatternError, PatternLimit
-from xscl.algebra.values import (
-    NUMERIC,
-    TESTS,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    Number,
-    String,
-    VarPath,
-    compare,
-    compare_times,
-    derivation,
-    derive,
-    is_of_times,
-    number_string,
-    number_text,
-)
 
 if TYPE_CHECKING:
     from mmqjp.answers.events_run import Parts
 
 
-def residual_holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
+def residual_holds(expr: algebra.Expr, text_of: Callable[[str], str]) -> bool:
     """Evaluates a residual predicate. A regular expression that times out does not match."""
     match expr:
-        case Compare(op=op, left=left, right=right) if is_of_times(expr):
-            return compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))
-        case Compare(op=op, left=left, right=right):
-            return compare(op, _value(left, text_of), _value(right, text_of))
-        case Call(name=name, args=args) if name in TESTS:
+        case algebra.Compare(op=op, left=left, right=right) if algebra.is_of_times(expr):
+            return algebra.compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))
+        case algebra.Compare(op=op, left=left, right=right):
+            return algebra.compare(op, _value(left, text_of), _value(right, text_of))
+        case algebra.Call(name=name, args=args) if name in algebra.TESTS:
             try:
-                return TESTS[name](*[text_of_operand(arg, text_of) for arg in args])
+                return algebra.TESTS[name](*[text_of_operand(arg, text_of) for arg in args])
             except (PatternError, PatternLimit):
                 return False
     raise AssertionError(f"not a residual predicate: {expr!r}")
 
 
-def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
+def _value(expr: algebra.Expr, text_of: Callable[[str], str]) -> str | float:
     match expr:
-        case Number(text=text):
+        case algebra.Number(text=text):
             return float(text)
-        case Call(name=name, args=(arg,)) if name in NUMERIC:
-            return NUMERIC[name](text_of_operand(arg, text_of))
+        case algebra.Call(name=name, args=(arg,)) if name in algebra.NUMERIC:
+            return algebra.NUMERIC[name](text_of_operand(arg, text_of))
     return text_of_operand(expr, text_of)
 
 
-def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:
+def text_of_operand(expr: algebra.Expr, text_of: Callable[[str], str]) -> str:
     match expr:
-        case VarPath(var=var):
+        case algebra.VarPath(var=var):
             return text_of(var)
-        case String(value=value):
+        case algebra.String(value=value):
             return value
-        case Number(text=text):
-            return number_string(text)
-        case Call(args=(arg, *_)) if name := derivation(expr):
-            return derive(name, text_of_operand(arg, text_of))
+        case algebra.Number(text=text):
+            return algebra.number_string(text)
+        case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
+            return algebra.derive(name, text_of_operand(arg, text_of))
     raise AssertionError(f"not an operand: {expr!r}")
 
 
@@ -142,7 +124,7 @@ class JointBindings:
                     joint[var] = record, node
             yield joint
 
-    def text(self, operand: Expr, joint: JointBinding, steps: Steps) -> str:
+    def text(self, operand: algebra.Expr, joint: JointBinding, steps: Steps) -> str:
         return text_of_operand(operand, partial(self._text, joint, steps))
 
     def _side(
@@ -477,7 +459,7 @@ class BoundValue:
     def text(self) -> str:
         value = self.record.tree.string_value(*self.node)
         for name in self.functions:
-            value = derive(name, value)
+            value = algebra.derive(name, value)
         return value
 
     def is_element(self) -> bool:
@@ -545,14 +527,14 @@ class _Constructor:
         self._uris = dict(query.namespaces)
         self._holes = iter(holes)
 
-    def build(self, constructor: ElementConstructor) -> etree._Element:
+    def build(self, constructor: algebra.ElementConstructor) -> etree._Element:
         prefix = constructor.name.rpartition(":")[0]
         nsmap = {prefix: self._uris[prefix]} if prefix and prefix != "xml" else None
         element = etree.Element(self._name(constructor.name), nsmap=nsmap)
         for name, parts in constructor.attributes:
             element.set(self._name(name), "".join(self._text(part) for part in parts))
         for child in constructor.children:
-            if isinstance(child, ElementConstructor):
+            if isinstance(child, algebra.ElementConstructor):
                 element.append(self.build(child))
             elif isinstance(child, str):
                 _append_text(element, child)
@@ -564,7 +546,7 @@ class _Constructor:
                     _append_text(element, value if isinstance(value, str) else value.text())
         return element
 
-    def _text(self, part: str | Hole) -> str:
+    def _text(self, part: str | algebra.Hole) -> str:
         if isinstance(part, str):
             return part
         value = next(self._holes)
@@ -681,4 +663,4 @@ def _item(name: str, text: str | None, *, several: bool) -> Iterator[str]:
 
 
 def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else number_text(float(value))
+    return value if isinstance(value, str) else algebra.number_text(float(value))

@@ -20,16 +20,8 @@ from mmqjp.commands.command_line import FAILED, Failure, debug_option
 from mmqjp.commands.console import console, progress_shown, text_table
 from mmqjp.commands.formats import open_engine
 from mmqjp.engine import Session
+from mmqjp.explain import explanation as explanations
 from mmqjp.explain.automaton import EventProgram, compile_statements, registered_statements
-from mmqjp.explain.explanation import (
-    DEFINITION_COLUMNS,
-    QUERY_COLUMNS,
-    definition_row,
-    explanation,
-    explanation_json,
-    plan_explanation,
-    summary_row,
-)
 from mmqjp.explain.pictures import join_graphs, plan_picture
 from mmqjp.explain.plan import JOIN_RULE, absences_in, answers_after, whole_plan
 from mmqjp.explain.svg import as_file
@@ -127,11 +119,11 @@ def _show(table: Table, count: int, noun: str, several: str) -> None:
 def _show_events(script: Script) -> None:
     program = EventProgram(compile_statements(script))
     if script.definitions:
-        rows = (definition_row(definition, program) for definition in script.definitions[:MOST_LISTED])
-        _show(text_table(DEFINITION_COLUMNS, rows), len(script.definitions), "event", "events")
+        rows = (explanations.definition_row(definition, program) for definition in script.definitions[:MOST_LISTED])
+        _show(text_table(explanations.DEFINITION_COLUMNS, rows), len(script.definitions), "event", "events")
     if count := len(program.statements):
-        rows = (summary_row(number, program) for number in range(min(count, MOST_LISTED)))
-        _show(text_table(QUERY_COLUMNS, rows), count, "event query", "event queries")
+        rows = (explanations.summary_row(number, program) for number in range(min(count, MOST_LISTED)))
+        _show(text_table(explanations.QUERY_COLUMNS, rows), count, "event query", "event queries")
 
 
 def _spread(paths: Iterable[Path]) -> Iterator[Path]:
@@ -266,9 +258,9 @@ def explain(
             with whole_file(svg) as output:
                 output.write(as_file(drawn).encode())
         elif shows_plan:
-            click.echo("\n".join(plan_explanation(engine.registry, rules, joined=joined)))
+            click.echo("\n".join(explanations.plan_explanation(engine.registry, rules, joined=joined)))
         else:
-            click.echo("\n".join(explanation(engine, chosen)))
+            click.echo("\n".join(explanations.explanation(engine, chosen)))
 
 
 def _explain_events(file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName]) -> None:
@@ -278,7 +270,7 @@ def _explain_events(file: Path, engine: Session, names: Container[str], rules: S
     program = EventProgram(statements, rules)
     for number, one in enumerate(statements):
         if one.name in names:
-            click.echo(json.dumps(explanation_json(program, number)))
+            click.echo(json.dumps(explanations.explanation_json(program, number)))
 
 
 def _graphs(engine: Session, names: Container[str]) -> str:

@@ -19,16 +19,7 @@ from feeds.documents import now_us
 from feeds.fetch.state import FetchStore
 from join_stage.protocol import DEFAULT_PLAN, FLAT_STORE, JoinEngine, runs_manifest
 from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
-from join_stage.store.protocol import (
-    COMMITTED,
-    DUCKDB_FILE,
-    RUNS,
-    SPARK_MANIFESTS,
-    DamagedRun,
-    Outdated,
-    StoreError,
-    manifest_batches,
-)
+from join_stage.store import protocol
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import stored_snapshot
 from mmqjp.answers.fan_out import SINK_PREFIX, Position
@@ -156,7 +147,7 @@ class StoreCheck:
             faults = self._files_of_spark(damaged) if self.engine == SPARK else self._log()
             for fault in faults:
                 yield fault
-                if fault.place in (SPARK_MANIFESTS, DUCKDB_FILE):
+                if fault.place in (protocol.SPARK_MANIFESTS, protocol.DUCKDB_FILE):
                     return  # what it says of the rest is not true
             with closing(_reader(self._directory)) as reader:
                 yield from self._tables(reader, damaged)
@@ -174,8 +165,8 @@ class StoreCheck:
         self.files += 1
         try:
             CommitMark(self._directory).check()
-        except StoreError as error:
-            yield Damage(DUCKDB_FILE, str(error), "goes on without the lost commits", Repairs(mark=True))
+        except protocol.StoreError as error:
+            yield Damage(protocol.DUCKDB_FILE, str(error), "goes on without the lost commits", Repairs(mark=True))
 
     def _files_of_spark(self, damaged: set[str]) -> Iterator[Damage]:
         from join_stage.store.spark.manifests import look_at, newest_files
@@ -184,13 +175,16 @@ class StoreCheck:
         self.files += 1
         try:
             files = newest_files(self._directory, schema)
-        except StoreError as error:
-            found = [self._directory / SPARK_MANIFESTS / f"{one}.json" for one in manifest_batches(self._directory)]
+        except protocol.StoreError as error:
+            found = [
+                self._directory / protocol.SPARK_MANIFESTS / f"{one}.json"
+                for one in protocol.manifest_batches(self._directory)
+            ]
             is_newest_bad = str(found[-1]) in str(error) if found else False
             able = len(found) > (1 if is_newest_bad else 0)
             roll_back = Repairs(tuple(found[-1:] if is_newest_bad else ()), mark=True)
             mends = ("goes on without the lost commits", roll_back) if able else ()
-            yield Damage(SPARK_MANIFESTS, str(error), *mends)
+            yield Damage(protocol.SPARK_MANIFESTS, str(error), *mends)
             return
         for table, several in files.items():
             for file in several:
@@ -198,7 +192,7 @@ class StoreCheck:
                 path = self._directory / schema.folder(table) / file.name
                 try:
                     look_at(path, file, whole=True)
-                except StoreError as error:
+                except protocol.StoreError as error:
                     damaged.add(table)
                     place = str(path.relative_to(self._directory))
                     if table in ESSENTIAL:
@@ -229,16 +223,16 @@ class StoreCheck:
         for name, low in [] if manifest is None else json.loads(manifest)["runs"]:
             self.files += 1
             try:
-                file = RunFile(self._directory / RUNS / name, PagePool())
+                file = RunFile(self._directory / protocol.RUNS / name, PagePool())
                 file.check()
-            except DamagedRun as error:
-                yield Damage(f"{RUNS}/{name}", str(error), *REBUILT)
+            except protocol.DamagedRun as error:
+                yield Damage(f"{protocol.RUNS}/{name}", str(error), *REBUILT)
                 continue
             if known is None and "r_docts" not in damaged:
                 known = np.sort(reader.read("r_docts", ["docid"])["docid"].to_numpy())
             if known is not None and (unknown := _unknown(file, low, known)):
                 what = f"it has postings of {pluralise(unknown, 'document')} that the join state does not have"
-                yield Damage(f"{RUNS}/{name}", what, *REBUILT)
+                yield Damage(f"{protocol.RUNS}/{name}", what, *REBUILT)
 
     # ------------------------------------------------------------ states of operators and sinks, and files beside
 
@@ -315,7 +309,7 @@ def apply(directory: Path, repairs: Repairs) -> None:
         if path.exists():
             _quarantine(directory, path)
     if repairs.postings:
-        for path in (directory / RUNS).glob("*"):
+        for path in (directory / protocol.RUNS).glob("*"):
             path.unlink()
 
 
@@ -324,7 +318,7 @@ def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
 
     from join_stage.duckdb import DuckDBEngine
 
-    file, log = directory / DUCKDB_FILE, directory / f"{DUCKDB_FILE}.wal"
+    file, log = directory / protocol.DUCKDB_FILE, directory / f"{protocol.DUCKDB_FILE}.wal"
     try:
         try:
             connection = duckdb.connect(str(file))
@@ -339,9 +333,9 @@ def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
                 connection.execute(f"DELETE FROM {table} WHERE {condition}")
             connection.commit()
     except duckdb.Error as error:
-        raise StoreError(f"the store cannot be mended: {error}; take an older copy of the store") from error
+        raise protocol.StoreError(f"the store cannot be mended: {error}; take an older copy of the store") from error
     if repairs.mark:
-        (directory / COMMITTED).unlink(missing_ok=True)
+        (directory / protocol.COMMITTED).unlink(missing_ok=True)
     DuckDBEngine(directory, schema=SCHEMA).close()  # which writes the mark
 
 
@@ -354,14 +348,14 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
     from join_stage.store.spark.manifests import Manifest, newest_files, write_data_file, write_manifest
 
     if repairs.mark:  # the next pass sees what the older manifest names
-        (directory / COMMITTED).unlink(missing_ok=True)
+        (directory / protocol.COMMITTED).unlink(missing_ok=True)
         return
     schema = FLAT_STORE | SCHEMA
     files = newest_files(directory, schema)
     kept = {
         name: tuple(file for file in some if (name, file.name) not in repairs.files) for name, some in files.items()
     }
-    batch = 1 + manifest_batches(directory)[-1]
+    batch = 1 + protocol.manifest_batches(directory)[-1]
     for table in {table: None for table, _ in repairs.rows}:  # none of the join state
         lost = " OR ".join(f"({condition})" for name, condition in repairs.rows if name == table)
         with closing(_reader(directory)) as reader:
@@ -370,7 +364,7 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
         kept[table] = (write_data_file(path, [rows], schema.tables[table]),) if len(rows) else ()
     if repairs.postings:
         kept["posting_runs"] = ()
-    write_manifest(directory / SPARK_MANIFESTS / f"{batch}.json", Manifest(kept, now_us()), schema)
+    write_manifest(directory / protocol.SPARK_MANIFESTS / f"{batch}.json", Manifest(kept, now_us()), schema)
 
 
 def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list[Damage], StoreCheck]:
@@ -418,7 +412,7 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
     if not faults:
         try:
             Session(state=directory, read_only=True, quiet=True).close()
-        except Outdated:  # it has no queries yet, as one that has lost all commits
+        except protocol.Outdated:  # it has no queries yet, as one that has lost all commits
             pass
         except (MmqjpError, OSError) as error:
             faults = [Damage(str(directory), f"it cannot be opened: {error}")]

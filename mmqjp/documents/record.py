@@ -25,18 +25,7 @@ from common.bounds import EARLIEST
 from common.tools import in_batches, lazy
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import TableStore
-from mmqjp.tables.schema import (
-    BEFORE_ARRIVALS,
-    DOCUMENTS,
-    FEW_ROWS,
-    OWN,
-    HasDocuments,
-    Ledger,
-    document_sizes,
-    ids_between,
-    known_ids,
-    rows_table,
-)
+from mmqjp.tables import schema
 from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 from xpath_stage.binder import Node
 from xpath_stage.documents import ParsedDocument, parse_document, parse_documents
@@ -126,14 +115,14 @@ def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
     return EARLIEST if greatest is None or late is None else greatest - late
 
 
-def saved_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
+def saved_watermarks(ledger: schema.Ledger) -> tuple[Lateness, dict[str, int]]:
     if (value := ledger.setting(WATERMARKS)) is None:
         return None, {}
     noted = json.loads(value)
     return noted["lateness"], noted["greatest"]
 
 
-def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
+def latest_stream_times(store: JoinEngine, ledger: schema.Ledger) -> dict[str, int]:
     greatest = saved_watermarks(ledger)[1]
     found = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
     for stream, time in zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True):
@@ -291,14 +280,14 @@ _EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")
 
 
 def records_table(records: Sequence[Record]) -> pa.Table:
-    if len(records) <= FEW_ROWS:
-        return rows_table([_row(record) for record in records], DOCUMENTS)
+    if len(records) <= schema.FEW_ROWS:
+        return schema.rows_table([_row(record) for record in records], schema.DOCUMENTS)
     external = [record for record in records if record.kind == "external"]
     others = [_row(record) for record in records if record.kind != "external"]
     values = zip(*map(attrgetter(*_EXTERNAL), external), strict=True) if external else [()] * len(_EXTERNAL)
     columns: dict[str, Any] = dict(zip(_EXTERNAL, values, strict=True))
-    columns |= {name: pa.nulls(len(external), DOCUMENTS.field(name).type) for name in OWN}
-    return pa.concat_tables([pa.table(columns, DOCUMENTS), rows_table(others, DOCUMENTS)])
+    columns |= {name: pa.nulls(len(external), schema.DOCUMENTS.field(name).type) for name in schema.OWN}
+    return pa.concat_tables([pa.table(columns, schema.DOCUMENTS), schema.rows_table(others, schema.DOCUMENTS)])
 
 
 def _row(record: Record) -> tuple[object, ...]:
@@ -315,7 +304,7 @@ def _row(record: Record) -> tuple[object, ...]:
 def record_of(row: dict[str, Any]) -> Record:
     docid, id, stream, t0, t1, xml = (row[name] for name in ("docid", "id", "stream", "t0", "t1", "xml"))
     # Documents of stores without arrivals come first, by docid.
-    arrival = docid - BEFORE_ARRIVALS if row["arrival"] is None else row["arrival"]
+    arrival = docid - schema.BEFORE_ARRIVALS if row["arrival"] is None else row["arrival"]
     if row["parts"] is None:
         ids, source = (own_part_id(stream, id),), ((id, stream),)
         return Record(docid, id, stream, t0, t1, xml, "external", (docid,), ids, source, (), arrival, (docid,))
@@ -360,7 +349,9 @@ class StoredIds:
         maybe = self._recent.intersection(numbers).union(hashes[possible].tolist())
         if not maybe:
             return set()
-        return known_ids(self._store, [key for key, number in zip(asked, numbers, strict=True) if number in maybe])
+        return schema.known_ids(
+            self._store, [key for key, number in zip(asked, numbers, strict=True) if number in maybe]
+        )
 
     def _hashes(self) -> NDArray[np.int64]:
         if self._sorted is None:
@@ -372,7 +363,7 @@ class StoredIds:
 
     def _read(self) -> NDArray[np.int64]:
         firsts = range(0, self._store.highest("documents", "docid") + 1, READ_IDS)
-        tables = (ids_between(self._store, first, first + READ_IDS) for first in firsts)
+        tables = (schema.ids_between(self._store, first, first + READ_IDS) for first in firsts)
         found = chain([self._store.read("dropped_ids", ["stream", "id"])], tables)
         hashes = [np.fromiter(map(hash, rows_of(keys, "stream", "id")), np.int64, len(keys)) for keys in found]
         return distinct(np.concatenate(hashes))
@@ -385,7 +376,7 @@ READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
 class StoredRecords:
     """LRU cache of stored records, of `cached` characters of XML. Parsed trees, far larger, live for a batch."""
 
-    def __init__(self, store: HasDocuments, cached: int = 16 << 20) -> None:
+    def __init__(self, store: schema.HasDocuments, cached: int = 16 << 20) -> None:
         self._documents, self._cached = store, cached
         self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
@@ -500,6 +491,6 @@ def docid_batches(
     refused: str = "",
 ) -> Iterator[list[int]]:
     """Yields docids of stored documents in batches, oldest first; the filters are those of `document_sizes`."""
-    rows = document_sizes(store, streams, starts=starts, ends=ends, joined=joined, refused=refused).to_pylist()
+    rows = schema.document_sizes(store, streams, starts=starts, ends=ends, joined=joined, refused=refused).to_pylist()
     for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]

@@ -17,6 +17,7 @@ from common.tools import reachable, track_progress
 from feeds.documents import Now
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
+from mmqjp.queries import stored
 from mmqjp.queries.model import Pause, Subscription, generated_name_number
 from mmqjp.queries.registry import (
     EventForm,
@@ -27,15 +28,6 @@ from mmqjp.queries.registry import (
     cycle_of,
     lives,
     published_name,
-)
-from mmqjp.queries.stored import (
-    NO_ARRIVAL,
-    CompiledEvents,
-    CompiledQuery,
-    Compiler,
-    StoredQueries,
-    definition_text,
-    made,
 )
 from mmqjp.tables.schema import CommitMetadata, Ledger
 from templates.witness import NO_WITNESSES
@@ -140,9 +132,9 @@ class QueryChanges:
 
     _store: JoinEngine
     _ledger: Ledger
-    _stored: StoredQueries
+    _stored: stored.StoredQueries
     _registry: Registry
-    _compiler: Compiler
+    _compiler: stored.Compiler
     _now: Now
     _event_time: EventTime
     _keep_waiting: Callable[[], None]
@@ -249,7 +241,7 @@ class QueryChanges:
         events = self._registry.events
         behind = {stream for query in reasons if query.is_events for stream in events.documents(query)}
         last = {False: self._ledger.next_docid - 1, True: self._event_time(behind)}  # of documents, and of events
-        pauses = [Pause(query, last[query.is_events], NO_ARRIVAL, reason) for query, reason in reasons.items()]
+        pauses = [Pause(query, last[query.is_events], stored.NO_ARRIVAL, reason) for query, reason in reasons.items()]
         with whole_batch(self._store):
             if None in reasons.values():
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
@@ -275,9 +267,9 @@ class QueryChanges:
         kept: set[Subscription] = set()
         highest, published = self._highest_number, script.published()
         for position, query in enumerate(track_progress("compiling", script.all_queries), 1):
-            compiled: CompiledQuery | CompiledEvents
+            compiled: stored.CompiledQuery | stored.CompiledEvents
             if isinstance(query, EventQuery):
-                compiled = CompiledEvents(query, schemas)
+                compiled = stored.CompiledEvents(query, schemas)
                 form_id, sees_after = compiled.form_since(events_since), events_since
                 is_other = any(name.name in others for name in names_read(query.stream))
             else:
@@ -325,14 +317,14 @@ class QueryChanges:
     def _definition_changes(self, script: Script) -> DefinitionChanges:
         changes, known = DefinitionChanges(), self._registry.events.definitions
         for definition in script.definitions:
-            text = definition_text(definition, script)
+            text = stored.definition_text(definition, script)
             before = known.get(definition.name)
             if before is not None and before.text == text:
                 continue
             if before is not None:
                 changes.removed.append(before)
             number = self._stored.next_definition + len(changes.added)
-            changes.added.append(made(number, text, definition, script.namespaces))
+            changes.added.append(stored.made(number, text, definition, script.namespaces))
         return changes
 
     def _refuse_misfits(

@@ -17,36 +17,11 @@ from xml.sax.saxutils import escape
 
 import ahocorasick
 
-from mmqjp.queries.model import (
-    MANY,
-    CompactSet,
-    Few,
-    HiddenStream,
-    Owner,
-    QuerySet,
-    Subscription,
-    Target,
-    each,
-    text_digest,
-    with_item,
-    without_item,
-)
+from mmqjp.queries import model
 from templates.witness import plain_node
 from xpath_stage.binder import Node, PatternPath
 from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import (
-    UNORDERED,
-    Conjunct,
-    JoinOp,
-    Mirror,
-    NormalQuery,
-    OncePer,
-    PatternNode,
-    Side,
-    Term,
-    constant_operand_text,
-    mirror_of,
-)
+from xscl.algebra import joins
 from xscl.algebra.values import Call, Expr, String
 
 
@@ -73,11 +48,11 @@ class DerivedVariable:
         return element, 0
 
 
-def derived_variables(pattern: PatternNode, slots: Mapping[PatternPath, int]) -> list[DerivedVariable] | None:
+def derived_variables(pattern: joins.PatternNode, slots: Mapping[PatternPath, int]) -> list[DerivedVariable] | None:
     """Returns how the variables derive from joined nodes, given by path with their slots, if all do."""
     found: dict[str, tuple[int, int] | None] = {}
 
-    def nearest(node: PatternNode, path: PatternPath) -> tuple[int, int] | None:
+    def nearest(node: joins.PatternNode, path: PatternPath) -> tuple[int, int] | None:
         """The slot of a joined node at or below a pattern node, and the number of child or attribute steps to it."""
         if node.var:
             found[node.var] = None  # in pre-order
@@ -106,13 +81,13 @@ class LiteralTest(NamedTuple):
     rest: tuple[Expr, ...]
 
 
-def literal_test(op: JoinOp | None, conjunct: Conjunct) -> LiteralTest | None:
+def literal_test(op: joins.JoinOp | None, conjunct: joins.Conjunct) -> LiteralTest | None:
     """Returns a conjunctive query's last literal test, or None."""
     residual = conjunct.residual
     for i in reversed(range(len(residual))):
         match residual[i]:
             case Call(name=name, args=(operand, second)) if name in INDEXES:
-                if (literal := constant_operand_text(second)) is not None:
+                if (literal := joins.constant_operand_text(second)) is not None:
                     rest = residual[:i] + residual[i + 1 :]
                     blank = replace(conjunct, residual=(*rest, Call(name, (operand, String("")))))
                     return LiteralTest(_id(op, blank), name, operand, literal, rest)
@@ -120,8 +95,8 @@ def literal_test(op: JoinOp | None, conjunct: Conjunct) -> LiteralTest | None:
 
 
 @lru_cache(1_000)
-def _id(op: JoinOp | None, blank: Conjunct) -> str:
-    return PREFIX + text_digest(repr((op, blank)))
+def _id(op: joins.JoinOp | None, blank: joins.Conjunct) -> str:
+    return PREFIX + model.text_digest(repr((op, blank)))
 
 
 PREFIX = "literals "
@@ -218,9 +193,9 @@ class Selection:
 
     __slots__ = ("children", "items", "node_list", "nodes", "normal", "terms")
 
-    def __init__(self, normal: NormalQuery) -> None:
+    def __init__(self, normal: joins.NormalQuery) -> None:
         self.normal = normal
-        chosen = [(entry.key, entry.value) for entry in normal.entries if isinstance(entry.value, Term)]
+        chosen = [(entry.key, entry.value) for entry in normal.entries if isinstance(entry.value, joins.Term)]
         self.terms = tuple(term for _, term in chosen)
         self.nodes = f"{{{', '.join(f'{_literally(json_text(key))}: %s' for key, _ in chosen)}}}"
         self.node_list = f"[{', '.join(['%s'] * len(chosen))}]"
@@ -249,30 +224,30 @@ def _literally(text: str) -> str:
     return text.replace("%", "%%")
 
 
-class Form(QuerySet):
+class Form(model.QuerySet):
     """The registered queries of a form. `id` is a digest of their normal form without the window."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
-        self._beside: Few[QuerySet] = None
+        self._beside: model.Few[model.QuerySet] = None
 
     @property
-    def beside(self) -> Collection[QuerySet]:
+    def beside(self) -> Collection[model.QuerySet]:
         """Larger sets that also contain its queries."""
-        return each(self._beside)
+        return model.each(self._beside)
 
-    def join(self, queries: QuerySet) -> None:
-        self._beside = with_item(self._beside, queries)
+    def join(self, queries: model.QuerySet) -> None:
+        self._beside = model.with_item(self._beside, queries)
 
-    def leave(self, queries: QuerySet) -> None:
-        self._beside = without_item(self._beside, queries)
+    def leave(self, queries: model.QuerySet) -> None:
+        self._beside = model.without_item(self._beside, queries)
 
     @cached_property
-    def normal(self) -> NormalQuery:
+    def normal(self) -> joins.NormalQuery:
         return next(iter(self._queries)).normal
 
     @cached_property
-    def once(self) -> OncePer | None:
+    def once(self) -> joins.OncePer | None:
         return self.normal.once
 
     @cached_property
@@ -280,14 +255,14 @@ class Form(QuerySet):
         return Selection(self.normal)
 
     @cached_property
-    def mirror(self) -> Mirror | None:
+    def mirror(self) -> joins.Mirror | None:
         """Decides whether matches have mirrors; None if none has or the operator is not JOIN UNORDERED."""
-        return mirror_of(self.normal.conjuncts) if self.normal.op == UNORDERED else None
+        return joins.mirror_of(self.normal.conjuncts) if self.normal.op == joins.UNORDERED else None
 
     @cached_property
-    def tie_mirror(self) -> Mirror | None:
+    def tie_mirror(self) -> joins.Mirror | None:
         """Decides whether equal-time pairs would match in both orders, but for the times."""
-        return mirror_of(self.normal.conjuncts) if self.normal.op == "FOLLOWED BY" else None
+        return joins.mirror_of(self.normal.conjuncts) if self.normal.op == "FOLLOWED BY" else None
 
     @cached_property
     def literal_tests(self) -> tuple[LiteralTest | None, ...]:
@@ -304,7 +279,7 @@ class Form(QuerySet):
 class FixedSide:
     """A side of a conjunctive query. `fixed` has joined nodes: path in the pattern, slot in the template."""
 
-    side: Side
+    side: joins.Side
     fixed: tuple[tuple[tuple[int, ...], int], ...]
 
     @cached_property
@@ -319,33 +294,33 @@ class Forms(dict[str, Form]):
     def __init__(self) -> None:
         super().__init__()
         self._sides: WeakValueDictionary[object, FixedSide] = WeakValueDictionary()
-        self._unsettled: set[QuerySet] = set()
+        self._unsettled: set[model.QuerySet] = set()
 
     def __missing__(self, id: str) -> Form:
         return self.setdefault(id, Form(id))
 
-    def of(self, owner: Owner) -> Form | None:
-        return self[owner.form_id] if isinstance(owner, Subscription) else None
+    def of(self, owner: model.Owner) -> Form | None:
+        return self[owner.form_id] if isinstance(owner, model.Subscription) else None
 
-    def add(self, query: Subscription) -> None:
+    def add(self, query: model.Subscription) -> None:
         form = self[query.form_id]
         form.add(query)
         self._unsettle(form)
 
-    def forget(self, query: Subscription) -> None:
+    def forget(self, query: model.Subscription) -> None:
         """Drops a query's form if no query is left."""
         if not len(self[query.form_id]):
             del self[query.form_id]
 
-    def note(self, owner: Owner) -> None:
+    def note(self, owner: model.Owner) -> None:
         """Called when a plan node becomes active or inactive."""
-        if (form := self.of(owner)) is not None and isinstance(owner, Subscription):
+        if (form := self.of(owner)) is not None and isinstance(owner, model.Subscription):
             for queries in (form, *form.beside):
                 queries.note(owner)
                 self._unsettle(queries)
 
-    def _unsettle(self, queries: QuerySet) -> None:
-        if len(queries) >= MANY:
+    def _unsettle(self, queries: model.QuerySet) -> None:
+        if len(queries) >= model.MANY:
             self._unsettled.add(queries)
 
     def settle(self) -> None:
@@ -354,7 +329,7 @@ class Forms(dict[str, Form]):
             _ = queries.audience
         self._unsettled.clear()
 
-    def sides(self, target: Target) -> tuple[FixedSide, ...]:
+    def sides(self, target: model.Target) -> tuple[FixedSide, ...]:
         """Returns a target's sides, interned across forms."""
         placement, found = target.placement, []
         for side, minor, slots in zip(target.conjunct.sides(), placement.minors, placement.slots, strict=True):
@@ -388,13 +363,13 @@ class TargetGroup:
     form: Form | None
     forms: Forms
     number: int
-    op: JoinOp | None
-    targets: CompactSet[Target] = field(default_factory=CompactSet)
+    op: joins.JoinOp | None
+    targets: model.CompactSet[model.Target] = field(default_factory=model.CompactSet)
     placed: LiteralGroup | None = None
     """The literal group that contains it."""
 
     @property
-    def first(self) -> Target:
+    def first(self) -> model.Target:
         return next(iter(self.targets))
 
     @property
@@ -403,9 +378,9 @@ class TargetGroup:
         return self.form
 
     @property
-    def hidden_stream(self) -> HiddenStream:
+    def hidden_stream(self) -> model.HiddenStream:
         owner = self.first.owner
-        assert isinstance(owner, HiddenStream), "what has no form is a hidden stream"
+        assert isinstance(owner, model.HiddenStream), "what has no form is a hidden stream"
         return owner
 
     @cached_property
@@ -449,7 +424,7 @@ class LiteralGroup:
     def __init__(self, test: LiteralTest, group: TargetGroup) -> None:
         self.op, self.sides, self.residual, self.operand = group.op, group.sides, test.rest, test.operand
         self.derived = _derived(self.sides)
-        self.queries = QuerySet(test.id)
+        self.queries = model.QuerySet(test.id)
         self._index = INDEXES[test.name]()
         self._by_literal: dict[str, dict[TargetGroup, None]] = {}
         self.most_times = 1
@@ -459,7 +434,7 @@ class LiteralGroup:
         return bool(self._by_literal)
 
     @property
-    def first(self) -> Target:
+    def first(self) -> model.Target:
         return next(iter(next(iter(self._by_literal.values())))).first
 
     def groups(self) -> Iterator[TargetGroup]:
@@ -482,7 +457,7 @@ class LiteralGroup:
         for target in group.targets:
             self.add_target(group, target)
 
-    def add_target(self, group: TargetGroup, target: Target) -> None:
+    def add_target(self, group: TargetGroup, target: model.Target) -> None:
         group.form_of_queries.join(self.queries)
         self.queries.add(_query(target))
 
@@ -508,13 +483,13 @@ class RowTargets:
         """Groups added since `parts` was built."""
         self._next = 0
 
-    def __iter__(self) -> Iterator[Target]:
+    def __iter__(self) -> Iterator[model.Target]:
         return (target for group in self._groups.values() for target in group.targets)
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def group(self, target: Target, forms: Forms) -> TargetGroup:
+    def group(self, target: model.Target, forms: Forms) -> TargetGroup:
         return self._groups[_key(target, forms.of(target.owner))]
 
     @property
@@ -525,7 +500,7 @@ class RowTargets:
         """Returns the template's number and the number of targets, at least 1."""
         return self.template, sum([len(group.targets) for group in self._groups.values()])
 
-    def add(self, target: Target, forms: Forms) -> None:
+    def add(self, target: model.Target, forms: Forms) -> None:
         form = forms.of(target.owner)
         key = _key(target, form)
         if (group := self._groups.get(key)) is None:
@@ -537,7 +512,7 @@ class RowTargets:
         if group.placed is not None:
             group.placed.add_target(group, target)
 
-    def remove(self, target: Target, forms: Forms) -> None:
+    def remove(self, target: model.Target, forms: Forms) -> None:
         key = _key(target, forms.of(target.owner))
         group = self._groups[key]
         test = None if group.placed is None else group.literal_test
@@ -581,10 +556,10 @@ def _derived(sides: Sequence[FixedSide]) -> _Derived | None:
     return [(number, one) for number, derived in enumerate(of_sides) for one in derived or ()]
 
 
-def _query(target: Target) -> Subscription:
-    assert isinstance(target.owner, Subscription), "only queries have literal tests"
+def _query(target: model.Target) -> model.Subscription:
+    assert isinstance(target.owner, model.Subscription), "only queries have literal tests"
     return target.owner
 
 
-def _key(target: Target, form: Form | None) -> object:
+def _key(target: model.Target, form: Form | None) -> object:
     return (target.owner if form is None else form), target.disjunct

@@ -32,18 +32,7 @@ from pattern_stage.assemble import EVENT_TIME
 from pattern_stage.definition import sees_before
 from templates.catalog import Catalog, Change, EventPlacement, TemplateRow, place_events
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import (
-    Aggregate,
-    EventPattern,
-    Events,
-    NearPattern,
-    Pattern,
-    Schema,
-    Statement,
-    map_events,
-    read_by,
-    sources_of,
-)
+from xscl.algebra import events as algebra
 from xscl.algebra.joins import NEGATED, Conjunct, Hidden, NormalQuery, is_hidden
 from xscl.syntax import EventStreams
 
@@ -64,7 +53,7 @@ class EventForm:
     those that publish; `oldest` and `newest` are the least and the greatest qid of those that run."""
 
     id: str
-    stream: Statement
+    stream: algebra.Statement
     since: int
     publishers: tuple[Publisher, ...] = ()
     oldest: int = -1
@@ -82,8 +71,8 @@ class RegisteredDefinition:
     id: int
     name: str
     text: str
-    schema: Schema
-    pattern: EventPattern
+    schema: algebra.Schema
+    pattern: algebra.EventPattern
 
 
 @dataclass(slots=True)
@@ -91,8 +80,8 @@ class FormQueries:
     """`queries` are all of the form's event queries, including paused ones; `resumed` are members with past pauses.
     The kernel runs `source`: the statement, with names of its own for what it reads apart."""
 
-    stream: Statement
-    source: Statement
+    stream: algebra.Statement
+    source: algebra.Statement
     reads: tuple[str, ...]
     documents: tuple[str, ...]
     minds_since: bool
@@ -116,7 +105,7 @@ class EventStatements:
         self._members: dict[str, CompactSet[Subscription]] = {}
         self._changed: dict[str, None] = {}
         self._readers: Counter[str] = Counter()
-        self._published: dict[str, tuple[Schema, int]] = {}
+        self._published: dict[str, tuple[algebra.Schema, int]] = {}
         self._read_apart: dict[str, int] = {}
         """By published name, the qid of the first query with a backfill since its publishers changed."""
 
@@ -143,7 +132,7 @@ class EventStatements:
                 self._stage1.remove(self._catalog.release(gone.variables, gone.edges, gone.values))
 
     def _defined(self, form: EventForm) -> list[str]:
-        return [name for name in read_by(form.stream) if name in self.definitions]
+        return [name for name in algebra.read_by(form.stream) if name in self.definitions]
 
     def streams(self) -> EventStreams:
         """Returns the readable event streams with attributes. Thread-safe."""
@@ -152,13 +141,13 @@ class EventStatements:
             {name: schema for name, (schema, _) in self._published.copy().items()},
         )
 
-    def published(self, name: str) -> Schema | None:
+    def published(self, name: str) -> algebra.Schema | None:
         return self._published[name][0] if name in self._published else None
 
     def is_read(self, name: str) -> bool:
         return name in self._readers
 
-    def runs(self, stream: Statement) -> bool:
+    def runs(self, stream: algebra.Statement) -> bool:
         """Whether some event query has these operators, whatever its start."""
         return any(form.stream == stream for form in self._forms.values())
 
@@ -178,8 +167,8 @@ class EventStatements:
         if cannot_be_read(query):
             return ()
         if (form := self._forms.get(query.form_id)) is None:
-            stream: Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
-            reads = tuple(read_by(stream))
+            stream: algebra.Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
+            reads = tuple(algebra.read_by(stream))
             streams = dict.fromkeys(self.definitions[name].pattern.stream for name in reads if name in self.definitions)
             source = self._source(stream, query.form_id)
             form = FormQueries(stream, source, reads, tuple(streams), minds_since(stream), CompactSet(), CompactSet())
@@ -221,16 +210,16 @@ class EventStatements:
             for other in reachable([name], lambda one: {query.name for query in self.readers(one) if query.publishes}):
                 self._read_apart.pop(other, None)
 
-    def _source(self, stream: Statement, form_id: str) -> Statement:
+    def _source(self, stream: algebra.Statement, form_id: str) -> algebra.Statement:
         _, apart, first = form_id.partition(_APART)
         if not apart:
             return stream
 
-        def source(events: Events) -> Events:
+        def source(events: algebra.Events) -> algebra.Events:
             known = events.stream in self.definitions
             return events if known else replace(events, stream=f"{events.stream}{_APART}{first}")
 
-        return map_events(stream, source)
+        return algebra.map_events(stream, source)
 
     def set_running(self, query: Owner, *, runs: bool) -> None:
         """Makes an event query a running member of its form, or none. Ignores other plan nodes, and unreadable
@@ -338,7 +327,7 @@ def inner_join(query: Subscription, stream: str) -> Hidden:
     raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")
 
 
-def minds_since(stream: Statement) -> bool:
+def minds_since(stream: algebra.Statement) -> bool:
     """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
     depends on what preceded a match.
 
@@ -346,9 +335,9 @@ def minds_since(stream: Statement) -> bool:
     >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
     True
     """
-    if isinstance(stream, Pattern | NearPattern):
+    if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         return sees_before(stream)
-    return isinstance(stream, Aggregate) or any(map(minds_since, sources_of(stream)))
+    return isinstance(stream, algebra.Aggregate) or any(map(minds_since, algebra.sources_of(stream)))
 
 
 def reading_error(query: Subscription) -> str | None:

@@ -29,21 +29,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from common.arrays import batch_of_rows, rows_of
 from common.files import write_whole
 from common.tools import in_batches
+from feeds import readers
 from feeds.confined import HurriedError
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
 from feeds.files import FileKind, FileState, file_state, kind_of_file
 from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
-from feeds.readers import (
-    ALL_READ,
-    Offset,
-    Positions,
-    ReplacedError,
-    feed_address,
-    is_unreadable,
-    read_error_text,
-    read_line,
-)
 from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
 from feeds.tail import TURN, BlockedFeeds, ReadItem, Tail, WaitingFile, in_a_hurry, start_thread, waiting_files
@@ -69,7 +60,7 @@ class ReadPlan:
 
 
 def next_plan(
-    waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
+    waiting: list[WaitingFile], positions: readers.Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
 ) -> ReadPlan:
     """Plans a micro-batch of about `most` documents and `most_bytes` bytes. Removes files that it ends from
     `waiting`."""
@@ -167,7 +158,7 @@ def row_of(
 
 def _end_row(place: int, split: Split, position: int, reason: str | None = None) -> tuple[Any, ...]:
     """Returns the row that ends what is read of a file: at CUT, or at UNREAD with the reason."""
-    feed = None if position == CUT else feed_address(Path(split.path))
+    feed = None if position == CUT else readers.feed_address(Path(split.path))
     where = place, split.source, split.file, split.known, position
     return (*where, *[None] * 5, reason, None, feed, None, split.known_fingerprint or None)
 
@@ -178,7 +169,7 @@ def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
     return (batch_of_rows(batch, ROWS) for batch in some)
 
 
-def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
+def uncommitted(rows: pa.Table, positions: readers.Positions) -> pa.Table:
     """Returns the rows after committed offsets: part of a repeated micro-batch may be committed."""
     names = "source", "file", "known", "known_fingerprint", "position"
     stays = [
@@ -188,12 +179,12 @@ def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
     return rows.filter(pa.array(stays, pa.bool_()))
 
 
-def _is_done(known: int, fingerprint: str, position: int, committed: Offset | None) -> bool:
+def _is_done(known: int, fingerprint: str, position: int, committed: readers.Offset | None) -> bool:
     """Whether an offset is committed. Offsets of a replaced file start again."""
     now = (0, "") if committed is None else (committed.position, committed.fingerprint)
     if now == (known, fingerprint):
         return False
-    return now[0] == ALL_READ or ALL_READ != position <= now[0]
+    return now[0] == readers.ALL_READ or readers.ALL_READ != position <= now[0]
 
 
 def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[_FileKey, str]]:
@@ -235,7 +226,7 @@ def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
     for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in rows_of(
         rows, *where, *what
     ):
-        offset, xml = Offset(source, file, position, fingerprint or ""), unread if text is None else text
+        offset, xml = readers.Offset(source, file, position, fingerprint or ""), unread if text is None else text
         if seen is not None:
             yield ReadItem(decode_sighting(seen, id, xml), offset)
         elif id is None:
@@ -291,7 +282,7 @@ class FileSource:
 _FileKey = tuple[str, str]
 """A source and the name of a file in it."""
 
-_Ahead = dict[_FileKey, tuple[Offset, FileState | None, list[ReadItem[InputItem]], str]]
+_Ahead = dict[_FileKey, tuple[readers.Offset, FileState | None, list[ReadItem[InputItem]], str]]
 """What was read of files: the offset before it, the file's state, the items, and why no more can be ("": it can)."""
 
 
@@ -311,7 +302,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches of files. `positions` returns the committed offsets; Spark's are plan numbers."""
 
     def __init__(
-        self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us
+        self, source: FileSource, positions: Callable[[], readers.Positions], plans: PlanFiles, now: Now = now_us
     ) -> None:
         self._source, self._positions, self._plans, self._now = source, positions, plans, now
         self._slow = SlowLane()
@@ -319,7 +310,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tails: list[Tail] = []
         self._waiting: list[WaitingFile] = []
         self._available: set[_FileKey] | None = None
-        self._planned: dict[_FileKey, tuple[Offset | None, Split]] = {}
+        self._planned: dict[_FileKey, tuple[readers.Offset | None, Split]] = {}
         self._delays: dict[_FileKey, RetryDelay] = {}
         self._last = -1
 
@@ -349,30 +340,34 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Limits reading to the files that exist now, including lines appended later."""
         self._available = {(waiting.source, waiting.file) for waiting in self._list(self._positions())}
 
-    def _note_unread(self, positions: Positions, *, is_done: bool) -> None:
+    def _note_unread(self, positions: readers.Positions, *, is_done: bool) -> None:
         """Once the last plan is done, delays retries of its unreadable files."""
         feeds: set[str] = set()
         for file, (before, split) in self._planned.items() if is_done else ():
             now, end = positions.get(file), split.end
             if now == before:
                 self._waiting.clear()  # files that wait for it are listed again
-                feed = feed_address(Path(split.path)) if self._has_feeds else ""
+                feed = readers.feed_address(Path(split.path)) if self._has_feeds else ""
                 if feed not in feeds:  # else it only waits for an earlier version of its feed
                     self._delays.setdefault(file, RetryDelay()).failed()
                     self._slow.ahead.pop(file, None)
-                    if end == ALL_READ and self._has_feeds and kind_of_file(split.file, feeds=True) in _OF_FEEDS:
+                    if (
+                        end == readers.ALL_READ
+                        and self._has_feeds
+                        and kind_of_file(split.file, feeds=True) in _OF_FEEDS
+                    ):
                         self._slow.waiting.add(file)
                     if feed or not feeds:  # it does not wait, so it was not cut: what is after it was read
                         feeds |= {feed} - {""}
                         continue
             else:
                 self._delays.pop(file, None)
-            if end == ALL_READ and (now is None or now.position != end):
+            if end == readers.ALL_READ and (now is None or now.position != end):
                 self._waiting.clear()  # unreadable or cut: perhaps nothing after it was read
                 break
         self._planned.clear()
 
-    def _list(self, positions: Positions) -> list[WaitingFile]:
+    def _list(self, positions: readers.Positions) -> list[WaitingFile]:
         self._tails = self._tails or self._source.tails()
         found = waiting_files(self._tails, positions)
         there = {(waiting.source, waiting.file): waiting for waiting in found}
@@ -415,14 +410,14 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number, split in enumerate(partition.splits, partition.first):
             count = size = 0
             offset, _, found, reason = partition.ahead.get((split.source, split.file), (None, (), [], ""))
-            is_ahead = offset is not None and offset.position == split.start and split.end == ALL_READ
+            is_ahead = offset is not None and offset.position == split.start and split.end == readers.ALL_READ
             items = iter(found) if is_ahead else in_a_hurry(_read(tails[split.source], split), partition.turn)
             try:
                 for count, read in enumerate(items, 1):
                     place = number << 32 | count
                     yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
                     size += 0 if read.item is None else size_of(read.item)
-                    if split.end == ALL_READ and size >= LARGE:
+                    if split.end == readers.ALL_READ and size >= LARGE:
                         yield _end_row(place + 1, split, CUT)
                         return
                 if not (is_ahead and reason):
@@ -430,9 +425,9 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except HurriedError:
                 reason = ""
             except OSError as error:
-                if not is_unreadable(error):
+                if not readers.is_unreadable(error):
                     raise
-                reason = "" if isinstance(error, ReplacedError) else read_error_text(error)
+                reason = "" if isinstance(error, readers.ReplacedError) else readers.read_error_text(error)
             yield _end_row(number << 32 | count + 1, split, UNREAD, reason)
 
 
@@ -467,10 +462,10 @@ class SlowLane:
                 size += 0 if read.item is None else size_of(read.item)
                 if size >= LARGE:
                     break
-        except ReplacedError:
+        except readers.ReplacedError:
             items.clear()
         except Exception as error:  # an executor reports it: by itself it would leave the file to this thread
-            reason = read_error_text(error) if isinstance(error, OSError) else f"cannot be read: {error!r}"
+            reason = readers.read_error_text(error) if isinstance(error, OSError) else f"cannot be read: {error!r}"
         finally:
             if items or reason:
                 self.ahead[file] = waiting.start, state, items, reason
@@ -494,17 +489,17 @@ class RetryDelay:
 
 
 def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
-    start = Offset(split.source, split.file, split.start, split.start_fingerprint)
-    reads, lines = split.end != NOTED, split.end != ALL_READ
+    start = readers.Offset(split.source, split.file, split.start, split.start_fingerprint)
+    reads, lines = split.end != NOTED, split.end != readers.ALL_READ
     waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines)
     if split.end == UNREADABLE:
         can_be_read(waiting.path)
-        raise ReplacedError(f"{split.file} can be read again")
-    stop = Offset(split.source, split.file, split.end, split.end_fingerprint)
+        raise readers.ReplacedError(f"{split.file} can be read again")
+    stop = readers.Offset(split.source, split.file, split.end, split.end_fingerprint)
     yield from waiting.read(stop if split.end >= 0 else None)
 
 
-def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:
+def file_source(source: FileSource, positions: Callable[[], readers.Positions], plans: Path) -> type[DataSource]:
     """Returns the data source for `readStream`. Executors must see the files under the same paths."""
 
     class Files(DataSource):
@@ -527,9 +522,9 @@ class StoredPositions:
     def __init__(self, state: Path) -> None:
         self._state = state.absolute()
         self._files: Files = {}
-        self._positions: Positions = {}
+        self._positions: readers.Positions = {}
 
-    def __call__(self) -> Positions:
+    def __call__(self) -> readers.Positions:
         tables = FileTables(StoreSchema({"offsets": OFFSETS}), self._state)
         if tables.files != self._files:
             rows = tables.read("offsets").sort_by("batch").to_pylist()
@@ -584,7 +579,7 @@ def _rows(
         for value, id, stream, time in rows_of(batch, "value", "id", "stream", "time"):
             if value is not None:
                 item = _item(value, id, stream, time, source, is_number)
-                yield row_of(place, 0, ReadItem(item, Offset("", "", 0)), max_document)
+                yield row_of(place, 0, ReadItem(item, readers.Offset("", "", 0)), max_document)
                 place += 1
 
 
@@ -595,7 +590,7 @@ def _item(
     read_at = now_us() if time is None else time
     name = id or blake2b(value + str(time).encode(), digest_size=16).hexdigest()
     if value.lstrip().startswith(b"{"):
-        return read_line(value, f"{source}: {name}", lambda: read_at)
+        return readers.read_line(value, f"{source}: {name}", lambda: read_at)
     try:
         if is_number and (refusal := unix_time_refusal(time)) is not None:
             raise ValueError(refusal)

@@ -29,17 +29,8 @@ import pyarrow as pa
 
 from common import child
 from common.arrays import packed, unpacked
+from join_stage.store import protocol as stores
 from join_stage.store.duckdb import DuckDBQuestion, DuckDBStore, seclude, set_up
-from join_stage.store.protocol import (
-    UNBOUNDED,
-    Bounds,
-    NumberedViews,
-    QuestionInterrupted,
-    QuestionRefused,
-    StoreError,
-    StoreSchema,
-    manifest_batches,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -86,7 +77,7 @@ TEXT = 4_000
 _ENDED = "the question ended the process that answers questions ({}): ask for less, or in other words"
 _INTERRUPTED = "the question was interrupted"
 _HEAD = struct.Struct("<IQ")
-_ERRORS: Mapping[str, type[Exception]] = {"refused": QuestionRefused, "store": StoreError}
+_ERRORS: Mapping[str, type[Exception]] = {"refused": stores.QuestionRefused, "store": stores.StoreError}
 _DATABASE, _LOG = "store.duckdb", "store.duckdb.wal"
 
 
@@ -146,7 +137,7 @@ class ParquetSource:
 
     @contextmanager
     def snapshot(self) -> Iterator[StoreVersion]:
-        yield StoreVersion(max(manifest_batches(self._state), default=0), None, True, {})
+        yield StoreVersion(max(stores.manifest_batches(self._state), default=0), None, True, {})
 
     def last(self) -> object:
         """Never changes: files that are not of the newest version are kept for a while."""
@@ -191,7 +182,7 @@ class _Worker:
     def is_well(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, snapshot: StoreVersion, sql: str, bounds: Bounds) -> pa.Table:
+    def ask(self, snapshot: StoreVersion, sql: str, bounds: stores.Bounds) -> pa.Table:
         """Raises _Ended, QuestionRefused and StoreError."""
         now = time.monotonic()
         serves_again = snapshot.takes_long and self._last == snapshot.last and now < self._stale_at
@@ -210,10 +201,10 @@ class _Worker:
         if "opened" in said:
             self._mark, self._last, self._stale_at = snapshot.mark, snapshot.last, now + STALE
         if (error := said.get("error")) is not None:
-            raise _ERRORS.get(error, StoreError)(str(said.get("message")))
+            raise _ERRORS.get(error, stores.StoreError)(str(said.get("message")))
         return _unpacked(rows, bounds)
 
-    def _receive(self, bounds: Bounds) -> tuple[dict[str, Any], bytes]:
+    def _receive(self, bounds: stores.Bounds) -> tuple[dict[str, Any], bytes]:
         length, size = _HEAD.unpack(_received(self._socket, _HEAD.size))
         if length > 16 * TEXT or size > min(LARGEST, LARGEST if bounds.size is None else bounds.size) + MORE:
             raise EOFError
@@ -236,7 +227,7 @@ class _Worker:
 class ConfinedQuestion:
     """A `Question` that another process answers. To interrupt it kills the process."""
 
-    def __init__(self, workers: SqlWorkers, sql: str, bounds: Bounds) -> None:
+    def __init__(self, workers: SqlWorkers, sql: str, bounds: stores.Bounds) -> None:
         self._workers, self.sql, self.bounds = workers, sql, bounds
         self._lock = Lock()
         self._worker: _Worker | None = None
@@ -256,7 +247,7 @@ class ConfinedQuestion:
         """While a process answers it."""
         with self._lock:
             if self.cut:
-                raise QuestionInterrupted(_INTERRUPTED)
+                raise stores.QuestionInterrupted(_INTERRUPTED)
             self._worker = worker
         try:
             yield
@@ -275,13 +266,13 @@ class SqlWorkers:
         self._running: set[ConfinedQuestion] = set()
         self._is_closed = False
 
-    def question(self, sql: str, bounds: Bounds) -> ConfinedQuestion:
+    def question(self, sql: str, bounds: stores.Bounds) -> ConfinedQuestion:
         return ConfinedQuestion(self, sql, bounds)
 
     def answer(self, question: ConfinedQuestion) -> pa.Table:
         while not self._places.acquire(timeout=child.LOOK):
             if question.cut:
-                raise QuestionInterrupted(_INTERRUPTED)
+                raise stores.QuestionInterrupted(_INTERRUPTED)
         try:
             with self._lock:
                 if self._is_closed:
@@ -300,7 +291,7 @@ class SqlWorkers:
                 error: Exception | None = None
                 try:
                     found = self._asked(question, snapshot)
-                except (QuestionRefused, StoreError) as failure:
+                except (stores.QuestionRefused, stores.StoreError) as failure:
                     error = failure
                 # A checkpoint may have overwritten what was read: neither answer nor error is to be trusted then.
                 if self._source.last() != snapshot.last:
@@ -308,7 +299,9 @@ class SqlWorkers:
                 if error is not None:
                     raise error
                 return found
-        raise StoreError("the store changes faster than the question is answered: narrow it down, or ask again later")
+        raise stores.StoreError(
+            "the store changes faster than the question is answered: narrow it down, or ask again later"
+        )
 
     def _asked(self, question: ConfinedQuestion, snapshot: StoreVersion) -> pa.Table:
         status = 0
@@ -319,12 +312,12 @@ class SqlWorkers:
                     return worker.ask(snapshot, question.sql, question.bounds)
             except _Ended as end:
                 if question.cut:
-                    raise QuestionInterrupted(_INTERRUPTED) from None
+                    raise stores.QuestionInterrupted(_INTERRUPTED) from None
                 if status := end.status:  # it did not end by itself, before it got the question
                     break
             finally:
                 self._put_back(worker)
-        raise QuestionRefused(_reason(status))
+        raise stores.QuestionRefused(_reason(status))
 
     def _taken(self) -> _Worker:
         with self._lock:
@@ -379,13 +372,13 @@ def _received(pipe: socket.socket, size: int) -> bytes:
     return bytes(found)
 
 
-def _unpacked(rows: bytes, bounds: Bounds) -> pa.Table:
+def _unpacked(rows: bytes, bounds: stores.Bounds) -> pa.Table:
     """Raises QuestionRefused for rows that are damaged, or past the bounds."""
     try:
         table = unpacked(rows)
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
-        raise QuestionRefused(f"the answer cannot be read: {str(error)[:TEXT]}") from None
+        raise stores.QuestionRefused(f"the answer cannot be read: {str(error)[:TEXT]}") from None
     bounds.check(table.num_rows, table.nbytes)
     return table
 
@@ -420,7 +413,9 @@ class _Held(io.RawIOBase):
 
 
 class _HeldQuestion(DuckDBQuestion):
-    def __init__(self, connection: duckdb.DuckDBPyConnection, schema: StoreSchema, sql: str, bounds: Bounds) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, schema: stores.StoreSchema, sql: str, bounds: stores.Bounds
+    ) -> None:
         super().__init__(connection, schema, sql, bounds)
         self._cursor.execute("USE mmqjp")
 
@@ -430,9 +425,9 @@ class _HeldStore:
 
     def __init__(self, opens: Mapping[str, Any], descriptors: Sequence[int], directory: str) -> None:
         prefix = opens["prefix"]
-        numbered = None if prefix is None else NumberedViews(prefix, "", "", "", lambda *_: "")
+        numbered = None if prefix is None else stores.NumberedViews(prefix, "", "", "", lambda *_: "")
         tables = dict.fromkeys(opens["relations"], pa.schema([]))
-        self._schema = StoreSchema(tables, numbered=numbered, documented=tuple(opens["documented"]))
+        self._schema = stores.StoreSchema(tables, numbered=numbered, documented=tuple(opens["documented"]))
         self._descriptors = descriptors
         files = dict(zip((_DATABASE, _LOG), zip(descriptors, opens["lengths"], strict=True), strict=False))
         self._connection = duckdb.connect()
@@ -442,7 +437,7 @@ class _HeldStore:
         self._connection.execute(f"ATTACH 'held://{_DATABASE}' AS mmqjp (READ_ONLY)")
         seclude(self._connection)
 
-    def question(self, sql: str, bounds: Bounds) -> DuckDBQuestion:
+    def question(self, sql: str, bounds: stores.Bounds) -> DuckDBQuestion:
         return _HeldQuestion(self._connection, self._schema, sql, bounds)
 
     def close(self) -> None:
@@ -543,9 +538,9 @@ def _serve(pipe: socket.socket, state: Path | None, directory: str) -> None:
                 store = _HeldStore(opens, descriptors, directory) if state is None else _parquet_store(state, directory)
                 said["opened"] = True
             assert store is not None
-            bounds = Bounds(asked["rows"], asked["size"])
+            bounds = stores.Bounds(asked["rows"], asked["size"])
             rows = packed(store.question(asked["sql"], bounds).answer())
-        except QuestionRefused as error:
+        except stores.QuestionRefused as error:
             said |= {"error": "refused", "message": str(error)[:TEXT]}
         except MemoryError:
             said |= {"error": "refused", "message": "the question needs more memory than there is: narrow it down"}
@@ -573,7 +568,7 @@ def _line(error: BaseException | None) -> str:
 
 def _is_well(store: _HeldStore | DuckDBFilesReader) -> bool:
     try:
-        store.question("SELECT 1", UNBOUNDED).answer()
+        store.question("SELECT 1", stores.UNBOUNDED).answer()
     except Exception:  # whatever it is, the next question would meet it, too
         return False
     return True

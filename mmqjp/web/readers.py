@@ -29,16 +29,7 @@ from common.arrays import packed, unpacked
 from common.errors import OperationalError
 from common.tools import LruCache
 from join_stage.duckdb import DuckDBFilesReader
-from join_stage.store.protocol import (
-    Bounds,
-    Committed,
-    Following,
-    Question,
-    QuestionInterrupted,
-    QuestionRefused,
-    StoreError,
-    manifest_batches,
-)
+from join_stage.store import protocol
 from mmqjp.engine import Session
 from mmqjp.present.recent import FOLLOWED
 from mmqjp.service.spool import SendCommand
@@ -76,7 +67,7 @@ class StoreReader(Protocol):
     def version(self) -> object:
         """Returns a value that changes with each batch."""
 
-    def committed(self, mark: int) -> Committed | None:
+    def committed(self, mark: int) -> protocol.Committed | None:
         """Returns the rows committed to the tables FOLLOWED since a mark, the last one returned. None if unknown, as
         where files are read, or who holds the store is asked."""
         return None
@@ -95,9 +86,9 @@ class RunningQuestions:
 
     def __init__(self, most: int = RUNNING) -> None:
         self._slots, self._asked = BoundedSemaphore(most), BoundedSemaphore()
-        self._lock, self._running = Lock(), set[Question]()
+        self._lock, self._running = Lock(), set[protocol.Question]()
 
-    def answer(self, question: Callable[[], Question], seconds: float, *, asked: bool = False) -> pa.Table:
+    def answer(self, question: Callable[[], protocol.Question], seconds: float, *, asked: bool = False) -> pa.Table:
         """Runs a question. Raises TooSlow, and Busy if no slot is free in time. Questions people `asked` have their own
         slot, as they may be slow to end when interrupted."""
         slots = self._asked if asked else self._slots
@@ -117,7 +108,7 @@ class RunningQuestions:
             Thread(target=interrupt_in_time, name="mmqjp deadline", daemon=True).start()
             try:
                 return begun.answer()
-            except QuestionInterrupted:
+            except protocol.QuestionInterrupted:
                 raise TooSlow(f"the question took more than {seconds:g} s, or the engine needs the memory") from None
             finally:
                 is_over.set()
@@ -142,17 +133,17 @@ class CursorReader(StoreReader):
         self._engine, self._running = engine, RunningQuestions()
 
     @cached_property
-    def _following(self) -> Following | None:
+    def _following(self) -> protocol.Following | None:
         return self._engine.follow(FOLLOWED)
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
         ask = partial(self._engine.question, own=True) if own else self._engine.confined_question
-        return self._running.answer(lambda: ask(sql, Bounds(limit, MAX_BYTES)), seconds, asked=not own)
+        return self._running.answer(lambda: ask(sql, protocol.Bounds(limit, MAX_BYTES)), seconds, asked=not own)
 
     def version(self) -> object:
         return self._engine.batch
 
-    def committed(self, mark: int) -> Committed | None:
+    def committed(self, mark: int) -> protocol.Committed | None:
         return None if self._following is None else self._following.since(mark)
 
     def free_memory(self) -> bool:
@@ -182,7 +173,7 @@ class FilesReader(StoreReader):
         self._looked_at, self._newest = float("-inf"), 0
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
-        bounds = Bounds(limit, MAX_BYTES)
+        bounds = protocol.Bounds(limit, MAX_BYTES)
         if not own:
             return self._running.answer(lambda: self._workers.question(sql, bounds), seconds, asked=True)
         newest = self.version()
@@ -191,7 +182,7 @@ class FilesReader(StoreReader):
                 self._opened = _Opened(self._state, newest)
             opened = self._opened
 
-        def question() -> Question:
+        def question() -> protocol.Question:
             with opened.making:  # it makes views, over the one connection
                 return opened.reader.question(sql, bounds, own=True)
 
@@ -201,7 +192,7 @@ class FilesReader(StoreReader):
         """Returns the newest batch, 0 for none, refreshed at most once in KEPT_SECONDS."""
         now = self._clock()
         if now >= self._looked_at + KEPT_SECONDS:
-            self._newest = max(manifest_batches(self._state), default=0)
+            self._newest = max(protocol.manifest_batches(self._state), default=0)
             self._looked_at = now
         return self._newest
 
@@ -362,7 +353,7 @@ class SteadyReader:
                 self._begin()
             return self._shown
 
-    def committed(self, mark: int) -> Committed | None:
+    def committed(self, mark: int) -> protocol.Committed | None:
         return self._reader.committed(mark)
 
     def refresh(self) -> None:
@@ -384,7 +375,7 @@ class SteadyReader:
         began_at = self._clock()
         try:
             assert self._prepare is not None
-            with suppress(OperationalError, StoreError, OSError):  # whoever looks later asks, and learns of it
+            with suppress(OperationalError, protocol.StoreError, OSError):  # whoever looks later asks, and learns of it
                 self._prepare()
         finally:
             with self._lock:
@@ -406,7 +397,7 @@ LARGEST = MAX_BYTES + (16 << 20)
 _HEAD = struct.Struct("<QI")
 
 _ERRORS: dict[str, type[Exception]] = {
-    "refused": QuestionRefused, "busy": Busy, "slow": TooSlow, "store": StoreError,
+    "refused": protocol.QuestionRefused, "busy": Busy, "slow": TooSlow, "store": protocol.StoreError,
 }  # fmt: skip
 
 
@@ -485,7 +476,7 @@ class QuestionServer:
         rows: bytes | memoryview = b""
         try:
             if self._reader is None:
-                raise StoreError("the store is read from its files")
+                raise protocol.StoreError("the store is read from its files")
             rows = packed(self._reader.select(**question))
             said: dict[str, Any] = {}
         except Exception as error:  # whoever asked must learn of any error, and the service goes on
@@ -521,13 +512,13 @@ class PipeReader:
         """Returns the number of the next batch, as of LOOK seconds ago."""
         return self._version
 
-    def committed(self, mark: int) -> Committed | None:
+    def committed(self, mark: int) -> protocol.Committed | None:
         said, rows = self._ask({"since": mark}, GRACE)
         if said["mark"] is None or said["sizes"] is None:
-            return None if said["mark"] is None else Committed(said["mark"], None)
+            return None if said["mark"] is None else protocol.Committed(said["mark"], None)
         parts = pairwise(accumulate(said["sizes"].values(), initial=0))
         told = {name: unpacked(rows[begin:end]) for name, (begin, end) in zip(said["sizes"], parts, strict=True)}
-        return Committed(said["mark"], told)
+        return protocol.Committed(said["mark"], told)
 
     def refresh(self) -> None:
         with suppress(StoreProcessGone, TooSlow):
