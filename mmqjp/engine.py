@@ -21,7 +21,6 @@ from common.files import share
 from common.limits import Quota
 from common.tools import gc_paused
 from feeds.documents import Document, Now, Reject, now_us
-from feeds.readers import Offset
 from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan, times_rebuilt
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question, whole_batch
 from join_stage.views import CACHE_BYTES
@@ -493,20 +492,6 @@ class Session(CoreEngine):
     def position(self, sink: str) -> Position:
         return self._batches.outbox.position(sink)
 
-    def offsets(self) -> dict[tuple[str, str], Offset]:
-        return self._batches.ledger.offsets()
-
-    def setting(self, key: str) -> str | None:
-        return self._batches.ledger.setting(key)
-
-    def settings(self, prefix: str) -> dict[str, str]:
-        """Returns the latest settings with a prefix, by the rest of their keys."""
-        return self._batches.ledger.settings(prefix)
-
-    def answer_to(self, command: str) -> str | None:
-        """Returns the stored answer to a command id, or None if it is not done."""
-        return self._batches.ledger.answer_to(command)
-
     def watermarks(self) -> dict[str, int]:
         """Returns the watermark of each external stream that has one; without lateness, the stored ones."""
         known = self._batches.watermarks
@@ -548,6 +533,10 @@ class Session(CoreEngine):
     def state_bytes(self) -> int | None:
         """Returns the total size of the state directory's files, or None without one. Raises OSError."""
         return None if self._directory is None else directory_bytes(self._directory)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._batches.ledger
 
     @property
     def batch(self) -> int:

@@ -89,12 +89,8 @@ def _add(found: list[_Match], one: _Match, undo: ExitStack) -> bool:
     if place < len(found) and found[place] == one:
         return False
     found.insert(place, one)
-    undo.callback(_remove, found, one)
+    undo.callback(lambda: found.pop(bisect_left(found, one)))
     return True
-
-
-def _remove(found: list[_Match], one: _Match) -> None:
-    del found[bisect_left(found, one)]
 
 
 class LeftMatches:

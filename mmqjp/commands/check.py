@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -35,7 +34,7 @@ from mmqjp.state.engine_choice import AUTO, DUCKDB, stored_engine
 from pattern_stage.plan import RULE_NAMES, RuleName
 from xscl.parser import parse_script
 from xscl.syntax import Query, Script
-from xscl.text import rendered
+from xscl.text import did_you_mean, rendered
 
 MOST_LISTED, MOST_TRIED = 1_000, 500
 """Maximum number of queries listed per file, and default number of documents on which queries are tried."""
@@ -241,8 +240,7 @@ def explain(
         if not names:
             raise Failure(f"{state} has none of the queries in {file}: mmqjp run --state registers them")
         if query is not None and query not in names:
-            close = get_close_matches(query, names, 1)
-            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
+            known = did_you_mean(query, names) or f"it has {', '.join(names[:LISTED_NAMES])}"
             raise Failure(f"{file} has no query named {query}; {known}")
         chosen = names if query is None else [query]
         rules = [name for name in RULE_NAMES if name not in without]

@@ -49,7 +49,14 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
     if serves:
         if both:
             raise click.UsageError("choose either --both or --serve")
-        serve_demo(engine, master, plan)
+        from mmqjp.commands.serve import serve
+
+        with packaged_feeds() as directory, TemporaryDirectory(prefix="mmqjp-demo-") as state:
+            options = ["--state", state, "--queries", directory / "demo.xscl", "--source", directory, "--feeds"]
+            options += ["--lateness", "INF", "--engine", engine, "--plan", plan]
+            options += ["--address", "127.0.0.1:0", "--open"]
+            options += [] if master is None else ["--master", master]
+            serve.main(list(map(str, options)), prog_name="mmqjp serve", standalone_mode=False)
         return
     prepare(entry_rows)
     chosen = DUCKDB if both else chosen_engine(engine, master=master).engine
@@ -81,17 +88,6 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
     out.print("  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds")
     out.print("See the same in a browser:")
     out.print("  mmqjp demo --serve")
-
-
-def serve_demo(engine: str, master: str | None, plan: str) -> None:
-    from mmqjp.commands.serve import serve
-
-    with packaged_feeds() as directory, TemporaryDirectory(prefix="mmqjp-demo-") as state:
-        options = ["--state", state, "--queries", directory / "demo.xscl", "--source", directory, "--feeds"]
-        options += ["--lateness", "INF", "--engine", engine, "--plan", plan]
-        options += ["--address", "127.0.0.1:0", "--open"]
-        options += [] if master is None else ["--master", master]
-        serve.main(list(map(str, options)), prog_name="mmqjp serve", standalone_mode=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,15 +214,14 @@ def _print_sharing(found: Sharing) -> None:
 
 
 def _row(one: SharedTemplate) -> tuple[str, ...]:
-    names = list(dict.fromkeys(name for row in one.most_shared for name in row.names))
-    rest = " and more" if len(names) > NAMES or one.subscribers > len(names) else ""
+    names, more = one.names(NAMES)
     return (
         str(one.template),
         f"{one.rows:,}",
         f"{one.subscribers:,}",
         _milliseconds(one.milliseconds),
         _milliseconds(one.one_more),
-        printable_line(", ".join(names[:NAMES]) + rest),
+        printable_line(", ".join(names) + (" and more" if more else "")),
     )
 
 

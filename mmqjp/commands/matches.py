@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,7 +38,7 @@ from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, 
 from mmqjp.state.engine_choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
 from mmqjp.tables.lookup import quote_literal
 from xpath_stage.documents import DocumentError, parse_document
-from xscl.text import duration_us
+from xscl.text import did_you_mean, duration_us
 
 LONG_AGO = -(1 << 62)
 """Before all times, in microseconds."""
@@ -145,9 +144,8 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
     known = sorted(row["name"] for row in select("SELECT DISTINCT name FROM queries"))
     if name in known:
         return
-    near = get_close_matches(name, known, 1)
     there = f"there are: {formats.listed_names(known, LISTED)}" if known else "it has no queries"
-    raise Failure(f"no query of {state} is called {name!r}; {f'did you mean {near[0]}?' if near else there}")
+    raise Failure(f"no query of {state} is called {name!r}; {did_you_mean(name, known) or there}")
 
 
 @click.command()

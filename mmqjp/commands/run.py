@@ -277,7 +277,7 @@ def run(given: RunOptions) -> None:
                 else:
                     written = show_new(opened, before, chosen, given.output, utc=given.utc)
                 read = [source for source in (intake, rereading) if source is not None]
-                if read and opened.batch - int(opened.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
+                if read and opened.batch - int(opened.ledger.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
                     listings = [one.listing() for one in read]  # superseded reading progress is dropped
                     sources = [source for names, _ in listings for source in names]
                     opened.prune(None, None, sources, {file for _, files in listings for file in files})

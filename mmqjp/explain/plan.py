@@ -171,6 +171,12 @@ class SharedTemplate:
     together: tuple[int, ...] = ()
     one_more: float | None = None
 
+    def names(self, most: int = MOST_NAMES) -> tuple[list[str], bool]:
+        """Returns some names, and whether there may be more. A query may subscribe to several rows, or repeatedly."""
+        names = list(dict.fromkeys(name for row in self.most_shared for name in row.names))
+        cut = any(row.subscribers > len(row.names) >= MOST_NAMES for row in self.most_shared)
+        return names[:most], cut or self.rows > len(self.most_shared) or len(names) > most
+
 
 @dataclass(frozen=True, slots=True)
 class Sharing(JsonRecord):

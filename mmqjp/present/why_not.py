@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import combinations, islice, permutations
 from typing import Any
 
@@ -53,6 +52,7 @@ from mmqjp.tables.lookup import SelectFn
 from xscl.algebra.events import NearPattern, Pattern, read_by
 from xscl.algebra.joins import Term
 from xscl.syntax import Join
+from xscl.text import did_you_mean
 
 MOST_ORDERS = 3
 """Queries with at most this number of blocks try documents in every order, others only in the given one."""
@@ -579,10 +579,9 @@ def no_query(select: SelectFn, name: str) -> tuple[str, str]:
             return what, "try it with the operator without NOT: what that matches are the partners"
         return f"this version cannot read {name}", "subscribe it again"
     names = lookup.names_of_queries(select, MOST_NAMES)
-    near = get_close_matches(name, names, 1)
     listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")
-    hint = f"did you mean {near[0]}?" if near else f"there are {listed}" if names else "subscribe one"
-    return f"no query is called {name}", hint
+    hint = f"there are {listed}" if names else "subscribe one"
+    return f"no query is called {name}", did_you_mean(name, names) or hint
 
 
 def query_funnel(select: SelectFn, name: str, most: int = MOST_KEPT) -> QueryFunnels:

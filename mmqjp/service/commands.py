@@ -115,7 +115,7 @@ class SinkCommands:
             return look(command.arguments)
         if (change := self._changes.get(command.do)) is None:
             raise BadCommand(f"unknown command {command.do!r}")
-        if (known := self._engine.answer_to(command.id)) is not None:
+        if (known := self._engine.ledger.answer_to(command.id)) is not None:
             return CommandResult.from_json(known).result
         result = change(command.arguments)
         self._sinks.save({command.id: CommandResult(result).to_json()})
@@ -260,7 +260,7 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks | None = 
             return CommandResult(found)
         if (change := CHANGES.get(command.do)) is None:
             raise BadCommand(f"unknown command {command.do!r}")
-        if (known := engine.answer_to(command.id)) is not None:
+        if (known := engine.ledger.answer_to(command.id)) is not None:
             return CommandResult.from_json(known)
         names: list[str] = []
 
@@ -345,7 +345,7 @@ def _revoked(engine: Session, name: str) -> int:
     """Returns how often a query's feed link was revoked, even if the query is removed. Raises UnknownQuery."""
     if not engine.registry.named(name) and not engine.removed_queries(name):
         raise unknown_query(name, engine.registry)
-    return int(engine.setting(setting_of(name)) or 0)
+    return int(engine.ledger.setting(setting_of(name)) or 0)
 
 
 def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:

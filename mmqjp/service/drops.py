@@ -63,7 +63,7 @@ class DropDirectory:
         if self._keep is None or (self._swept is not None and now - self._swept < min(self._keep, HOUR)):
             return
         self._swept = now
-        offsets = engine.offsets().items()
+        offsets = engine.ledger.offsets().items()
         read = {file for (source, file), offset in offsets if source == FETCHED and offset.position == ALL_READ}
         remove_read(self.directory, read, now - self._keep)
 
@@ -259,14 +259,14 @@ class Rereading:
     def __init__(self, engine: Session, tails: Sequence[Tail], history: History, reading: str, batch_size: int) -> None:
         self._engine, self._tails, self._history = engine, tails, history
         self._prefix, self._batch_size = HISTORY + reading, batch_size
-        self._kept = engine.offsets()
+        self._kept = engine.ledger.offsets()
         self._stamps: dict[tuple[str, str], tuple[Path, Stamp | None]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._ready: list[Offset] = []
         self.unchanged = self.read = self.waiting = 0
         self.told: Callable[[], object] = lambda: None
         """Called before each file."""
-        history.load(engine.settings(self._prefix))
+        history.load(engine.ledger.settings(self._prefix))
 
     def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
         """Yields batches of new items. Each must be committed before the next is taken."""

@@ -70,10 +70,10 @@ class Intake:
         self._report, self._failed = report, dict[tuple[str, str], str]()
         self._engine, self._sources, self._history = engine, sources, history
         self._batch_size, self._batch_bytes = batch_size, batch_bytes
-        self.positions = engine.offsets()
+        self.positions = engine.ledger.offsets()
         self.waiting_files: int | None = None
         """Files that were listed and not yet read."""
-        history.load(engine.settings(HISTORY))
+        history.load(engine.ledger.settings(HISTORY))
 
     def batches(self, *, wait: bool = False) -> Iterator[ReadBatch]:
         """Reads what is waiting, each feed in turn. With `wait`, also what takes long to parse."""
@@ -138,7 +138,7 @@ class Intake:
 
     def refresh(self) -> None:
         """Reloads offsets, after some were deleted from the store."""
-        self.positions = self._engine.offsets()
+        self.positions = self._engine.ledger.offsets()
 
 
 def listing(sources: Sequence[Tail]) -> tuple[list[str], set[tuple[str, str]]]:
@@ -410,7 +410,7 @@ class Service:
             log.event("unreadable" if reason else "readable", file=file, **({"reason": reason} if reason else {}))
 
         self._intake = Intake(engine, sources, options.history, options.batch_size, options.batch_bytes, report)
-        self._pruned = int(engine.setting(PRUNED_AT_BATCH) or 0)
+        self._pruned = int(engine.ledger.setting(PRUNED_AT_BATCH) or 0)
         self._settings: dict[str, str] = {}
         self._committed_settings: dict[str, str] = {}
         self._write()

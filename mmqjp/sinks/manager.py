@@ -68,7 +68,7 @@ class SinkManager:
         self._engine, self._jobs, self._log, self._now, self._read_only = engine, jobs, log, now, read_only
         self._work = SinkScheduler(engine, opener, jobs, self._tell, now, random)
         self._stored, tables = (
-            {name: value for name, value in engine.settings(prefix).items() if value != REMOVED}
+            {name: value for name, value in engine.ledger.settings(prefix).items() if value != REMOVED}
             for prefix in (SINK_PREFIX, DEFINITION_PREFIX)
         )
         self._settings: dict[str, str] = {}

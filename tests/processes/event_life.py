@@ -86,7 +86,7 @@ def opened(state: Path) -> Session:
 
 
 def done(engine: Session) -> int:
-    return int(engine.setting(DONE) or 0)
+    return int(engine.ledger.setting(DONE) or 0)
 
 
 def names(engine: Session) -> list[str]:

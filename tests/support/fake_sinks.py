@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -49,6 +49,10 @@ class FakeStore:
     gaps: list[GapRow] = field(default_factory=list)
     undelivered: list[UndeliveredRow] = field(default_factory=list)
     committed_at: int = 0
+
+    @property
+    def ledger(self) -> Self:
+        return self
 
     @property
     def last_seq(self) -> int:

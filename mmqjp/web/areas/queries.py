@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from common.errors import MmqjpError
 from mmqjp.explain.pictures import join_graphs, sharing_picture
-from mmqjp.explain.plan import MOST_NAMES, SharedTemplate, Sharing
+from mmqjp.explain.plan import Sharing
 from mmqjp.present.newest import NewestPage
 from mmqjp.present.query_lookup import NOTHING, EventsRead, editable, event_streams, events_read
 from mmqjp.queries.changes import UnknownQuery
@@ -373,18 +373,11 @@ def sharing_router(site: Site, routes: APIRouter) -> None:
     def page(request: Request) -> Response:
         found = sharing()
         picture = Markup(sharing_picture(found))  # escaped by what draws it
-        return site.render(request, "sharing.html", found=found, picture=picture, names_of=names_of)
+        return site.render(request, "sharing.html", found=found, picture=picture)
 
     @routes.get("/api/v1/sharing", tags=["store"], summary="What the queries share, and what it costs")
     def sharing() -> Sharing:
         return Sharing.from_dict(site.ask(SHARING, {}))
-
-
-def names_of(template: SharedTemplate) -> tuple[list[str], bool]:
-    """Returns some names, and whether there may be more. A query may subscribe to several rows, or several times."""
-    names = list(dict.fromkeys(name for row in template.most_shared for name in row.names))
-    cut = any(row.subscribers > len(row.names) >= MOST_NAMES for row in template.most_shared)
-    return names[:MOST_NAMES], cut or template.rows > len(template.most_shared) or len(names) > MOST_NAMES
 
 
 ROUTERS = (queries_router, query_router, sharing_router)

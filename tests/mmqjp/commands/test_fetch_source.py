@@ -172,7 +172,7 @@ def test_a_fetch_that_fails_as_a_whole_ends_the_stream_with_its_error(call, monk
 
 class Offsets:
     def __init__(self, *read: str) -> None:
-        self.read = read
+        self.read, self.ledger = read, self
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         read = [*((FETCHED, name) for name in self.read), ("else", "x")]

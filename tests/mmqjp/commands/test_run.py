@@ -298,7 +298,7 @@ class Runs:
 
     def noted(self) -> dict[str, str]:
         with Session("duckdb", state=self.state, read_only=True) as engine:
-            return {offset.file: offset.fingerprint for offset in engine.offsets().values()}
+            return {offset.file: offset.fingerprint for offset in engine.ledger.offsets().values()}
 
 
 @pytest.fixture

@@ -181,19 +181,19 @@ def test_each_change_is_made_once_whatever_is_killed(place: Directory):
     for do, arguments, result in CHANGES:
         command = place.ask(do, **arguments)
         with FaultySession("duckdb", state=place.state) as opened:
-            before = opened.settings("sink")
+            before = opened.ledger.settings("sink")
             with opened.store.failing("commit"), pytest.raises(Injected):
                 queue(place).apply(opened, Events())
         with Session("duckdb", state=place.state) as opened:
-            assert opened.settings("sink") == before, do
+            assert opened.ledger.settings("sink") == before, do
             with armed((Spool, "answer"), fail), pytest.raises(Injected):  # between the change and its answer
                 queue(place).apply(opened, Events())
         with FaultySession("duckdb", state=place.state) as opened:
-            made = opened.settings("sink")
+            made = opened.ledger.settings("sink")
             with opened.store.failing("commit"):
                 queue(place).apply(opened, Events())
             assert place.answer(command) == CommandResult(result), do
-            assert opened.settings("sink") == made, do
+            assert opened.ledger.settings("sink") == made, do
 
 
 LOOKS = [("sinks", {}), ("sinks", {"name": "old"}), ("sinks-failed", {"name": "old"}), ("sinks-secrets", {})]
@@ -203,7 +203,7 @@ def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_pa
     assert applied(place, "sinks-add", {"name": "old", "table": HOOK}).error is None
     with Session("duckdb", state=place.state) as opened:
         opened.commit_metadata(CommitMetadata(settings={"sink:other": ""}))  # so that it would begin
-        before = opened.settings("sink")
+        before = opened.ledger.settings("sink")
     as_files(place.state, tmp_path / "files")
     for state in (place.state, tmp_path / "files"):
         asks = client(state, 5, run_sinks=partial(run_offline, state, partial(tables, place)))
@@ -214,4 +214,4 @@ def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_pa
         with pytest.raises(CommandError, match="no sink is named none"):
             asks.ask("sinks", {"name": "none"})
     with Session("duckdb", state=place.state) as opened:
-        assert opened.settings("sink") == before
+        assert opened.ledger.settings("sink") == before

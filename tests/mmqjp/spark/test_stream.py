@@ -105,7 +105,7 @@ def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(own
     assert len(lines) == count + first * (first - 1) // 2
     with Session(spark, state=place.state) as engine:
         assert len(list(engine.dead_letters())) == 1
-        marks = [file for source, file in engine.offsets() if source.startswith("spark ")]
+        marks = [file for source, file in engine.ledger.offsets() if source.startswith("spark ")]
         assert marks == [MICRO_BATCHES]
 
 

@@ -214,7 +214,7 @@ def assert_goes_on(engine: Session) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=BEGIN + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "10"
+    assert engine.ledger.setting("schema_version") == "10"
 
 
 def assert_is_paused(engine: Session) -> None:
@@ -359,7 +359,7 @@ def assert_gets_events(engine: Session) -> None:
     engine.resume("q1")
     got = engine.process([Document("b6", "<b><k>w</k></b>", time=BEGIN + 63_500_000)])
     assert [(o.query, o.documents) for o in got] == []
-    assert engine.setting("schema_version") == "10"
+    assert engine.ledger.setting("schema_version") == "10"
 
 
 def assert_knows_words(engine: Session) -> None:
@@ -377,7 +377,7 @@ def assert_knows_words(engine: Session) -> None:
     ]
     told = {(o.query, o.documents) for o in engine.process(documents)}
     assert told == {("pairs", ("a2", "b5")), ("first_after", ("a2", "b5")), ("alike", ("a6", "b7"))}
-    assert engine.setting("schema_version") == "10"
+    assert engine.ledger.setting("schema_version") == "10"
 
 
 class Format(NamedTuple):
