@@ -84,9 +84,9 @@ def _refers(table: str, column: str, target: str, key: str) -> RowCheck:
     return RowCheck(table, condition, f"with a {column} that {target} has not", column, (table, target), drops=True)
 
 
-_OF_QUERIES = ("memberships", "placements", "inner_placements", "removed_queries", "pauses")
-
-_OF_MEMBERS = ("withheld", "untold", "told")
+_OF_QUERIES = (
+    "memberships", "placements", "inner_placements", "removed_queries", "pauses", "withheld", "untold", "told",
+)  # fmt: skip
 
 _PRUNED = "(SELECT coalesce(min(p.t1), 0) FROM answers p)"
 """--keep drops matches and documents that end before a time, and keeps no answer that does. So everything that begins
@@ -110,7 +110,7 @@ _WRONGLY_RECEIVED = """answer IN (SELECT a.answer FROM answers a LEFT JOIN (
 _RECEIVING = ("answers", "withheld", "memberships", "added_queries")
 
 ROW_CHECKS = (
-    *(_refers(table, "qid", "added_queries", "qid") for table in _OF_QUERIES + _OF_MEMBERS),
+    *(_refers(table, "qid", "added_queries", "qid") for table in _OF_QUERIES),
     _refers("placements", "template", "templates", "template"),
     _refers("inner_placements", "template", "templates", "template"),
     _refers("removed_definitions", "id", "definitions", "id"),

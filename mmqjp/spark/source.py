@@ -239,8 +239,6 @@ def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
 
 FORMAT = "mmqjp_files"
 
-_OF_FEEDS = FileKind.FEED, FileKind.WARC
-
 MAX_SKIPS = 16  # maximum number of listings that skip an unreadable file before a retry
 
 _PLAN = "plan"
@@ -351,11 +349,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if feed not in feeds:  # else it only waits for an earlier version of its feed
                     self._delays.setdefault(file, RetryDelay()).failed()
                     self._slow.ahead.pop(file, None)
-                    if (
-                        end == readers.ALL_READ
-                        and self._has_feeds
-                        and kind_of_file(split.file, feeds=True) in _OF_FEEDS
-                    ):
+                    kind = kind_of_file(split.file, feeds=True)
+                    if end == readers.ALL_READ and self._has_feeds and kind in (FileKind.FEED, FileKind.WARC):
                         self._slow.waiting.add(file)
                     if feed or not feeds:  # it does not wait, so it was not cut: what is after it was read
                         feeds |= {feed} - {""}

@@ -43,18 +43,9 @@ from mmqjp.service.commands import Client
 from mmqjp.service.log import Log, SharedLog, in_background, records_in, standard_log
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.state.engine_choice import SPARK, stored_engine
-from mmqjp.web import areas
+from mmqjp.web import areas, readers
 from mmqjp.web.guard import KNOW, SAFE, Guard
-from mmqjp.web.readers import (
-    CursorReader,
-    FilesReader,
-    PipeReader,
-    QuestionServer,
-    SteadyReader,
-    StoreProcessGone,
-    StoreReader,
-)
-from mmqjp.web.site import API, Hosts, Site, asking, handle_errors
+from mmqjp.web.site import API, Access, Hosts, Site, asking, handle_errors, token_of
 
 if TYPE_CHECKING:
     from mmqjp.service.spool import SendCommand
@@ -86,7 +77,7 @@ class PageCache:
     def __init__(
         self,
         app: ASGIApp,
-        reader: StoreReader,
+        reader: readers.StoreReader,
         clock: MonotonicClock = time.monotonic,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
@@ -241,7 +232,7 @@ class PageOptions(JsonRecord):
 def page_served(
     options: PageOptions,
     listening: socket.socket,
-    reader: StoreReader,
+    reader: readers.StoreReader,
     ask: SendCommand,
     log: Log,
     stop: Event,
@@ -250,14 +241,11 @@ def page_served(
 ) -> Iterator[None]:
     """Serves the page inside the block, and closes the reader. `stop` is set on failure. `holds`: this command holds
     the store."""
-    from mmqjp.web.readers import SteadyReader
-    from mmqjp.web.site import Access, Hosts, Site, token_of
-
     host, port, state = options.host, listening.getsockname()[1], Path(options.state)
     url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     access = Access(None if options.no_token else token_of(state), f"mmqjp-{port}")
     site = Site(reader, ask, access, url, state, holds)
-    if isinstance(reader, SteadyReader):
+    if isinstance(reader, readers.SteadyReader):
         reader.prepare_by(site.prepare)
         reader.begin()
     app = make_app(site, Hosts(host, port, options.public_url))
@@ -287,7 +275,7 @@ def main(text: str, listening: str, pipe: str) -> int:
     sys.setswitchinterval(TAKE_TURNS)
     options = PageOptions.from_dict(json.loads(text))
     state = Path(options.state)
-    questions = PipeReader(Connection(int(pipe)))
+    questions = readers.PipeReader(Connection(int(pipe)))
 
     def end_with_the_service() -> None:
         questions.wait()
@@ -297,9 +285,9 @@ def main(text: str, listening: str, pipe: str) -> int:
     Thread(target=end_with_the_service, name="mmqjp end", daemon=True).start()
 
     def nobody() -> Session:
-        raise StoreProcessGone
+        raise readers.StoreProcessGone
 
-    reader = SteadyReader(FilesReader(state) if stored_engine(state) == SPARK else questions)
+    reader = readers.SteadyReader(readers.FilesReader(state) if stored_engine(state) == SPARK else questions)
     log = SharedLog(standard_log(options.log_form))
     asks = asking(lambda wait: Client(state, nobody, wait))
     with (
@@ -356,7 +344,7 @@ class PageEnded(OperationalError, RuntimeError):
 
 @contextmanager
 def page_process(
-    options: PageOptions, listening: socket.socket, reader: CursorReader | None, log: Log, stop: Event
+    options: PageOptions, listening: socket.socket, reader: readers.CursorReader | None, log: Log, stop: Event
 ) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     """Serves the page in another process inside the block. `stop` is set if that ends early. `reader` answers its
     questions, which come through the pipe; None if it reads the files of a store itself. Raises PageEnded at the end
@@ -370,7 +358,7 @@ def page_process(
 
     def answer() -> None:
         try:
-            QuestionServer(pipe, reader).run()
+            readers.QuestionServer(pipe, reader).run()
         finally:
             if not ending.is_set():
                 log.event("serve-failed", status=process.wait())
