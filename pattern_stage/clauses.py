@@ -11,36 +11,13 @@ from operator import itemgetter
 from typing import Literal, TypeVar
 
 from common.errors import InputError
-from xscl.algebra.events import (
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Atom,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
-    EventCondition,
-    Filter,
-    Function,
-    Gap,
-    NullTest,
-    Parameter,
-    Part,
-    Select,
-    Stream,
-    TextTest,
-    Value,
-    leaves,
-    map_leaves,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 from xscl.algebra.values import CompareOp
 
 MAX_CLAUSES = 64
 """Maximum number of clauses of a condition."""
 
-Conjunction = tuple[Atom, ...]
+Conjunction = tuple[algebra.Atom, ...]
 """Atoms that must all hold."""
 
 Clauses = tuple[Conjunction, ...]
@@ -58,11 +35,11 @@ class Clause:
     them can be hashed. `rest` is all else."""
 
     static: Conjunction
-    equalities: tuple[tuple[Value, Value], ...]
+    equalities: tuple[tuple[algebra.Value, algebra.Value], ...]
     rest: Conjunction
 
 
-def split_condition(condition: EventCondition, part: Literal["left", "right"] = "right") -> tuple[Clause, ...]:
+def split_condition(condition: algebra.EventCondition, part: Literal["left", "right"] = "right") -> tuple[Clause, ...]:
     """Splits a condition into clauses, with atoms about `part` alone as static ones. Raises TooManyClauses. For an
     operator with one input, `part` is `left` and all atoms are static."""
     found = []
@@ -84,20 +61,20 @@ def static_clauses(clauses: tuple[Clause, ...]) -> Clauses:
     return tuple(dict.fromkeys(clause.static for clause in clauses))
 
 
-def common_equalities(clauses: tuple[Clause, ...]) -> list[tuple[Value, Value]]:
+def common_equalities(clauses: tuple[Clause, ...]) -> list[tuple[algebra.Value, algebra.Value]]:
     """Returns the equalities of both sides that every clause has; none of a condition that never holds."""
     first = clauses[0].equalities if clauses else ()
     return [one for one in first if all(one in other.equalities for other in clauses)]
 
 
-def dnf_clauses(condition: EventCondition) -> Clauses:
+def dnf_clauses(condition: algebra.EventCondition) -> Clauses:
     """Returns the disjunctive normal form, without repeated atoms and clauses, in order. Raises TooManyClauses."""
     return _distinct(_clauses(condition))
 
 
-def _clauses(condition: EventCondition) -> Sequence[Conjunction]:
+def _clauses(condition: algebra.EventCondition) -> Sequence[Conjunction]:
     match condition:
-        case AllOf(args=args):
+        case algebra.AllOf(args=args):
             found: Sequence[Conjunction] = ((),)
             for arg in args:
                 clauses = _clauses(arg)
@@ -105,7 +82,7 @@ def _clauses(condition: EventCondition) -> Sequence[Conjunction]:
                 if len(found) > MAX_CLAUSES:
                     found = _distinct(found)
             return found
-        case AnyOf(args=args):
+        case algebra.AnyOf(args=args):
             either = [clause for arg in args for clause in _clauses(arg)]
             return either if len(either) <= MAX_CLAUSES else _distinct(either)
         case _:
@@ -124,23 +101,28 @@ def _distinct(clauses: Iterable[Conjunction]) -> Clauses:
     return tuple(found)
 
 
-def referenced_parts(node: EventCondition | Value) -> frozenset[Part]:
+def referenced_parts(node: algebra.EventCondition | algebra.Value) -> frozenset[algebra.Part]:
     """Returns whose attributes and times an atom or value mentions. DUR and GAP mention both sides."""
-    parts: dict[type, set[Part]] = {Duration: {"left", "right"}, Gap: {"left", "right"}}
-    found = ({leaf.part} if isinstance(leaf, Attribute) else parts.get(type(leaf), ()) for leaf in leaves(node))
+    parts: dict[type, set[algebra.Part]] = {algebra.Duration: {"left", "right"}, algebra.Gap: {"left", "right"}}
+    found = (
+        {leaf.part} if isinstance(leaf, algebra.Attribute) else parts.get(type(leaf), ())
+        for leaf in algebra.leaves(node)
+    )
     return frozenset().union(*found)
 
 
-N = TypeVar("N", bound=EventCondition | Value)
+N = TypeVar("N", bound=algebra.EventCondition | algebra.Value)
 
 
 def on_left(node: N) -> N:
     """Returns a condition or value of one event as one of the left event."""
-    return map_leaves(node, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
+    return algebra.map_leaves(
+        node, lambda leaf: replace(leaf, part="left") if isinstance(leaf, algebra.Attribute) else leaf
+    )
 
 
-def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
-    if not isinstance(atom, Comparison) or atom.op != "=":
+def _dynamic_equality(atom: algebra.Atom) -> tuple[algebra.Value, algebra.Value] | None:
+    if not isinstance(atom, algebra.Comparison) or atom.op != "=":
         return None
     for one, other in ((atom.left, atom.right), (atom.right, atom.left)):
         if "right" not in referenced_parts(one) and referenced_parts(other) == {"right"} and not has_parameters(other):
@@ -151,40 +133,44 @@ def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
 _PART = {"left": "$1", "latest": "$", "right": "$2"}
 
 
-def expression_text(node: EventCondition | Value, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
+def expression_text(
+    node: algebra.EventCondition | algebra.Value, parameter: Callable[[algebra.Parameter], str], bare: bool = False
+) -> str:
     """Returns a condition or value in statement syntax; `bare` omits `$1.` before attributes, and has the literals of
     functions as arguments."""
 
-    def text(part: EventCondition | Value) -> str:
+    def text(part: algebra.EventCondition | algebra.Value) -> str:
         return expression_text(part, parameter, bare)
 
     match node:
-        case Constant(number_or_text):
+        case algebra.Constant(number_or_text):
             return constant_text(number_or_text)
-        case Parameter():
+        case algebra.Parameter():
             return parameter(node)
-        case Attribute(part, name):
+        case algebra.Attribute(part, name):
             return name if bare else f"{_PART[part]}.{name}"
-        case Duration():
+        case algebra.Duration():
             return "DUR"
-        case Gap():
+        case algebra.Gap():
             return "GAP"
-        case Arithmetic(op, left, right):
+        case algebra.Arithmetic(op, left, right):
             return f"({expression_text(left, parameter, bare)} {op} {expression_text(right, parameter, bare)})"
-        case Function(name, args):
+        case algebra.Function(name, args):
             function, _, literal = name.partition(" ") if bare else (name, "", "")
             written = [expression_text(arg, parameter, bare) for arg in args]
             return f"{function}({', '.join([*written, *([literal] if literal else [])])})"
-        case Comparison(op, left, right):
+        case algebra.Comparison(op, left, right):
             return f"{text(left)} {op} {text(right)}"
-        case TextTest(name, args, negated):
+        case algebra.TextTest(name, args, negated):
             return f"{'NOT ' if negated else ''}{name}({', '.join(map(text, args))})"
-        case NullTest(value, negated):
+        case algebra.NullTest(value, negated):
             return f"{text(value)} IS {'NOT ' if negated else ''}NULL"
-        case AllOf(args):
-            parts = (f"({text(arg)})" if isinstance(arg, AnyOf) and len(arg.args) > 1 else text(arg) for arg in args)
+        case algebra.AllOf(args):
+            parts = (
+                f"({text(arg)})" if isinstance(arg, algebra.AnyOf) and len(arg.args) > 1 else text(arg) for arg in args
+            )
             return " AND ".join(parts) or "TRUE"
-        case AnyOf(args):
+        case algebra.AnyOf(args):
             return " OR ".join(map(text, args)) or "FALSE"
 
 
@@ -194,20 +180,20 @@ def constant_text(value: str | float) -> str:
     return f"{value:.15g}"
 
 
-def shape(item: Value | EventCondition) -> str:
+def shape(item: algebra.Value | algebra.EventCondition) -> str:
     """Returns the text in which all parameters of a kind look the same."""
     # A text and a number of one name are different attributes.
-    kind = item.kind if isinstance(item, Attribute) else ""
+    kind = item.kind if isinstance(item, algebra.Attribute) else ""
     return expression_text(item, lambda one: f"?{one.kind}") + kind
 
 
-def numeric(value: Value) -> Value:
-    return value if value_kind(value) == "number" else Function("number", (value,), "number")
+def numeric(value: algebra.Value) -> algebra.Value:
+    return value if algebra.value_kind(value) == "number" else algebra.Function("number", (value,), "number")
 
 
-def has_parameters(node: EventCondition | Value) -> bool:
+def has_parameters(node: algebra.EventCondition | algebra.Value) -> bool:
     """Returns whether a condition or value depends on the row."""
-    return any(isinstance(leaf, Parameter) for leaf in leaves(node))
+    return any(isinstance(leaf, algebra.Parameter) for leaf in algebra.leaves(node))
 
 
 TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -220,11 +206,11 @@ class Ordered:
     """A canonical condition; `alike` are the groups of its interchangeable parameters, inner groups first. A group has
     parameter vectors of one length."""
 
-    condition: EventCondition
+    condition: algebra.EventCondition
     alike: tuple[tuple[tuple[int, ...], ...], ...]
 
 
-def ordered(condition: EventCondition) -> Ordered:
+def ordered(condition: algebra.EventCondition) -> Ordered:
     """Returns the disjunctive normal form with atoms turned and sorted. A condition with too many clauses stays."""
     try:
         clauses = dnf_clauses(condition)
@@ -236,32 +222,34 @@ def ordered(condition: EventCondition) -> Ordered:
     alike = [group for clause in keyed for group in _alike([[pair] for pair in clause])]
     alike += _alike(keyed)
     if [] in keyed:
-        return Ordered(AllOf(), ())
-    parts = tuple(clause[0][1] if len(clause) == 1 else AllOf(tuple([atom for _, atom in clause])) for clause in keyed)
-    return Ordered(parts[0] if len(parts) == 1 else AnyOf(parts), tuple(alike))
+        return Ordered(algebra.AllOf(), ())
+    parts = tuple(
+        clause[0][1] if len(clause) == 1 else algebra.AllOf(tuple([atom for _, atom in clause])) for clause in keyed
+    )
+    return Ordered(parts[0] if len(parts) == 1 else algebra.AnyOf(parts), tuple(alike))
 
 
-def turned(atom: Atom) -> Atom:
+def turned(atom: algebra.Atom) -> algebra.Atom:
     """Returns an atom with constants on its right, else the left event before the right one."""
-    if not isinstance(atom, Comparison):
+    if not isinstance(atom, algebra.Comparison):
         return atom
-    if isinstance(atom.left, Attribute) and isinstance(atom.right, Parameter):
+    if isinstance(atom.left, algebra.Attribute) and isinstance(atom.right, algebra.Parameter):
         return atom  # as most atoms are
     if _side(atom.left) <= _side(atom.right):
         return atom
-    return Comparison(TURNED[atom.op], atom.right, atom.left)
+    return algebra.Comparison(TURNED[atom.op], atom.right, atom.left)
 
 
-def _side(value: Value) -> tuple[str, str]:
-    parts = [_RANK[leaf.part] for leaf in leaves(value) if isinstance(leaf, Attribute)]
+def _side(value: algebra.Value) -> tuple[str, str]:
+    parts = [_RANK[leaf.part] for leaf in algebra.leaves(value) if isinstance(leaf, algebra.Attribute)]
     if parts:
         return min(parts), shape(value)
-    varies = any(isinstance(leaf, Duration | Gap) for leaf in leaves(value))
-    constant = any(isinstance(leaf, Parameter | Constant) for leaf in leaves(value))
+    varies = any(isinstance(leaf, algebra.Duration | algebra.Gap) for leaf in algebra.leaves(value))
+    constant = any(isinstance(leaf, algebra.Parameter | algebra.Constant) for leaf in algebra.leaves(value))
     return ("3" if varies else "5" if constant else "4"), shape(value)
 
 
-_Keyed = tuple[str, Atom]
+_Keyed = tuple[str, algebra.Atom]
 """An atom with its sort key."""
 
 
@@ -273,7 +261,9 @@ def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ..
     groups: list[tuple[tuple[int, ...], ...]] = []
     for _, several in groupby(pieces, _shapes):
         vectors = [
-            tuple(leaf.index for _, atom in piece for leaf in leaves(atom) if isinstance(leaf, Parameter))
+            tuple(
+                leaf.index for _, atom in piece for leaf in algebra.leaves(atom) if isinstance(leaf, algebra.Parameter)
+            )
             for piece in several
         ]
         flat = [number for vector in vectors for number in vector]
@@ -286,29 +276,31 @@ MOST = 400
 """Chains of selections are merged as long as their expressions have at most this many leaves."""
 
 
-def chain(stream: Stream) -> tuple[Stream, EventCondition, tuple[tuple[str, Value], ...] | None]:
+def chain(
+    stream: algebra.Stream,
+) -> tuple[algebra.Stream, algebra.EventCondition, tuple[tuple[str, algebra.Value], ...] | None]:
     """Splits a chain into its source, the condition on it, and the items, None for all unchanged."""
     match stream:
-        case Select(source, items):
+        case algebra.Select(source, items):
             base, condition, inner = chain(source)
             if inner is None:
                 return base, condition, items
             over = _over(inner)
-            composed = tuple((name, map_leaves(value, over)) for name, value in items)
-            if sum(1 for _, value in composed for _ in leaves(value)) > MOST:
-                return source, AllOf(), items
+            composed = tuple((name, algebra.map_leaves(value, over)) for name, value in items)
+            if sum(1 for _, value in composed for _ in algebra.leaves(value)) > MOST:
+                return source, algebra.AllOf(), items
             return base, condition, composed
-        case Filter(source, condition):
+        case algebra.Filter(source, condition):
             base, below, inner = chain(source)
             if inner is not None:
-                condition = map_leaves(condition, _over(inner))
-            if sum(1 for _ in leaves(condition)) > MOST:
+                condition = algebra.map_leaves(condition, _over(inner))
+            if sum(1 for _ in algebra.leaves(condition)) > MOST:
                 return source, stream.condition, None
-            return base, AllOf((below, condition)), inner
+            return base, algebra.AllOf((below, condition)), inner
         case _:
-            return stream, AllOf(), None
+            return stream, algebra.AllOf(), None
 
 
-def _over(items: tuple[tuple[str, Value], ...]) -> Callable[[Value], Value]:
+def _over(items: tuple[tuple[str, algebra.Value], ...]) -> Callable[[algebra.Value], algebra.Value]:
     values = dict(items)
-    return lambda leaf: values[leaf.name] if isinstance(leaf, Attribute) else leaf
+    return lambda leaf: values[leaf.name] if isinstance(leaf, algebra.Attribute) else leaf

@@ -12,95 +12,66 @@ from typing import Any
 
 from common.tools import frozen
 from pattern_stage.clauses import Ordered, chain, ordered
-from xscl.algebra.events import (
-    Aggregate,
-    AllOf,
-    Attribute,
-    Constant,
-    EventCondition,
-    Events,
-    Filter,
-    Fold,
-    Kind,
-    NearPattern,
-    Next,
-    OfItem,
-    Parameter,
-    Part,
-    Pattern,
-    Referent,
-    Schema,
-    Select,
-    Statement,
-    Stream,
-    Union,
-    Value,
-    WhereConjunct,
-    map_events,
-    map_leaves,
-    sources_of,
-    window_of,
-    with_parts,
-)
+from xscl.algebra import events as algebra
 
-AnyPattern = Pattern | NearPattern
+AnyPattern = algebra.Pattern | algebra.NearPattern
 
 
-def pattern_template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
+def pattern_template(pattern: AnyPattern, leaf: Callable[[algebra.Value], algebra.Value]) -> AnyPattern:
     """Returns a pattern over inputs `0`, `1`, ... in the order of `inputs`, with leaves replaced as by `with_leaves`,
     and window 0, or None without one."""
     numbers = {name: str(place) for place, (name, _) in enumerate(inputs(pattern))}
-    numbered = map_events(pattern, lambda events: Events(numbers[events.stream], events.schema))
+    numbered = algebra.map_events(pattern, lambda events: algebra.Events(numbers[events.stream], events.schema))
     return with_leaves(replace(numbered, within=None if pattern.within is None else 0), leaf)
 
 
-def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
+def with_leaves(pattern: AnyPattern, leaf: Callable[[algebra.Value], algebra.Value]) -> AnyPattern:
     """Returns a pattern with the leaves of its conditions replaced, in a fixed order. RETURN and arguments of
     aggregates belong to the shape and stay. A condition on the first event of a variable and again on each other one is
     one condition, replaced once."""
-    if isinstance(pattern, NearPattern):
+    if isinstance(pattern, algebra.NearPattern):
         return pattern
 
-    def tests(some: tuple[WhereConjunct, ...]) -> tuple[WhereConjunct, ...]:
-        found: list[WhereConjunct] = []
+    def tests(some: tuple[algebra.WhereConjunct, ...]) -> tuple[algebra.WhereConjunct, ...]:
+        found: list[algebra.WhereConjunct] = []
         for one in some:
             before = (made.condition for known, made in zip(some, found, strict=False) if _is_of_first(known, one))
-            found.append(replace(one, condition=next(before, None) or map_leaves(one.condition, leaf)))
+            found.append(replace(one, condition=next(before, None) or algebra.map_leaves(one.condition, leaf)))
         return tuple(found)
 
-    having = map_leaves(pattern.having, leaf)
+    having = algebra.map_leaves(pattern.having, leaf)
     return replace(pattern, conjuncts=tests(pattern.conjuncts), kills=tests(pattern.kills), having=having)
 
 
-def _is_of_first(known: WhereConjunct, one: WhereConjunct) -> bool:
+def _is_of_first(known: algebra.WhereConjunct, one: algebra.WhereConjunct) -> bool:
     """Returns whether `known` says of the first event what `one` says of each other one."""
     if (known.phase, one.phase) != ("first", "each") or known.variable != one.variable:
         return False
     if known.condition != one.condition or len(known.names) != len(one.names):
         return False
     return all(
-        of == other or (isinstance(of, OfItem) and of.place == "first" and other == replace(of, place="each"))
+        of == other or (isinstance(of, algebra.OfItem) and of.place == "first" and other == replace(of, place="each"))
         for (_, of), (_, other) in zip(known.names, one.names, strict=True)
     )
 
 
-def inputs(pattern: AnyPattern) -> tuple[tuple[str, Schema], ...]:
+def inputs(pattern: AnyPattern) -> tuple[tuple[str, algebra.Schema], ...]:
     """Returns the streams that a pattern reads, sorted by name, with their attributes."""
     return tuple(sorted(pattern.streams.items()))
 
 
 def sees_before(pattern: AnyPattern) -> bool:
     """Returns whether results depend on earlier events: then statements that began at different times share nothing."""
-    if isinstance(pattern, NearPattern) or needs_order(pattern):
+    if isinstance(pattern, algebra.NearPattern) or needs_order(pattern):
         return needs_order(pattern)
     return pattern.has_sets or any(one.negated and one.group == 0 for one in pattern.variables)
 
 
-def needs_order(statement: Statement) -> bool:
+def needs_order(statement: algebra.Statement) -> bool:
     """Returns whether results may depend on the order of simultaneous events, by their names."""
-    if isinstance(statement, NearPattern):
+    if isinstance(statement, algebra.NearPattern):
         return statement.apart or statement.budget is not None
-    return isinstance(statement, Pattern) and (statement.apart or statement.maximal)
+    return isinstance(statement, algebra.Pattern) and (statement.apart or statement.maximal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +79,7 @@ class TemplatePiece:
     """A source, an operator, or a chain of selections and renamings, over the pieces at the places `inputs`. `first` is
     the index of its first constant among all, `window` that of its window in the statement, -1 for none."""
 
-    template: Statement
+    template: algebra.Statement
     """Over streams `left` and `right`, or `0`, `1`, ... of a PATTERN; parameters count from 0; window 0."""
     inputs: tuple[int, ...]
     first: int
@@ -124,48 +95,64 @@ class SplitStatement:
     windows: list[int] = field(default_factory=list)
     _first: int = 0
 
-    def add(self, stream: Statement) -> int:
+    def add(self, stream: algebra.Statement) -> int:
         """Splits a stream; returns the place of the piece with its events."""
-        if isinstance(stream, Events):
+        if isinstance(stream, algebra.Events):
             return self._piece(stream, ())
-        if isinstance(stream, Pattern | NearPattern):
-            places = tuple([self.add(Events(*one)) for one in inputs(stream)])
+        if isinstance(stream, algebra.Pattern | algebra.NearPattern):
+            places = tuple([self.add(algebra.Events(*one)) for one in inputs(stream)])
             self._first = len(self.constants)
             return self._piece(pattern_template(stream, self._leaf), places, stream.within)
-        chain: list[Stream] = [stream]
-        while isinstance(stream, Select | Filter) and isinstance(stream.source, Select | Filter):
+        chain: list[algebra.Stream] = [stream]
+        while isinstance(stream, algebra.Select | algebra.Filter) and isinstance(
+            stream.source, algebra.Select | algebra.Filter
+        ):
             stream = stream.source
             chain.append(stream)
-        places = tuple([self.add(source) for source in sources_of(stream)])
-        self._first, window = len(self.constants), window_of(stream)
-        sources: list[Stream] = [*_inputs(stream)]
+        places = tuple([self.add(source) for source in algebra.sources_of(stream)])
+        self._first, window = len(self.constants), algebra.window_of(stream)
+        sources: list[algebra.Stream] = [*_inputs(stream)]
         for link in reversed(chain):
-            sources = [with_parts(link, sources, None if window is None else 0, self._value, self._value)]
+            sources = [algebra.with_parts(link, sources, None if window is None else 0, self._value, self._value)]
         return self._piece(sources[0], places, window)
 
     def _value(self, node: Any) -> Any:
-        return map_leaves(node, self._leaf)
+        return algebra.map_leaves(node, self._leaf)
 
-    def _piece(self, template: Statement, inputs: tuple[int, ...], window: int | None = None) -> int:
+    def _piece(self, template: algebra.Statement, inputs: tuple[int, ...], window: int | None = None) -> int:
         if window is not None and window not in self.windows:
             self.windows.append(window)
         place = -1 if window is None else self.windows.index(window)
         self.pieces.append(TemplatePiece(template, inputs, self._first, place))
         return len(self.pieces) - 1
 
-    def _leaf(self, value: Value) -> Value:
-        if not isinstance(value, Constant):
+    def _leaf(self, value: algebra.Value) -> algebra.Value:
+        if not isinstance(value, algebra.Constant):
             return value
         constant = value.value if isinstance(value.value, str) else float(value.value)
         self.constants.append(constant)
-        return Parameter(len(self.constants) - 1 - self._first, "string" if isinstance(constant, str) else "number")
+        return algebra.Parameter(
+            len(self.constants) - 1 - self._first, "string" if isinstance(constant, str) else "number"
+        )
 
 
-def _inputs(operator: Stream) -> list[Events]:
-    return [Events(name, source.schema) for name, source in zip(("left", "right"), sources_of(operator), strict=False)]
+def _inputs(operator: algebra.Stream) -> list[algebra.Events]:
+    return [
+        algebra.Events(name, source.schema)
+        for name, source in zip(("left", "right"), algebra.sources_of(operator), strict=False)
+    ]
 
 
-AlgebraOp = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPattern
+AlgebraOp = (
+    algebra.Select
+    | algebra.Filter
+    | algebra.Union
+    | algebra.Next
+    | algebra.Fold
+    | algebra.Aggregate
+    | algebra.Pattern
+    | algebra.NearPattern
+)
 
 
 @frozen
@@ -174,7 +161,7 @@ class Definition:
     and the OVER of an AGGREGATE 0."""
 
     operator: AlgebraOp
-    kinds: tuple[Kind, ...]
+    kinds: tuple[algebra.Kind, ...]
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
@@ -202,7 +189,7 @@ class FormNode:
 
     definition: Definition | None
     stream: str
-    schema: Schema
+    schema: algebra.Schema
     inputs: tuple[int, ...]
     slots: tuple[int, ...]
     alike: tuple[tuple[tuple[int, ...], ...], ...] = ()
@@ -224,8 +211,8 @@ class StatementForm:
     """The normal form of statements that differ only in constants, of these `kinds`. The last node has the results."""
 
     nodes: tuple[FormNode, ...]
-    schema: Schema
-    kinds: tuple[Kind, ...]
+    schema: algebra.Schema
+    kinds: tuple[algebra.Kind, ...]
 
 
 @dataclass(slots=True)
@@ -251,7 +238,7 @@ class FormStatements:
 @dataclass(slots=True, eq=False)
 class _Unit:
     number: int
-    template: Statement
+    template: algebra.Statement
     nodes: list[FormNode]
     users: int = 0
     placed: dict[tuple[object, ...], FormNode] = field(default_factory=dict)
@@ -271,13 +258,13 @@ class StatementForms:
     """Caches the normal forms of statement shapes, and of their pieces."""
 
     def __init__(self) -> None:
-        self._units: dict[Statement, _Unit] = {}
+        self._units: dict[algebra.Statement, _Unit] = {}
         self._next = 0
         self._forms: dict[tuple[int, ...], StatementForm] = {}
         self._made_of: dict[int, tuple[tuple[int, ...], tuple[_Unit, ...]]] = {}
         """By the identity of a form: its key and units."""
 
-    def form(self, stream: Statement) -> tuple[StatementForm, tuple[str | float, ...], tuple[int, ...]]:
+    def form(self, stream: algebra.Statement) -> tuple[StatementForm, tuple[str | float, ...], tuple[int, ...]]:
         """Returns the normal form of a stream, its constants, and its windows in microseconds."""
         taken = SplitStatement()
         taken.add(stream)
@@ -320,58 +307,58 @@ def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
         for at in range(len(places), len(unit.nodes)):
             node = unit.nodes[at]
             read = tuple([places[place] for place in node.inputs])
-            if node.definition is not None and isinstance(node.definition.operator, Union):
+            if node.definition is not None and isinstance(node.definition.operator, algebra.Union):
                 read = (min(read), max(read))
             places.append(_place(unit.node(at, read, piece.first, piece.window), nodes))
         last.append(places[-1])
-    kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
+    kinds: tuple[algebra.Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
     return StatementForm(tuple(nodes), nodes[-1].schema, kinds)
 
 
-def _add(stream: Statement, nodes: list[FormNode]) -> int:
+def _add(stream: algebra.Statement, nodes: list[FormNode]) -> int:
     """Adds the nodes of a template, inputs first; returns the place of the last."""
-    if isinstance(stream, Events):
+    if isinstance(stream, algebra.Events):
         return _place(FormNode(None, stream.stream, stream.schema, (), ()), nodes)
-    if isinstance(stream, Pattern | NearPattern):
+    if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         numbered = sorted(inputs(stream), key=lambda one: int(one[0]))
-        places = tuple([_add(Events(*one), nodes) for one in numbered])
+        places = tuple([_add(algebra.Events(*one), nodes) for one in numbered])
         slots = _Slots()
         return _node(with_leaves(stream, slots.value), places, slots, nodes, stream.within)
-    if isinstance(stream, Select | Filter):
+    if isinstance(stream, algebra.Select | algebra.Filter):
         source, condition, items = chain(stream)
-        place, left = _add(source, nodes), Events("left", source.schema)
-        if condition != AllOf():
+        place, left = _add(source, nodes), algebra.Events("left", source.schema)
+        if condition != algebra.AllOf():
             slots = _Slots()
-            place = _node(Filter(left, slots.condition(condition)), (place,), slots, nodes)
-        unchanged = tuple((name, Attribute("left", name, kind)) for name, kind in source.schema)
+            place = _node(algebra.Filter(left, slots.condition(condition)), (place,), slots, nodes)
+        unchanged = tuple((name, algebra.Attribute("left", name, kind)) for name, kind in source.schema)
         if items is not None and items != unchanged:
             slots = _Slots()
             values = tuple((name, slots.value(value)) for name, value in items)
-            place = _node(Select(left, values, stream.schema), (place,), slots, nodes)
+            place = _node(algebra.Select(left, values, stream.schema), (place,), slots, nodes)
         return place
-    places = tuple([_add(source, nodes) for source in sources_of(stream)])
-    if isinstance(stream, Union):
+    places = tuple([_add(source, nodes) for source in algebra.sources_of(stream)])
+    if isinstance(stream, algebra.Union):
         places = min(places), max(places)
-    slots, window = _Slots(), window_of(stream)
-    over = 0 if isinstance(stream, Aggregate) and window is not None else None
-    operator = with_parts(stream, _inputs(stream), over, slots.value, slots.condition)
-    assert not isinstance(operator, Events), "that is no operator"
+    slots, window = _Slots(), algebra.window_of(stream)
+    over = 0 if isinstance(stream, algebra.Aggregate) and window is not None else None
+    operator = algebra.with_parts(stream, _inputs(stream), over, slots.value, slots.condition)
+    assert not isinstance(operator, algebra.Events), "that is no operator"
     return _node(operator, places, slots, nodes, window)
 
 
 class _Slots:
     def __init__(self) -> None:
-        self.slots: dict[int, Kind] = {}
+        self.slots: dict[int, algebra.Kind] = {}
         self._mentions = Counter[int]()
         self._ordered: list[Ordered] = []
 
-    def value(self, value: Value) -> Value:
-        return map_leaves(value, self._leaf)
+    def value(self, value: algebra.Value) -> algebra.Value:
+        return algebra.map_leaves(value, self._leaf)
 
-    def condition(self, condition: EventCondition) -> EventCondition:
+    def condition(self, condition: algebra.EventCondition) -> algebra.EventCondition:
         found = ordered(condition)
         self._ordered.append(found)
-        return map_leaves(found.condition, self._leaf)
+        return algebra.map_leaves(found.condition, self._leaf)
 
     def alike(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """Returns the interchangeable parameters; those mentioned twice are not."""
@@ -383,12 +370,12 @@ class _Slots:
             if all(self._mentions[slot] == 1 for slots in group for slot in slots)
         )
 
-    def _leaf(self, leaf: Value) -> Value:
-        if not isinstance(leaf, Parameter):
+    def _leaf(self, leaf: algebra.Value) -> algebra.Value:
+        if not isinstance(leaf, algebra.Parameter):
             return leaf
         self.slots.setdefault(leaf.index, leaf.kind)
         self._mentions[leaf.index] += 1
-        return Parameter(list(self.slots).index(leaf.index), leaf.kind)
+        return algebra.Parameter(list(self.slots).index(leaf.index), leaf.kind)
 
 
 def _node(
@@ -408,11 +395,13 @@ def _place(node: FormNode, nodes: list[FormNode]) -> int:
     return len(nodes) - 1
 
 
-def is_alone(one: WhereConjunct, pattern: Pattern) -> bool:
+def is_alone(one: algebra.WhereConjunct, pattern: algebra.Pattern) -> bool:
     """Whether a conjunct is about each event of its own variable alone."""
 
-    def places_of(some: WhereConjunct) -> set[str]:
-        return {of.place if isinstance(of, OfItem) and of.variable == one.variable else "" for _, of in some.names}
+    def places_of(some: algebra.WhereConjunct) -> set[str]:
+        return {
+            of.place if isinstance(of, algebra.OfItem) and of.variable == one.variable else "" for _, of in some.names
+        }
 
     places = places_of(one)
     if places <= {"only", "every"}:
@@ -424,16 +413,16 @@ def is_alone(one: WhereConjunct, pattern: Pattern) -> bool:
     return any(places_of(other) == {"first", "each"} - places and of_event(other) == of_event(one) for other in twins)
 
 
-def of_event(one: WhereConjunct) -> EventCondition:
-    found: EventCondition = of_items(one.condition, dict(one.names))
+def of_event(one: algebra.WhereConjunct) -> algebra.EventCondition:
+    found: algebra.EventCondition = of_items(one.condition, dict(one.names))
     return found
 
 
-def of_items(node: Any, names: Mapping[str, Referent], part: Part = "left") -> Any:
+def of_items(node: Any, names: Mapping[str, algebra.Referent], part: algebra.Part = "left") -> Any:
     """Returns an expression with an event's attributes in place of the names that refer to them."""
 
     def leaf(value: Any) -> Any:
-        of = names.get(value.name) if isinstance(value, Attribute) else None
-        return Attribute(part, of.name, value.kind) if isinstance(of, OfItem) else value
+        of = names.get(value.name) if isinstance(value, algebra.Attribute) else None
+        return algebra.Attribute(part, of.name, value.kind) if isinstance(of, algebra.OfItem) else value
 
-    return map_leaves(node, leaf)
+    return algebra.map_leaves(node, leaf)

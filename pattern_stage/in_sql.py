@@ -31,36 +31,7 @@ from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
-from xscl.algebra.events import (
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
-    EventCondition,
-    Filter,
-    Function,
-    Gap,
-    Kind,
-    NearPattern,
-    Next,
-    NullTest,
-    Parameter,
-    Pattern,
-    Schema,
-    Select,
-    Statement,
-    Stream,
-    TextTest,
-    Union,
-    Value,
-    leaves,
-    map_leaves,
-    read_by,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +39,7 @@ if TYPE_CHECKING:
 Shown = Literal["code", "number", "text", "truth"]
 """The SQL representation of a value: the code of a string, a number, the string itself, or the `truth` of a test."""
 
-DerivedColumn = tuple[Value | TextTest, Shown]
+DerivedColumn = tuple[algebra.Value | algebra.TextTest, Shown]
 """The content of a column: a value of the event, taken as the left one, or of parameters."""
 
 _CONTAINS = {
@@ -104,20 +75,20 @@ class SqlScope:
 
     # ------------------------------------------------------------ conditions
 
-    def condition(self, condition: EventCondition) -> str:
+    def condition(self, condition: algebra.EventCondition) -> str:
         """Returns a condition. With a NULL it is not true."""
         match condition:
-            case AllOf(args=args) | AnyOf(args=args):
-                word, none = ("AND", "TRUE") if isinstance(condition, AllOf) else ("OR", "FALSE")
+            case algebra.AllOf(args=args) | algebra.AnyOf(args=args):
+                word, none = ("AND", "TRUE") if isinstance(condition, algebra.AllOf) else ("OR", "FALSE")
                 written = f" {word} ".join([self.condition(arg) for arg in args]) or none
                 return f"({written})" if len(args) > 1 else written
-            case Comparison(op=op, left=left, right=right):
-                are_texts = op in ("=", "!=") and value_kind(left) == value_kind(right) == "string"
+            case algebra.Comparison(op=op, left=left, right=right):
+                are_texts = op in ("=", "!=") and algebra.value_kind(left) == algebra.value_kind(right) == "string"
                 one, other = (self.value(side, "code" if are_texts else "number") for side in (left, right))
                 return f"{one} {'<>' if op == '!=' else op} {other}"
-            case NullTest(value=value, negated=negated):
-                return f"{self.value(value, native_form(value_kind(value)))} IS {'NOT ' if negated else ''}NULL"
-            case TextTest(name=name, args=args, negated=negated):
+            case algebra.NullTest(value=value, negated=negated):
+                return f"{self.value(value, native_form(algebra.value_kind(value)))} IS {'NOT ' if negated else ''}NULL"
+            case algebra.TextTest(name=name, args=args, negated=negated):
                 if (column := self._of_side(condition, "truth")) is not None:
                     return column
                 if name not in _CONTAINS:
@@ -127,44 +98,46 @@ class SqlScope:
 
     # ------------------------------------------------------------ values
 
-    def value(self, value: Value, form: Shown) -> str:
+    def value(self, value: algebra.Value, form: Shown) -> str:
         if (column := self._of_side(value, form)) is not None:
             return column
-        if not any(isinstance(leaf, Attribute | Duration | Gap) for leaf in leaves(value)):
+        if not any(
+            isinstance(leaf, algebra.Attribute | algebra.Duration | algebra.Gap) for leaf in algebra.leaves(value)
+        ):
             self.uses_parameters = True
             return f"p.{self._parameter((value, form))}"
         match value:
-            case Function(name="coalesce", args=args, kind=kind) if form == native_form(kind):
+            case algebra.Function(name="coalesce", args=args, kind=kind) if form == native_form(kind):
                 return f"coalesce({', '.join(self.value(arg, form) for arg in args)})"
             case _ if form != "number":
                 raise _lacking(value)
-            case Duration():
+            case algebra.Duration():
                 return "CAST(r.t1 - l.t0 AS DOUBLE) / 1e6"
-            case Gap():
+            case algebra.Gap():
                 return "CAST(r.t0 - l.t1 AS DOUBLE) / 1e6"
-            case Arithmetic(op=op, left=left, right=right):
+            case algebra.Arithmetic(op=op, left=left, right=right):
                 one, other = self.value(left, "number"), self.value(right, "number")
                 if op in ("/", "%"):
                     other = f"nullif({other}, CAST(0 AS DOUBLE))"
                 # Infinite numbers and NaN are NULL; SQL orders NaN above all others.
                 found = f"({one} {op} {other})"
                 return f"CASE WHEN abs({found}) < CAST('Infinity' AS DOUBLE) THEN {found} END"
-            case Function(name="abs", args=(arg,)):
+            case algebra.Function(name="abs", args=(arg,)):
                 return f"abs({self.value(arg, 'number')})"
-            case Function(name="number", args=(arg,)) if value_kind(arg) == "number":
+            case algebra.Function(name="number", args=(arg,)) if algebra.value_kind(arg) == "number":
                 return self.value(arg, "number")
         raise _lacking(value)
 
-    def _of_side(self, item: Value | TextTest, form: Shown) -> str | None:
+    def _of_side(self, item: algebra.Value | algebra.TextTest, form: Shown) -> str | None:
         """Returns the column of what is about one input alone."""
         sides = set[int]()
-        for leaf in leaves(item):
+        for leaf in algebra.leaves(item):
             match leaf:
-                case Parameter():
+                case algebra.Parameter():
                     return None
-                case Attribute(part=part):
+                case algebra.Attribute(part=part):
                     sides.add(1 if part == "right" else 0)
-                case Duration() | Gap():
+                case algebra.Duration() | algebra.Gap():
                     sides.update(range(len(self._inputs)))
         if len(sides) != 1:
             return None
@@ -172,13 +145,13 @@ class SqlScope:
         return f"{'lr'[side]}.{self._column(self._inputs[side], (on_left(item), form))}"
 
 
-def native_form(kind: Kind) -> Shown:
+def native_form(kind: algebra.Kind) -> Shown:
     """Returns the representation in which values of a kind are compared and returned."""
     return "code" if kind == "string" else "number"
 
 
-def _lacking(node: Value | TextTest) -> Exception:
-    slots = frozenset(leaf.index for leaf in leaves(node) if isinstance(leaf, Parameter))
+def _lacking(node: algebra.Value | algebra.TextTest) -> Exception:
+    slots = frozenset(leaf.index for leaf in algebra.leaves(node) if isinstance(leaf, algebra.Parameter))
     return AsConstant(slots) if slots else NotSql("SQL computes no such value of several events")
 
 
@@ -203,7 +176,7 @@ class QuestionGroup(FormStatements):
 
 
 def alike_statements(
-    statements: Iterable[tuple[int, Statement, int]], asked: Callable[[StatementForm, Constants], object]
+    statements: Iterable[tuple[int, algebra.Statement, int]], asked: Callable[[StatementForm, Constants], object]
 ) -> Iterable[QuestionGroup]:
     """Groups statements, each with its number and since, by query; `asked` as in `fixed_constants`."""
     forms, slots_of = StatementForms(), dict[int, frozenset[int]]()
@@ -237,7 +210,7 @@ class SourceTable:
 
     name: str
     stream: str
-    schema: Schema
+    schema: algebra.Schema
     columns: Mapping[DerivedColumn, str]
 
 
@@ -298,13 +271,13 @@ class _Builder:
     def _in_form(self, node: FormNode, item: N) -> N:
         """Returns a condition or value of a node with the parameters of the form, or what is fixed for them."""
 
-        def leaf(one: Value) -> Value:
-            if not isinstance(one, Parameter):
+        def leaf(one: algebra.Value) -> algebra.Value:
+            if not isinstance(one, algebra.Parameter):
                 return one
             slot = node.slots[one.index]
-            return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, one.kind)
+            return algebra.Constant(self._fixed[slot]) if slot in self._fixed else algebra.Parameter(slot, one.kind)
 
-        return map_leaves(item, leaf)
+        return algebra.map_leaves(item, leaf)
 
 
 class _QuestionBuilder(_Builder):
@@ -323,16 +296,18 @@ class _QuestionBuilder(_Builder):
         if node.definition is None:
             return _Relation(False, 1, False)
         match node.definition.operator:
-            case Next() | Filter() | Select():
+            case algebra.Next() | algebra.Filter() | algebra.Select():
                 return _Relation(has_q, sum(counts), is_forked)
-            case Union():
+            case algebra.Union():
                 return _Relation(has_q, max(counts), True)
         raise NotSql("FOLD and AGGREGATE have no question in SQL")
 
     def question(self) -> StatementQuestion:
         nodes = self._form.nodes
         last = len(nodes) - 1
-        wanted = [self._column(last, (Attribute("left", *one), native_form(one[1]))) for one in self._form.schema]
+        wanted = [
+            self._column(last, (algebra.Attribute("left", *one), native_form(one[1]))) for one in self._form.schema
+        ]
         texts = [""] * len(nodes)
         sources: list[SourceTable] = []
         for place in range(last, -1, -1):
@@ -363,29 +338,31 @@ class _QuestionBuilder(_Builder):
         assert node.definition is not None
         scope = SqlScope(node.inputs, self._column, self._parameter)
         match node.definition.operator:
-            case Filter(condition=condition):
+            case algebra.Filter(condition=condition):
                 where = scope.condition(self._in_form(node, condition))
                 columns = self._renamed(place, scope, lambda leaf: leaf)
                 return self._single(node, place, scope, columns, [where])
-            case Select(items=items):
+            case algebra.Select(items=items):
                 values = {name: self._in_form(node, value) for name, value in items}
                 columns = self._renamed(place, scope, lambda leaf: values[leaf.name])
                 return self._single(node, place, scope, columns, [])
-            case Union():
+            case algebra.Union():
                 return " UNION ALL ".join(self._branch(place, at) for at in node.inputs)
-            case Next() as operator:
+            case algebra.Next() as operator:
                 return self._next(node, place, scope, operator)
             case _:
                 raise AssertionError("refused before")
 
-    def _renamed(self, place: int, scope: SqlScope, value_of: Callable[[Attribute], Value]) -> list[str]:
-        def leaf(value: Value) -> Value:
-            return value_of(value) if isinstance(value, Attribute) else value
+    def _renamed(
+        self, place: int, scope: SqlScope, value_of: Callable[[algebra.Attribute], algebra.Value]
+    ) -> list[str]:
+        def leaf(value: algebra.Value) -> algebra.Value:
+            return value_of(value) if isinstance(value, algebra.Attribute) else value
 
         found = []
         for (item, form), name in self._relations[place].columns.items():
-            changed = map_leaves(item, leaf)
-            text = scope.condition(changed) if isinstance(changed, TextTest) else scope.value(changed, form)
+            changed = algebra.map_leaves(item, leaf)
+            text = scope.condition(changed) if isinstance(changed, algebra.TextTest) else scope.value(changed, form)
             found.append(f"{text} AS {name}")
         return found
 
@@ -404,11 +381,11 @@ class _QuestionBuilder(_Builder):
         sources = [f"n{at} l", *(["p"] if relation.has_q and not self._relations[at].has_q else [])]
         return _select([*self._own(place, at), *columns], sources, [])
 
-    def _next(self, node: FormNode, place: int, scope: SqlScope, operator: Next) -> str:
+    def _next(self, node: FormNode, place: int, scope: SqlScope, operator: algebra.Next) -> str:
         """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one."""
         relation = self._relations[place]
         names = zip(operator.names, operator.schema, strict=True)
-        of = {name: Attribute(part, source, kind) for (part, source), (name, kind) in names}
+        of = {name: algebra.Attribute(part, source, kind) for (part, source), (name, kind) in names}
         where = ["r.t0 > l.t1", scope.condition(self._in_form(node, operator.condition))]
         columns = self._renamed(place, scope, lambda leaf: of[leaf.name])
         if node.window >= 0:
@@ -441,27 +418,29 @@ def _select(columns: Iterable[str], sources: Iterable[str], where: Iterable[str]
 
 
 def _table(
-    own: Mapping[str, Any], derived: Mapping[DerivedColumn, str], schema: Schema, pairs: Pairs, texts: Texts
+    own: Mapping[str, Any], derived: Mapping[DerivedColumn, str], schema: algebra.Schema, pairs: Pairs, texts: Texts
 ) -> pa.Table:
     columns = {name: pa.array(column, pa.int64()) for name, column in own.items()}
     return pa.table(columns | {name: _derived(one, schema, pairs, texts) for one, name in derived.items()})
 
 
-def _derived(derived: DerivedColumn, schema: Schema, pairs: Pairs, texts: Texts) -> pa.Array:
+def _derived(derived: DerivedColumn, schema: algebra.Schema, pairs: Pairs, texts: Texts) -> pa.Array:
     item, form = derived
-    if isinstance(item, TextTest):
+    if isinstance(item, algebra.TextTest):
         return pa.array(compile_condition(item, schema, None, texts)(pairs))
     if form == "number":
         column = compile_value(numeric(item), schema, None, texts)(pairs)
         return pa.array(column, pa.float64(), mask=np.isnan(column))
-    value = item if value_kind(item) == "string" else Function("concat", (item,), "string")
+    value = item if algebra.value_kind(item) == "string" else algebra.Function("concat", (item,), "string")
     codes: Ints = compile_value(value, schema, None, texts)(pairs).astype(np.int64)
     if form == "text":
         return pa.array(texts.texts(codes), pa.string())
     return pa.array(codes, pa.int64(), mask=codes == NULL_TEXT)
 
 
-def results_of(question: StatementQuestion, answer: pa.Table, schema: Schema, parts: Ints) -> tuple[Columns, Ints]:
+def results_of(
+    question: StatementQuestion, answer: pa.Table, schema: algebra.Schema, parts: Ints
+) -> tuple[Columns, Ints]:
     """Returns the results in an answer, and the statement row of each. `parts` has those of all events."""
     values: list[Column] = []
     for name, (_, kind) in zip(question.outputs, schema, strict=True):
@@ -491,10 +470,10 @@ class _WindowQuestionBuilder(_Builder):
         super().__init__(form, fixed)
         self._node: FormNode = form.nodes[-1]
         pattern = self._node.definition.operator if self._node.definition is not None else None
-        windows = match_windows(pattern) if isinstance(pattern, Pattern) else None
-        if windows is None or not isinstance(pattern, Pattern):
+        windows = match_windows(pattern) if isinstance(pattern, algebra.Pattern) else None
+        if windows is None or not isinstance(pattern, algebra.Pattern):
             raise NotSql("no pattern whose windows say whether there is a match")
-        self._pattern: Pattern = pattern
+        self._pattern: algebra.Pattern = pattern
         self._windows: MatchWindows = windows
         self._longest = longest if self._node.window >= 0 else None
         self._columns: dict[int, dict[DerivedColumn, str]] = {}
@@ -514,8 +493,10 @@ class _WindowQuestionBuilder(_Builder):
         """The events that may have a role, judged alone. `one` counts each event once in its windows."""
         role, place = self._windows.roles[at], self._source(self._windows.roles[at])
         scope = SqlScope([place], self._column, self._parameter)
-        of_keys = [Arithmetic("+", key, Constant(0.0)) if key.kind == "number" else key for key in role.keys]  # -0 = 0
-        keys = [scope.value(key, native_form(value_kind(key))) for key in of_keys]
+        of_keys = [
+            algebra.Arithmetic("+", key, algebra.Constant(0.0)) if key.kind == "number" else key for key in role.keys
+        ]  # -0 = 0
+        keys = [scope.value(key, native_form(algebra.value_kind(key))) for key in of_keys]
         # A match may be one event, which no equality then compares with another, so that its keys may be NULL.
         is_alone = self._windows.firsts == [at]
         where = [f"{key} IS NOT NULL" for key in keys if not is_alone] + self._conditions(role, scope)
@@ -592,10 +573,10 @@ Ask = Callable[[str, Mapping[str, pa.Table]], pa.Table]
 """Answers a query over named tables."""
 
 
-def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
+def runs_as_sql(stream: algebra.Statement) -> TypeGuard[algebra.Stream]:
     """Returns whether a statement runs as SQL: no PATTERN, FOLD or AGGREGATE, and its conditions on several events use
     only arithmetic, `coalesce` and substring tests."""
-    if isinstance(stream, Pattern | NearPattern):
+    if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         return False
     try:
         fixed_constants(StatementForms().form(stream)[0], question)
@@ -604,9 +585,9 @@ def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
     return True
 
 
-def has_match_windows(statement: Statement) -> TypeGuard[Pattern]:
+def has_match_windows(statement: algebra.Statement) -> TypeGuard[algebra.Pattern]:
     """Returns whether a statement is matched in two phases: a PATTERN whose strategy skips events."""
-    return isinstance(statement, Pattern) and match_windows(statement) is not None
+    return isinstance(statement, algebra.Pattern) and match_windows(statement) is not None
 
 
 class ReplayKernel(Kernel):
@@ -626,11 +607,11 @@ class ReplayKernel(Kernel):
         for statements that run here."""
         super().__init__(texts, lineage, limits=limits)
         self._ask, self._matching = ask, matching
-        self._asked: dict[int, tuple[Stream | Pattern, int]] = {}
+        self._asked: dict[int, tuple[algebra.Stream | algebra.Pattern, int]] = {}
         self._fed: dict[str, Columns] = {}
         self._ended = False
 
-    def add(self, statement: int, stream: Statement, since: int) -> None:
+    def add(self, statement: int, stream: algebra.Statement, since: int) -> None:
         """Adds a statement before the interval. It sees events whose first part has a t1 after `since`."""
         if runs_as_sql(stream) or has_match_windows(stream):
             self._asked[statement] = stream, since
@@ -662,7 +643,11 @@ class ReplayKernel(Kernel):
         """Takes all events of some streams. Returns the results of statements whose streams are now complete."""
         self._fed |= events
         found = super().feed(events)
-        ready = [number for number, (stream, _) in self._waiting.items() if read_by(stream).keys() <= self._fed.keys()]
+        ready = [
+            number
+            for number, (stream, _) in self._waiting.items()
+            if algebra.read_by(stream).keys() <= self._fed.keys()
+        ]
         return found + self._answers(ready)
 
     def end(self) -> list[Results]:
@@ -676,8 +661,8 @@ class ReplayKernel(Kernel):
 
     def _answers(self, numbers: Sequence[int]) -> list[Results]:
         asked = [(number, *self._waiting.pop(number)) for number in numbers]
-        patterns = [one for one in asked if isinstance(one[1], Pattern)]
-        whole = alike_statements([one for one in asked if not isinstance(one[1], Pattern)], question)
+        patterns = [one for one in asked if isinstance(one[1], algebra.Pattern)]
+        whole = alike_statements([one for one in asked if not isinstance(one[1], algebra.Pattern)], question)
         windowed = alike_statements(patterns, lambda form, fixed: window_question(form, fixed, 0))
         found = []
         for alike in whole:

@@ -30,19 +30,7 @@ from pattern_stage.columns import (
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
-from xscl.algebra.events import (
-    AllOf,
-    Atom,
-    Attribute,
-    Comparison,
-    Duration,
-    Parameter,
-    Schema,
-    Value,
-    leaves,
-    map_leaves,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 
 
 class RowClasses(Interned):
@@ -117,8 +105,8 @@ def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
 class Limit:
     """A bound on a value of an event by a row's constant: lower if `least`, else upper; exclusive if `strict`."""
 
-    operand: Value
-    constant: Value
+    operand: algebra.Value
+    constant: algebra.Value
     least: bool
     strict: bool
 
@@ -128,20 +116,20 @@ class ClauseForm:
     """The atoms of a clause. `keys` are equal to constants of the row. `common` atoms depend on the event alone,
     `varying` ones also on the row's parameters, `sources`."""
 
-    keys: tuple[tuple[Value, Value], ...]
+    keys: tuple[tuple[algebra.Value, algebra.Value], ...]
     limits: tuple[Limit, ...]
-    common: tuple[Atom, ...]
-    varying: tuple[Atom, ...]
-    sources: tuple[Parameter, ...]
+    common: tuple[algebra.Atom, ...]
+    varying: tuple[algebra.Atom, ...]
+    sources: tuple[algebra.Parameter, ...]
 
 
 @lru_cache(maxsize=4096)
 def clause_form(clause: Conjunction) -> ClauseForm:
     """Splits a clause's atoms by how they are tested. All attributes become `left`."""
-    keys: list[tuple[Value, Value]] = []
+    keys: list[tuple[algebra.Value, algebra.Value]] = []
     limits: list[Limit] = []
-    common: list[Atom] = []
-    varying: list[Atom] = []
+    common: list[algebra.Atom] = []
+    varying: list[algebra.Atom] = []
     for atom in sorted(map(on_left, clause), key=shape):
         turned = _turned(atom)
         if turned is None:
@@ -151,12 +139,16 @@ def clause_form(clause: Conjunction) -> ClauseForm:
         else:
             limits.append(Limit(turned.left, turned.right, turned.op in (">", ">="), turned.op in ("<", ">")))
     keys.sort(key=lambda pair: shape(pair[0]))
-    order: dict[Parameter, Parameter] = {}
+    order: dict[algebra.Parameter, algebra.Parameter] = {}
 
-    def renumbered(leaf: Value) -> Value:
-        return order.setdefault(leaf, Parameter(len(order), leaf.kind)) if isinstance(leaf, Parameter) else leaf
+    def renumbered(leaf: algebra.Value) -> algebra.Value:
+        return (
+            order.setdefault(leaf, algebra.Parameter(len(order), leaf.kind))
+            if isinstance(leaf, algebra.Parameter)
+            else leaf
+        )
 
-    varying = [map_leaves(atom, renumbered) for atom in varying]
+    varying = [algebra.map_leaves(atom, renumbered) for atom in varying]
     return ClauseForm(tuple(keys), tuple(limits), tuple(common), tuple(varying), tuple(order))
 
 
@@ -183,8 +175,8 @@ def clause_rows(
     `limit_places` has the column of each limit; upper limits are negated."""
     nothing = every_event(bare_columns((), len(entries)), given)
 
-    def column(source: Value) -> Column:
-        if isinstance(source, Parameter):
+    def column(source: algebra.Value) -> Column:
+        if isinstance(source, algebra.Parameter):
             return given[source.index]
         return compile_value(source, (), None, texts)(nothing)
 
@@ -192,7 +184,7 @@ def clause_rows(
     keys = []
     for key, constant in form.keys:
         values = column(constant)
-        known &= values >= 0 if value_kind(key) == "string" else np.isfinite(values)
+        known &= values >= 0 if algebra.value_kind(key) == "string" else np.isfinite(values)
         keys.append(same(values))
     bounds = []
     for limit in form.limits:
@@ -206,19 +198,19 @@ def clause_rows(
     return rows if known.all() else rows.take(known)
 
 
-def _turned(atom: Atom) -> Comparison | None:
-    if not isinstance(atom, Comparison) or atom.op == "!=":
+def _turned(atom: algebra.Atom) -> algebra.Comparison | None:
+    if not isinstance(atom, algebra.Comparison) or atom.op == "!=":
         return None
     for op, one, other in ((atom.op, atom.left, atom.right), (TURNED[atom.op], atom.right, atom.left)):
         if _of_event(one) and not has_parameters(one) and not _of_event(other):
-            if op == "=" and value_kind(one) == value_kind(other) == "string":
-                return Comparison("=", one, other)
-            return Comparison(op, numeric(one), numeric(other))
+            if op == "=" and algebra.value_kind(one) == algebra.value_kind(other) == "string":
+                return algebra.Comparison("=", one, other)
+            return algebra.Comparison(op, numeric(one), numeric(other))
     return None
 
 
-def _of_event(value: Value) -> bool:
-    return any(isinstance(leaf, Attribute | Duration) for leaf in leaves(value))
+def _of_event(value: algebra.Value) -> bool:
+    return any(isinstance(leaf, algebra.Attribute | algebra.Duration) for leaf in algebra.leaves(value))
 
 
 Ranges = tuple[Ints, Ints, Ints]
@@ -326,11 +318,11 @@ class StaticIndex:
     are dense, non-negative numbers. Updates cost time in the row alone, apart from merges, which wait until there is as
     much new as old. Without `hashed`, each event is tested against each row."""
 
-    def __init__(self, schema: Schema, texts: Texts, *, hashed: bool = True) -> None:
+    def __init__(self, schema: algebra.Schema, texts: Texts, *, hashed: bool = True) -> None:
         self._schema, self._texts, self._hashed = schema, texts, hashed
         self._shapes: dict[tuple[object, ...], _Shape] = {}
-        self._keys: dict[Value, Callable[[Pairs], Column]] = {}
-        self._numbers: dict[Value, tuple[int, Callable[[Pairs], Column]]] = {}
+        self._keys: dict[algebra.Value, Callable[[Pairs], Column]] = {}
+        self._numbers: dict[algebra.Value, tuple[int, Callable[[Pairs], Column]]] = {}
         self._sample: Floats = np.zeros((0, 0))
         # Rows know targets by entries, which are not used again: a target that is removed and added is another entry.
         self._entry_of = np.full(0, -1, np.int64)
@@ -389,7 +381,7 @@ class StaticIndex:
             for every in kind.all_rows():
                 rows = every.take(self._target_of[every.entries] >= 0)
                 for key, codes in zip(kind.keys, rows.keys, strict=True):
-                    if value_kind(key) == "string":
+                    if algebra.value_kind(key) == "string":
                         yield codes
                 for source, column in zip(kind.sources, rows.parameters, strict=True):
                     if source.kind == "string":
@@ -442,7 +434,7 @@ class StaticIndex:
 
     # ------------------------------------------------------------ upkeep
 
-    def _place_of(self, operand: Value) -> int:
+    def _place_of(self, operand: algebra.Value) -> int:
         found = self._numbers.get(operand)
         if found is None:
             found = len(self._numbers), compile_value(operand, self._schema, None, self._texts)
@@ -472,12 +464,12 @@ class StaticIndex:
 class _Shape:
     """The rows of a shape: new ones, and sorted runs, each at least twice as long as the next."""
 
-    def __init__(self, keys: tuple[Value, ...], form: ClauseForm, schema: Schema, texts: Texts) -> None:
+    def __init__(self, keys: tuple[algebra.Value, ...], form: ClauseForm, schema: algebra.Schema, texts: Texts) -> None:
         self.keys, self.sources = keys, form.sources
         self.fresh: list[ShapeRows] = []
         self.runs: list[StaticRun] = []
         self.common, self.varying = (
-            compile_condition(AllOf(atoms), schema, None, texts) if atoms else None
+            compile_condition(algebra.AllOf(atoms), schema, None, texts) if atoms else None
             for atoms in (form.common, form.varying)
         )
 

@@ -28,23 +28,7 @@ from pattern_stage.definition import (
 )
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.values import Texts
-from xscl.algebra.events import (
-    Aggregate,
-    Filter,
-    Fold,
-    Kind,
-    NearPattern,
-    Next,
-    Parameter,
-    Pattern,
-    Schema,
-    Value,
-    made_texts,
-    map_leaves,
-    sources_of,
-    window_of,
-    with_parts,
-)
+from xscl.algebra import events as algebra
 
 
 class Rows(Interned):
@@ -66,7 +50,7 @@ class Rows(Interned):
         self.made = np.zeros(0, np.int64)
         self.sources: list[tuple[frozenset[str], ...]] = [(frozenset(), frozenset())]
 
-    def places(self, kinds: Sequence[Kind]) -> list[int]:
+    def places(self, kinds: Sequence[algebra.Kind]) -> list[int]:
         """Returns columns for the parameters of a definition, adding missing ones."""
         found: list[int] = []
         for kind in kinds:
@@ -114,11 +98,11 @@ def s_sigma(placement: NodePlacement) -> NodePlacement:
     """s_σ: all selections of a stream are one m-op with a static index; so are all NEXT, and all FOLD, over the same
     inputs with results of one schema, indexed by their conditions on right events."""
     match placement.definition.operator:
-        case Filter():
+        case algebra.Filter():
             kind: MOpKey = ("σ",)
-        case Next(names=names, schema=schema):
+        case algebra.Next(names=names, schema=schema):
             kind = (";", names, schema)
-        case Fold(names=names, schema=schema):
+        case algebra.Fold(names=names, schema=schema):
             kind = ("μ", names, schema)
         case _:
             kind = (placement.definition,)
@@ -129,7 +113,7 @@ def s_alpha(placement: NodePlacement) -> NodePlacement:
     """s_α: AGGREGATEs over one input aggregate simultaneous events once, in their finest groups, and roll up; except
     argmax and what computes with constants."""
     operator = placement.definition.operator
-    if not isinstance(operator, Aggregate) or placement.definition.kinds:
+    if not isinstance(operator, algebra.Aggregate) or placement.definition.kinds:
         return placement
     if any(one.name == "argmax" for _, one in operator.items):
         return placement
@@ -138,7 +122,7 @@ def s_alpha(placement: NodePlacement) -> NodePlacement:
 
 def s_window(placement: NodePlacement) -> NodePlacement:
     """s_W: operators that differ in the upper bound on DUR run at the largest; results are filtered."""
-    if isinstance(placement.definition.operator, Next | Fold):
+    if isinstance(placement.definition.operator, algebra.Next | algebra.Fold):
         return replace(placement, own_window=False)
     return placement
 
@@ -151,7 +135,7 @@ def channels(placement: NodePlacement) -> NodePlacement:
 def c_alpha(placement: NodePlacement) -> NodePlacement:
     """c_α: an AGGREGATE definition over one input stores each event once, for any OVER and since. Queries that began at
     different times have equal results once their windows have the same events."""
-    if isinstance(placement.definition.operator, Aggregate):
+    if isinstance(placement.definition.operator, algebra.Aggregate):
         return replace(placement, own_window=False, own_since=False)
     return placement
 
@@ -167,7 +151,7 @@ class MOp:
     number: int
     key: MOpKey
     inputs: tuple[int, ...]
-    schema: Schema
+    schema: algebra.Schema
     stream: str = ""
     placement: NodePlacement | None = None
     definitions: list[AlgebraOp] = field(default_factory=list)
@@ -256,7 +240,7 @@ class EventPlan:
             if mop is None:
                 mop = self._make(MOp(self._next, placement.key, inputs, node.schema, placement=placement))
             self._by_definition[definition, inputs] = mop
-            extra: list[Kind] = ["number"] * len(extra_columns(placement))
+            extra: list[algebra.Kind] = ["number"] * len(extra_columns(placement))
             places = mop.rows.places([*definition.kinds, *extra])
             mop.definitions.append(_with_columns(definition.operator, places))
             mop.shapes[definition] = (len(mop.definitions) - 1, places)
@@ -296,7 +280,7 @@ class EventPlan:
 
 
 def is_aggregate(placement: NodePlacement) -> bool:
-    return isinstance(placement.definition.operator, Aggregate)
+    return isinstance(placement.definition.operator, algebra.Aggregate)
 
 
 def extra_columns(placement: NodePlacement) -> list[str]:
@@ -312,16 +296,19 @@ def extra_columns(placement: NodePlacement) -> list[str]:
 
 
 def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
-    def leaf(value: Value) -> Value:
-        return Parameter(places[value.index], value.kind) if isinstance(value, Parameter) else value
+    def leaf(value: algebra.Value) -> algebra.Value:
+        return algebra.Parameter(places[value.index], value.kind) if isinstance(value, algebra.Parameter) else value
 
-    if isinstance(operator, Pattern | NearPattern):
+    if isinstance(operator, algebra.Pattern | algebra.NearPattern):
         return with_leaves(operator, leaf)
 
     def mapped(node: Any) -> Any:
-        return map_leaves(node, leaf)
+        return algebra.map_leaves(node, leaf)
 
-    return cast(AlgebraOp, with_parts(operator, sources_of(operator), window_of(operator), mapped, mapped))
+    return cast(
+        AlgebraOp,
+        algebra.with_parts(operator, algebra.sources_of(operator), algebra.window_of(operator), mapped, mapped),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +386,7 @@ def _follow_texts(plan: EventPlan, mop: MOp, new: Ints) -> None:
             shapes, sources = source.rows.shape[before], source.rows.made[before]
             firsts, of = number_distinct([shapes, sources])
             pairs = zip(shapes[firsts].tolist(), sources[firsts].tolist(), strict=True)
-            made = [made_texts(source.definitions[one], *source.rows.sources[texts]) for one, texts in pairs]
+            made = [algebra.made_texts(source.definitions[one], *source.rows.sources[texts]) for one, texts in pairs]
             sides[side] = [made[place] for place in of.tolist()]
     for row, pair in zip(new.tolist(), zip(*sides, strict=True), strict=True):
         if pair not in rows.sources:
@@ -423,7 +410,9 @@ def _vectors(
     within = np.fromiter(chain.from_iterable(part.windows() for part in parts), np.int64, len(statements))
     since, ids = since[statements], ids[statements]
     apart, operator = ids if mop.placement.own_rows else zeros, mop.placement.definition.operator
-    if is_aggregate(mop.placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator)):
+    if is_aggregate(mop.placement) or (
+        isinstance(operator, algebra.Pattern | algebra.NearPattern) and sees_before(operator)
+    ):
         apart = since
     constants: list[list[str | float | None]] = [[None] * len(statements) for _ in mop.rows.parameters]
     for part in parts:

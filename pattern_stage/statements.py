@@ -19,20 +19,7 @@ from pattern_stage.definition import AlgebraOp, FormStatements, StatementForms
 from pattern_stage.fan_out import Slots, grow_array
 from pattern_stage.index import each_shape
 from pattern_stage.plan import BoundForm, Changes, EventPlan, MOp, add_statements
-from xscl.algebra.events import (
-    Aggregate,
-    EventCondition,
-    Filter,
-    Fold,
-    NearPattern,
-    Next,
-    Parameter,
-    Pattern,
-    Select,
-    Statement,
-    Union,
-    Value,
-)
+from xscl.algebra import events as algebra
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +51,12 @@ def described(plan: EventPlan) -> list[Described]:
 
 
 def _shape(operator: AlgebraOp) -> str:
-    has_window = isinstance(operator, Aggregate) and operator.over is not None
+    has_window = isinstance(operator, algebra.Aggregate) and operator.over is not None
     return operator_text(operator, _parameter, " OVER ?" * has_window)
 
 
 def _partial(number: int, mops: Sequence[MOp]) -> Described:
-    definitions = [one for mop in mops for one in mop.definitions if isinstance(one, Aggregate)]
+    definitions = [one for mop in mops for one in mop.definitions if isinstance(one, algebra.Aggregate)]
     measures = [one for definition in definitions for one in all_measures(definition)]
     functions = dict.fromkeys(
         f"{'count' if one.what == 'known' else one.what}({expression_text(one.of, _parameter, True)})"
@@ -81,46 +68,46 @@ def _partial(number: int, mops: Sequence[MOp]) -> Described:
     return Described(number, "PARTIAL AGGREGATES", (shape,), rows, mops[0].inputs)
 
 
-def operator_text(operator: AlgebraOp, parameter: Callable[[Parameter], str], over: str = "") -> str:
+def operator_text(operator: AlgebraOp, parameter: Callable[[algebra.Parameter], str], over: str = "") -> str:
     """Returns an operator in statement syntax, without its inputs; `over` is the text of a window of AGGREGATE."""
 
-    def condition(one: EventCondition, bare: bool = False) -> str:
+    def condition(one: algebra.EventCondition, bare: bool = False) -> str:
         text = expression_text(one, parameter, bare)
         return "" if text == "TRUE" else text
 
-    def items(named: Iterable[tuple[str, Value]], bare: bool = True) -> str:
+    def items(named: Iterable[tuple[str, algebra.Value]], bare: bool = True) -> str:
         written = ((expression_text(value, parameter, bare), name) for name, value in named)
         return ", ".join(text if text == name else f"{text} AS {name}" for text, name in written)
 
     match operator:
-        case Select(_, values):
+        case algebra.Select(_, values):
             return f"SELECT {items(values)}"
-        case Filter(_, one):
+        case algebra.Filter(_, one):
             return f"FILTER{{{condition(one, bare=True)}}}"
-        case Union():
+        case algebra.Union():
             return "UNION"
-        case Next(condition=one):
+        case algebra.Next(condition=one):
             text = condition(one)
             return f"NEXT{{{text}}}" if text else "NEXT"
-        case Fold(chooses=chooses, continues=continues, sets=sets):
+        case algebra.Fold(chooses=chooses, continues=continues, sets=sets):
             return f"FOLD{{{condition(chooses)}, {condition(continues)}, {items(sets, bare=False)}}}"
-        case Aggregate(_, functions, by):
+        case algebra.Aggregate(_, functions, by):
             written = (
                 f"{one.name}({', '.join(expression_text(arg, parameter, True) for arg in one.args)}) AS {name}"
                 for name, one in functions
             )
             groups = f" BY {', '.join(by)}" if by else ""
             return f"AGGREGATE{{{', '.join(written)}{groups}{over}}}"
-        case Pattern(variables=variables, strategy=strategy, keys=keys):
+        case algebra.Pattern(variables=variables, strategy=strategy, keys=keys):
             names = ", ".join(
                 f"~({one.name})" if one.negated else f"{one.name}[]" if one.kleene else one.name for one in variables
             )
             return f"SEQ({names}) {strategy} [{', '.join(keys)}]"
-        case NearPattern(errors=errors, keys=keys):
+        case algebra.NearPattern(errors=errors, keys=keys):
             return f"SEQ ERRORS <= {errors} [{', '.join(keys)}]"
 
 
-def _parameter(parameter: Parameter) -> str:
+def _parameter(parameter: algebra.Parameter) -> str:
     return f"?{parameter.index + 1}"
 
 
@@ -147,7 +134,7 @@ class Statements:
         self._placed: dict[int, list[tuple[Ints, Ints]]] = {}
         self._new: dict[int, list[Ints]] = {}
 
-    def add(self, statement: int, stream: Statement, since: int) -> None:
+    def add(self, statement: int, stream: algebra.Statement, since: int) -> None:
         """Adds a statement, which is in the plan after the next `settle`."""
         form, constants, windows = self._forms.form(stream)
         self._waiting.setdefault(id(form), FormStatements(form)).add(statement, since, constants, windows)

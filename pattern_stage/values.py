@@ -21,25 +21,7 @@ import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask, number_distinct
-from xscl.algebra.events import (
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
-    EventCondition,
-    Function,
-    Kind,
-    NullTest,
-    Parameter,
-    Schema,
-    TextTest,
-    Value,
-    operands,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
 
@@ -274,16 +256,18 @@ def every_event(events: Columns, parameters: tuple[Column, ...] = ()) -> Pairs:
 
 
 def compile_condition(
-    condition: EventCondition, left: Schema, right: Schema | None, texts: Texts
+    condition: algebra.EventCondition, left: algebra.Schema, right: algebra.Schema | None, texts: Texts
 ) -> Callable[[Pairs], Mask]:
     return np.errstate(all="ignore")(_ColumnWriter(left, right, texts).test(condition))
 
 
-def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts) -> Callable[[Pairs], Column]:
+def compile_value(
+    value: algebra.Value, left: algebra.Schema, right: algebra.Schema | None, texts: Texts
+) -> Callable[[Pairs], Column]:
     """Compiles a value to a column; that of a string has codes."""
     writer = _ColumnWriter(left, right, texts)
     evaluate = writer.compiled("pairs", writer.value(value, writer.place))
-    dtype = np.int64 if value_kind(value) == "string" else np.float64
+    dtype = np.int64 if algebra.value_kind(value) == "string" else np.float64
 
     @np.errstate(all="ignore")
     def computed(pairs: Pairs) -> Column:
@@ -329,60 +313,60 @@ class Writer:
     def compiled(self, arguments: str, body: str) -> Callable[..., Any]:
         return eval(_code(f"lambda {arguments}: {body}"), self._names)  # type: ignore[no-any-return]  # eval has none
 
-    def condition(self, condition: EventCondition, place: _CodeOf) -> str:
+    def condition(self, condition: algebra.EventCondition, place: _CodeOf) -> str:
         match condition:
-            case AllOf(args=args) | AnyOf(args=args):
-                word, none = (" and ", "True") if isinstance(condition, AllOf) else (" or ", "False")
+            case algebra.AllOf(args=args) | algebra.AnyOf(args=args):
+                word, none = (" and ", "True") if isinstance(condition, algebra.AllOf) else (" or ", "False")
                 return f"({word.join(self.condition(arg, place) for arg in args)})" if args else none
-            case Comparison(op=op, left=left, right=right):
-                are_texts = op in ("=", "!=") and value_kind(left) == value_kind(right) == "string"
-                kind: Kind = "string" if are_texts else "number"
+            case algebra.Comparison(op=op, left=left, right=right):
+                are_texts = op in ("=", "!=") and algebra.value_kind(left) == algebra.value_kind(right) == "string"
+                kind: algebra.Kind = "string" if are_texts else "number"
                 one, other = self.value(left, place, kind), self.value(right, place, kind)
                 if (op, kind) in _CALLS:
                     return f"{_CALLS[op, kind]}({one}, {other})"
                 return f"({one} {'==' if op == '=' else op} {other})"
-            case NullTest(value=value, negated=negated):
-                call = "null_text" if value_kind(value) == "string" else "null_number"
+            case algebra.NullTest(value=value, negated=negated):
+                call = "null_text" if algebra.value_kind(value) == "string" else "null_number"
                 return f"({call}({self.value(value, place)}) != {negated})"
-            case TextTest(name=name, args=args, negated=negated):
+            case algebra.TextTest(name=name, args=args, negated=negated):
                 texts = ", ".join(self.value(arg, place, "string") for arg in args)
                 return f"tested({name!r}, {FALSE if negated else TRUE}, {texts})"
         assert_never(condition)
 
-    def value(self, value: Value, place: _CodeOf, kind: Kind | None = None, depth: int = 0) -> str:
+    def value(self, value: algebra.Value, place: _CodeOf, kind: algebra.Kind | None = None, depth: int = 0) -> str:
         """Returns Python for a value's number, or the code of its text: by default, what it is."""
-        own = value_kind(value)
+        own = algebra.value_kind(value)
         kind = kind or own
         if depth == _DEEP and self._arguments:
             code = self.value(value, place, kind)
             return f"{self._named(self.compiled(self._arguments, code))}({self._arguments})"
         if kind == "string" and own == "number":
             return f"written({self.value(value, place, 'number', depth)})"
-        if kind == "number" and own == "string" and not isinstance(value, Constant):
+        if kind == "number" and own == "string" and not isinstance(value, algebra.Constant):
             return f"number_of('number', {self.value(value, place, 'string', depth)})"
 
         depth += 1
         match value:
-            case Constant(value=constant):
+            case algebra.Constant(value=constant):
                 if kind == "string":
                     return f"code({self._named(str(constant))})"
                 number = xpath_number(constant) if isinstance(constant, str) else float(constant)
                 return self._named(finite_or_nan(number))
-            case Arithmetic(op=op, left=left, right=right):
+            case algebra.Arithmetic(op=op, left=left, right=right):
                 one, other = self.value(left, place, "number", depth), self.value(right, place, "number", depth)
                 if op in "/%":
                     return f"{'divided' if op == '/' else 'rest'}({one}, {other})"
                 return f"finite({one} {op} {other})"
-            case Function(name="coalesce" | "concat" as name, args=args):
+            case algebra.Function(name="coalesce" | "concat" as name, args=args):
                 return f"{_CALLS[name, kind]}({', '.join([self.value(arg, place, kind, depth) for arg in args])})"
-            case Function(name="abs", args=(arg,)):
+            case algebra.Function(name="abs", args=(arg,)):
                 return f"abs({self.value(arg, place, 'number', depth)})"
-            case Function(name="number", args=(arg,)):
+            case algebra.Function(name="number", args=(arg,)):
                 return self.value(arg, place, "number", depth)
-            case Function(name=name, args=(arg,)):
+            case algebra.Function(name=name, args=(arg,)):
                 call = "derived" if kind == "string" else "number_of"
                 return f"{call}({name!r}, {self.value(arg, place, 'string', depth)})"
-            case Parameter(index=index):
+            case algebra.Parameter(index=index):
                 return self._parameter.format(index)
         return place(value)
 
@@ -393,29 +377,29 @@ class Writer:
 
 
 class _ColumnWriter(Writer):
-    def __init__(self, left: Schema, right: Schema | None, texts: Texts) -> None:
+    def __init__(self, left: algebra.Schema, right: algebra.Schema | None, texts: Texts) -> None:
         super().__init__(_column_functions(texts), "pairs.parameters[{}][pairs.rows]", "pairs")
         self._left = {name: place for place, (name, _) in enumerate(left)}
         self._right = {name: place for place, (name, _) in enumerate(right or ())}
 
-    def test(self, condition: EventCondition) -> Callable[[Pairs], Mask]:
+    def test(self, condition: algebra.EventCondition) -> Callable[[Pairs], Mask]:
         """Compiles a condition; tests cheap atoms first, others only where these are inconclusive."""
         match condition:
-            case AllOf(args=args):
+            case algebra.AllOf(args=args):
                 ordered = sorted(args, key=cost)
                 return _all_of([(self.test(arg), cost(arg) >= COSTLY) for arg in ordered])
-            case AnyOf(args=args):
+            case algebra.AnyOf(args=args):
                 return _any_of([self.test(arg) for arg in sorted(args, key=cost)])
         atom = self.compiled("pairs", self.condition(condition, self.place))
         return lambda pairs: _whole(atom(pairs), len(pairs))
 
-    def place(self, leaf: Value) -> str:
+    def place(self, leaf: algebra.Value) -> str:
         match leaf:
-            case Attribute(part="right", name=name):
+            case algebra.Attribute(part="right", name=name):
                 return f"pairs.right.values[{self._right[name]}][pairs.right_at]"
-            case Attribute(part=part, name=name):
+            case algebra.Attribute(part=part, name=name):
                 return f"pairs.{part}.values[{self._left[name]}][pairs.left_at]"
-        return "duration(pairs)" if isinstance(leaf, Duration) else "gap(pairs)"
+        return "duration(pairs)" if isinstance(leaf, algebra.Duration) else "gap(pairs)"
 
 
 def _column_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
@@ -456,12 +440,17 @@ COSTLY = 10
 """Tests from this cost on run only where they matter."""
 
 
-_COSTS: dict[type, int] = {Comparison: 1, Arithmetic: 1, Function: COSTLY, TextTest: 100}
+_COSTS: dict[type, int] = {
+    algebra.Comparison: 1,
+    algebra.Arithmetic: 1,
+    algebra.Function: COSTLY,
+    algebra.TextTest: 100,
+}
 
 
-def cost(condition: EventCondition | Value) -> int:
+def cost(condition: algebra.EventCondition | algebra.Value) -> int:
     """Returns the approximate cost per pair, in comparisons of numbers."""
-    return _COSTS.get(type(condition), 0) + sum(map(cost, operands(condition)))
+    return _COSTS.get(type(condition), 0) + sum(map(cost, algebra.operands(condition)))
 
 
 # ---------------------------------------------------------------- what functions are made of
@@ -532,7 +521,7 @@ def _gap(pairs: Pairs) -> Floats:
 # ---------------------------------------------------------------- tables that any process can read
 
 
-def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[str, pa.Array]:
+def saved(columns: Columns, schema: algebra.Schema, texts: Texts, prefix: str) -> dict[str, pa.Array]:
     """Returns events as columns of a table, with prefixed names."""
     width = columns.parts.shape[1]
     found = {
@@ -545,7 +534,7 @@ def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[s
     return found
 
 
-def loaded(table: pa.Table, schema: Schema, texts: Texts, prefix: str) -> Columns:
+def loaded(table: pa.Table, schema: algebra.Schema, texts: Texts, prefix: str) -> Columns:
     parts, sizes = flatten_lists(table, f"{prefix}parts")
     t0, t1 = ints(table, f"{prefix}t0"), ints(table, f"{prefix}t1")
     kinds = [kind for _, kind in schema]

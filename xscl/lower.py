@@ -17,20 +17,6 @@ from typing import Any, Literal
 from common.tools import Remembered, frozen
 from xscl.algebra import joins as algebra
 from xscl.algebra import values as exp
-from xscl.algebra.joins import (
-    EXTENSION_PREFIX,
-    NEGATED,
-    Condition,
-    PatternNode,
-    Term,
-    as_term,
-    attach_branch,
-    block_root,
-    hole_key,
-    shared_term,
-    variables_of,
-    xpath_literal,
-)
 from xscl.algebra.values import canonical, is_number, is_of_times, is_time, map_operands
 from xscl.check import disjuncts, near_join
 from xscl.check_expressions import star_items, visible_names
@@ -60,7 +46,7 @@ class JoinNode:
 
 JoinTree = Leaf | JoinNode
 
-JoinNames = Mapping[str, Term | str]
+JoinNames = Mapping[str, algebra.Term | str]
 """The referents of visible names. A str is a constant's text."""
 
 VariablePlace = tuple[int, str, tuple[exp.Step, ...]]
@@ -88,7 +74,9 @@ class PatternBuilder:
         self._uris = dict(namespaces)
         self._filter = Remembered(self._lowered)  # the parser gives equal filters one tree
 
-    def path(self, steps: tuple[exp.Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
+    def path(
+        self, steps: tuple[exp.Step, ...], last_var: str | None = None, literal: str | None = None
+    ) -> algebra.PatternNode:
         """The pattern of a path: a chain of its steps with their filters. The last node is bound to `last_var` unless
         its step has a variable; `literal` is its string value, if given."""
         last = steps[-1]
@@ -98,21 +86,21 @@ class PatternBuilder:
         return node
 
     def _step(
-        self, step: exp.Step, below: tuple[PatternNode, ...], var: str | None, literal: str | None = None
-    ) -> PatternNode:
-        conditions: tuple[Condition, ...] = () if literal is None else (Condition(literal=literal),)
-        branches: tuple[PatternNode, ...] = ()
+        self, step: exp.Step, below: tuple[algebra.PatternNode, ...], var: str | None, literal: str | None = None
+    ) -> algebra.PatternNode:
+        conditions: tuple[algebra.Condition, ...] = () if literal is None else (algebra.Condition(literal=literal),)
+        branches: tuple[algebra.PatternNode, ...] = ()
         for condition in step.filters:
             more, paths = self._filter(condition)
             conditions += more
             branches += paths
         if len(conditions) > 1:
             conditions = tuple(dict.fromkeys(conditions))
-        return PatternNode(step.axis, self.test(step.test), conditions, branches + below, var)
+        return algebra.PatternNode(step.axis, self.test(step.test), conditions, branches + below, var)
 
-    def _lowered(self, condition: exp.Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
-        conditions: list[Condition] = []
-        branches: list[PatternNode] = []
+    def _lowered(self, condition: exp.Expr) -> tuple[tuple[algebra.Condition, ...], tuple[algebra.PatternNode, ...]]:
+        conditions: list[algebra.Condition] = []
+        branches: list[algebra.PatternNode] = []
         for arm in and_arms(condition):
             path, value = path_and_literal(arm)
             if path is None:
@@ -120,7 +108,7 @@ class PatternBuilder:
             elif path.steps:
                 branches.append(self.path(path.steps, literal=value))
             elif value is not None:
-                conditions.append(Condition(literal=value))
+                conditions.append(algebra.Condition(literal=value))
         return tuple(conditions), tuple(branches)
 
     def test(self, test: exp.NameTest) -> algebra.Test:
@@ -132,8 +120,8 @@ class PatternBuilder:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
         return algebra.shared_test(test.kind, uri, test.local)
 
-    def condition(self, expr: exp.Expr) -> Condition:
-        return Condition(xpath=self._xpath(expr))
+    def condition(self, expr: exp.Expr) -> algebra.Condition:
+        return algebra.Condition(xpath=self._xpath(expr))
 
     def _xpath(self, expr: exp.Expr) -> str:
         """A filter as XPath 1.0 text, without namespace prefixes except EXTENSION_PREFIX."""
@@ -141,23 +129,24 @@ class PatternBuilder:
             case exp.Rel(steps=steps):
                 return "." + "".join(self._xpath_step(step) for step in steps)
             case exp.String(value=value):
-                return xpath_literal(value)
+                return algebra.xpath_literal(value)
             case exp.Number(text=text):
                 return text
             case exp.Compare(op=op, left=left, right=right) if is_of_times(expr):
-                return f'{EXTENSION_PREFIX}:compare-times({self._xpath_time(left)}, "{op}", {self._xpath_time(right)})'
+                one, two = self._xpath_time(left), self._xpath_time(right)
+                return f'{algebra.EXTENSION_PREFIX}:compare-times({one}, "{op}", {two})'
             case exp.Compare(op=op, left=left, right=right):
                 one, two = self._xpath(left), self._xpath(right)
                 numeric = is_number(left) + is_number(right)
                 if numeric == 2 or (numeric == 0 and op in ("=", "!=")):
                     return f"{one} {op} {two}"
-                return f'{EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
+                return f'{algebra.EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
             case exp.Call(name="count", args=(arg,)):
                 return f"count({self._xpath(arg)})"
             case exp.Call(name=name, args=args) if name in _STRING_ARGUMENTS:
                 return f"{name}({', '.join(self._xpath_string(a) if is_number(a) else self._xpath(a) for a in args)})"
             case exp.Call(name=name, args=args):
-                return f"{EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
+                return f"{algebra.EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
             case exp.And(args=args):
                 return " and ".join(f"({self._xpath(a)})" for a in args)
             case exp.Or(args=args):
@@ -168,15 +157,15 @@ class PatternBuilder:
 
     def _xpath_string(self, expr: exp.Expr) -> str:
         if isinstance(expr, exp.Number):
-            return xpath_literal(exp.number_string(expr.text))
+            return algebra.xpath_literal(exp.number_string(expr.text))
         text = self._xpath(expr)
         if is_number(expr):
-            return f"{EXTENSION_PREFIX}:string({text})"
+            return f"{algebra.EXTENSION_PREFIX}:string({text})"
         return f"string({text})" if isinstance(expr, exp.Rel) else text
 
     def _xpath_time(self, expr: exp.Expr) -> str:
         if isinstance(expr, exp.String):
-            return xpath_literal(exp.time_text(expr.value) or expr.value)
+            return algebra.xpath_literal(exp.time_text(expr.value) or expr.value)
         if is_time(expr) and isinstance(expr, exp.Call):
             return self._xpath_string(expr.args[0])
         return self._xpath(expr)
@@ -187,9 +176,9 @@ class PatternBuilder:
         # libxml2 takes only the names of XML's fourth edition. Other names are compared as text.
         plain = test.uri == "" and test.local.isascii()
         if test.local != "*" and not plain:
-            parts.append(f"local-name() = {xpath_literal(test.local)}")
+            parts.append(f"local-name() = {algebra.xpath_literal(test.local)}")
         if test.uri != "*" and not plain:
-            parts.append(f"namespace-uri() = {xpath_literal(test.uri)}")
+            parts.append(f"namespace-uri() = {algebra.xpath_literal(test.uri)}")
         at = "@" if test.kind == "attribute" else ""
         head = test.local if not parts else "*"
         names = f"[{' and '.join(parts)}]" if parts else ""
@@ -222,7 +211,7 @@ def path_and_literal(arm: exp.Expr) -> tuple[exp.Rel | None, str | None]:
     return (path, text) if isinstance(path, exp.Rel) else (None, None)
 
 
-def expression(term: Term, of: exp.Expr | None = None) -> exp.Expr:
+def expression(term: algebra.Term, of: exp.Expr | None = None) -> exp.Expr:
     expr: exp.Expr = of or exp.VarPath(term.var)
     for function in term.functions:
         name, literal = exp.split_function(function)
@@ -230,8 +219,8 @@ def expression(term: Term, of: exp.Expr | None = None) -> exp.Expr:
     return expr
 
 
-def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
-    def required(node: PatternNode) -> PatternNode:
+def require(pattern: algebra.PatternNode, var: str, condition: algebra.Condition) -> algebra.PatternNode:
+    def required(node: algebra.PatternNode) -> algebra.PatternNode:
         is_bound = node.var == var and condition not in node.conditions
         return replace(node, conditions=(*node.conditions, condition)) if is_bound else node
 
@@ -248,8 +237,8 @@ def canonical_names(conjuncts: tuple[algebra.Conjunct, ...], absent: tuple[algeb
 def _renamed(part: Any, names: Mapping[str, str]) -> Any:
     """A part of conjunctive queries with other names of variables."""
     match part:
-        case Term():
-            return Term(names[part.var], part.functions)
+        case algebra.Term():
+            return algebra.Term(names[part.var], part.functions)
         case exp.VarPath():
             return exp.VarPath(names[part.var])
         case algebra.Branch():
@@ -266,10 +255,10 @@ def _renamed(part: Any, names: Mapping[str, str]) -> Any:
 
 
 _Literals = tuple[exp.Expr, ...]
-_Patterns = tuple[PatternNode, ...]
-_Attach = Callable[[str, PatternNode], None]
+_Patterns = tuple[algebra.PatternNode, ...]
+_Attach = Callable[[str, algebra.PatternNode], None]
 """Called with a path on a variable: the variable, and the pattern below its node."""
-_Roots = tuple[Term | str, ...]
+_Roots = tuple[algebra.Term | str, ...]
 """The referents of the items of `SELECT *`."""
 
 
@@ -306,14 +295,14 @@ class _Normalizer:
         self._ends: dict[str, tuple[str, tuple[exp.Step, ...]]] = {}
         self._namespaces = dict(namespaces)
         self._build = _builder(tuple(self._namespaces.items()))
-        self._patterns: list[PatternNode] = []
+        self._patterns: list[algebra.PatternNode] = []
         self._block_of: dict[str, int] = {}
         self._fresh = 0
 
     def query(self, query: Query) -> algebra.NormalQuery:
         tree, scope, roots = self.input(query.source)
         select = query.select
-        holes: tuple[Term | str, ...] = ()
+        holes: tuple[algebra.Term | str, ...] = ()
         constructor = None
         star = False
         if isinstance(select, SelectItems):
@@ -322,22 +311,24 @@ class _Normalizer:
             constructor = select
             found = list(exp.holes_of(select))
             # Holes with the same text are one variable, with one key in `nodes`.
-            by_key: dict[str, Term | str] = {}
+            by_key: dict[str, algebra.Term | str] = {}
             for hole in found:
-                if hole_key(hole) not in by_key:
-                    by_key[hole_key(hole)] = self._select(hole.operand, scope)
-            holes = tuple(by_key[hole_key(hole)] for hole in found)
-            entries = tuple(algebra.SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
+                if algebra.hole_key(hole) not in by_key:
+                    by_key[algebra.hole_key(hole)] = self._select(hole.operand, scope)
+            holes = tuple(by_key[algebra.hole_key(hole)] for hole in found)
+            entries = tuple(
+                algebra.SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, algebra.Term)
+            )
         else:
             star = True
             names = [name for name, _ in star_items(query.source)]
             entries = tuple(map(algebra.SelectEntry, names, roots))
-        needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
+        needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, algebra.Term))
         once = None
         if query.once is not None:
             keys = tuple(self._attached(operand, scope) for operand in query.once.keys)
             once = algebra.OncePer(keys, query.once.window.us if query.once.window else None)
-            needed |= {var for key in keys for var in variables_of(key)}
+            needed |= {var for key in keys for var in algebra.variables_of(key)}
         conjuncts, absent = self._parts(tree, tuple(self._patterns), needed)
         op, window = (tree.op, tree.window) if isinstance(tree, JoinNode) else (None, None)
         namespaces = tuple(sorted(self._namespaces.items()))
@@ -354,7 +345,9 @@ class _Normalizer:
                 right_tree, right_scope, right_roots = self.input(right)
                 both = {**left_scope, **right_scope}
                 node = JoinNode(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
-                return (node, left_scope, left_roots) if op in NEGATED else (node, both, left_roots + right_roots)
+                return (
+                    (node, left_scope, left_roots) if op in algebra.NEGATED else (node, both, left_roots + right_roots)
+                )
             case SubQuery(select=select, source=inner):
                 tree, scope, roots = self.input(inner)
                 if isinstance(select, SelectItems):
@@ -363,21 +356,25 @@ class _Normalizer:
 
     def _block(self, block: Block) -> tuple[Leaf, JoinNames, _Roots]:
         index = len(self._patterns)
-        pattern = self._build.path(block.steps, last_var=block_root(index))
-        scope: dict[str, Term | str] = {}
+        pattern = self._build.path(block.steps, last_var=algebra.block_root(index))
+        scope: dict[str, algebra.Term | str] = {}
         for var in pattern.variables():
             self._block_of[var] = index
             if not algebra.is_system_variable(var):
-                scope[var] = shared_term(var)
+                scope[var] = algebra.shared_term(var)
         self._patterns.append(pattern)
-        return Leaf(index, block.stream), scope, (shared_term(block.steps[-1].var or block_root(index)),)
+        return (
+            Leaf(index, block.stream),
+            scope,
+            (algebra.shared_term(block.steps[-1].var or algebra.block_root(index)),),
+        )
 
-    def _select(self, operand: exp.Expr, scope: JoinNames) -> Term | str:
+    def _select(self, operand: exp.Expr, scope: JoinNames) -> algebra.Term | str:
         expr = self._attached(operand, scope)
         constant = algebra.constant_operand_text(expr)
         if constant is not None:
             return constant
-        term = as_term(expr)
+        term = algebra.as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
 
@@ -387,9 +384,9 @@ class _Normalizer:
     def _attached(self, operand: exp.Expr, scope: JoinNames) -> exp.Expr:
         return self._resolve(operand, scope, partial(self._attach, self._patterns))
 
-    def _attach(self, patterns: list[PatternNode], var: str, path: PatternNode) -> None:
+    def _attach(self, patterns: list[algebra.PatternNode], var: str, path: algebra.PatternNode) -> None:
         block = self._block_of[var]
-        patterns[block] = attach_branch(patterns[block], var, path)
+        patterns[block] = algebra.attach_branch(patterns[block], var, path)
 
     def _resolve(self, expr: exp.Expr, scope: JoinNames, attach_path: _Attach) -> exp.Expr:
         match expr:
@@ -421,7 +418,7 @@ class _Normalizer:
     def _parts(
         self, tree: JoinTree, patterns: _Patterns, needed: frozenset[str]
     ) -> tuple[tuple[algebra.Conjunct, ...], tuple[algebra.Absent, ...]]:
-        if not isinstance(tree, JoinNode) or tree.op not in NEGATED:
+        if not isinstance(tree, JoinNode) or tree.op not in algebra.NEGATED:
             return _distinct(self._conjuncts(tree, patterns, needed)), ()
         absent = tuple(dict.fromkeys(self._absent(literals, tree, patterns) for literals in disjuncts(tree.pred)))
         left_blocks = frozenset(tree_blocks(tree.left))
@@ -433,7 +430,7 @@ class _Normalizer:
         left_blocks = frozenset(tree_blocks(tree.left))
         own, branches = list(patterns), dict[algebra.Branch, None]()
 
-        def attach_path(var: str, path: PatternNode) -> None:
+        def attach_path(var: str, path: algebra.PatternNode) -> None:
             if self._block_of[var] in left_blocks:
                 branches[algebra.Branch(var, path)] = None
             else:
@@ -455,12 +452,12 @@ class _Normalizer:
             yield algebra.Conjunct(left, right, joins, residual)
 
     def _compared(
-        self, literals: _Literals, tree: JoinNode, own: list[PatternNode], attach: _Attach, fixed: Set[int]
-    ) -> tuple[tuple[tuple[Term, Term], ...], _Literals, frozenset[str]]:
+        self, literals: _Literals, tree: JoinNode, own: list[algebra.PatternNode], attach: _Attach, fixed: Set[int]
+    ) -> tuple[tuple[tuple[algebra.Term, algebra.Term], ...], _Literals, frozenset[str]]:
         """The value joins and residual predicates of a disjunct, with their variables. What only restricts one block
         goes to its pattern in `own`, unless that is `fixed`."""
         left_blocks = frozenset(tree_blocks(tree.left))
-        joins: dict[tuple[Term, Term], None] = {}
+        joins: dict[tuple[algebra.Term, algebra.Term], None] = {}
         residual: dict[exp.Expr, None] = {}
         for literal in literals:
             expr = self._resolve(literal, tree.scope, attach)
@@ -472,18 +469,18 @@ class _Normalizer:
                     if self._block_of[term.var] not in fixed:
                         self._require_value(term, own)
             elif isinstance(path, exp.VarPath) and (block := self._block_of[path.var]) not in fixed:
-                own[block] = require(own[block], path.var, Condition(literal=text))
+                own[block] = require(own[block], path.var, algebra.Condition(literal=text))
             else:
                 residual[expr] = None
         if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
             joins[by_words] = None
-        used = {term.var for pair in joins for term in pair}.union(*map(variables_of, residual))
+        used = {term.var for pair in joins for term in pair}.union(*map(algebra.variables_of, residual))
         return tuple(joins), tuple(residual), frozenset(used)
 
-    def _value_join(self, expr: exp.Expr, left_blocks: frozenset[int]) -> tuple[Term, Term] | None:
+    def _value_join(self, expr: exp.Expr, left_blocks: frozenset[int]) -> tuple[algebra.Term, algebra.Term] | None:
         if not isinstance(expr, exp.Compare) or expr.op != "=":
             return None
-        one, two = as_term(expr.left), as_term(expr.right)
+        one, two = algebra.as_term(expr.left), algebra.as_term(expr.right)
         if one is None or two is None:
             return None
         one_left, two_left = self._block_of[one.var] in left_blocks, self._block_of[two.var] in left_blocks
@@ -491,7 +488,7 @@ class _Normalizer:
             return None
         return (one, two) if one_left else (two, one)
 
-    def _require_value(self, term: Term, patterns: list[PatternNode]) -> None:
+    def _require_value(self, term: algebra.Term, patterns: list[algebra.PatternNode]) -> None:
         """Requires a join's value to equal itself: a text that is not a time or number equals none."""
         if term.functions and term.functions[-1] in ("date", "number"):
             value = expression(term, exp.Rel())
@@ -508,7 +505,7 @@ class _Normalizer:
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner, absent = self._parts(tree, patterns, frozenset(carried))
         tests = (algebra.Test("element", "", f"v{i}") for i in range(len(carried)))
-        children = tuple(PatternNode("/", test, var=var) for test, var in zip(tests, carried, strict=True))
+        children = tuple(algebra.PatternNode("/", test, var=var) for test, var in zip(tests, carried, strict=True))
         alone = _distinct(self._conjuncts(tree, tree.patterns, frozenset())) if tree.op == algebra.UNORDERED else ()
         if self._canonical:
             names = canonical_names(inner, absent)
@@ -516,7 +513,7 @@ class _Normalizer:
             alone = _renamed(alone, canonical_names(alone))
             carried = tuple(names[var] for var in carried)
         hidden = algebra.Hidden(tree.op, tree.window, inner, carried, which, alone, absent)
-        return algebra.Side(hidden.stream, PatternNode("/", algebra.TUPLE_TEST, children=children), hidden)
+        return algebra.Side(hidden.stream, algebra.PatternNode("/", algebra.TUPLE_TEST, children=children), hidden)
 
 
 def _distinct(conjuncts: Iterator[algebra.Conjunct]) -> tuple[algebra.Conjunct, ...]:

@@ -37,25 +37,6 @@ from pattern_stage.plan import RULE_NAMES, BoundForm, EventPlan, MOp, RuleName
 from pattern_stage.statements import RowUsers, Statements, operator_text
 from pattern_stage.values import Texts
 from xscl.algebra import events as algebra
-from xscl.algebra.events import (
-    Aggregate,
-    AllOf,
-    Filter,
-    Fold,
-    NearPattern,
-    Next,
-    OfItem,
-    Parameter,
-    Pattern,
-    Phase,
-    Select,
-    Union,
-    Value,
-    Variable,
-    WhereConjunct,
-    read_by,
-    sources_of,
-)
 from xscl.event_lower import lower_statement, schemas_of
 from xscl.printer import to_xscl
 from xscl.syntax import EventQuery, Script
@@ -163,7 +144,7 @@ class EventProgram:
     def readers(self) -> Mapping[str, Sequence[str]]:
         found: dict[str, dict[str, None]] = {}
         for one in self.statements:
-            for stream in read_by(one.stream):
+            for stream in algebra.read_by(one.stream):
                 found.setdefault(stream, {})[one.name] = None
         return {stream: tuple(names) for stream, names in found.items()}
 
@@ -188,7 +169,7 @@ def registered_statements(
 
 def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:
     """Returns a stream and all its inputs, inputs first."""
-    inputs = () if isinstance(stream, Pattern | NearPattern) else sources_of(stream)
+    inputs = () if isinstance(stream, algebra.Pattern | algebra.NearPattern) else algebra.sources_of(stream)
     return [*chain.from_iterable(map(operators_of, inputs)), stream]
 
 
@@ -196,21 +177,21 @@ def event_retention(stream: algebra.Statement) -> int | None:
     """Returns how long an event can matter to a stream, in microseconds: 0 if nothing is stored, None for ever."""
     longest = 0
     for one in operators_of(stream):
-        if isinstance(one, Next | Fold | Pattern | NearPattern):
+        if isinstance(one, algebra.Next | algebra.Fold | algebra.Pattern | algebra.NearPattern):
             if one.within is None:
                 return None
             longest = max(longest, one.within)
-        elif isinstance(one, Aggregate):
+        elif isinstance(one, algebra.Aggregate):
             longest = max(longest, one.over or 0)
     return longest
 
 
 def automaton(program: EventProgram, number: int) -> StateDiagram:
     pattern = program.statements[number].stream
-    if not isinstance(pattern, Pattern | NearPattern):
+    if not isinstance(pattern, algebra.Pattern | algebra.NearPattern):
         return _AutomatonBuilder(program, number).made()
     building = _PatternAutomatonBuilder(program, number, pattern)
-    if isinstance(pattern, NearPattern):
+    if isinstance(pattern, algebra.NearPattern):
         building.add_letters(pattern)
         return building.made()
     building.add_absent(pattern)
@@ -221,7 +202,11 @@ def automaton(program: EventProgram, number: int) -> StateDiagram:
     return building.made(_window_lines(pattern))
 
 
-_TITLES = {Next: "waits for its first partner", Fold: "a run that may go on", Aggregate: "groups of events"}
+_TITLES = {
+    algebra.Next: "waits for its first partner",
+    algebra.Fold: "a run that may go on",
+    algebra.Aggregate: "groups of events",
+}
 
 
 class _AutomatonBuilder:
@@ -231,7 +216,11 @@ class _AutomatonBuilder:
         self._nodes = self._bound.form.nodes
         self._rows = program.users.rows(number)
         places = range(len(self._nodes))
-        keeping = [place for place in places if isinstance(self._operator(place), Next | Fold | Aggregate)]
+        keeping = [
+            place
+            for place in places
+            if isinstance(self._operator(place), algebra.Next | algebra.Fold | algebra.Aggregate)
+        ]
         self._state_of = {place: state for state, place in enumerate(keeping, 1)}
         self._final = len(keeping) + 1
 
@@ -240,10 +229,10 @@ class _AutomatonBuilder:
         edges: list[DiagramEdge] = []
         for place, state in self._state_of.items():
             edges += self._into(self._nodes[place].inputs[0], state)
-            if not isinstance(self._operator(place), Aggregate):
+            if not isinstance(self._operator(place), algebra.Aggregate):
                 right = self._into(self._nodes[place].inputs[1], state)
                 edges += [replace(edge, kind="feeds") for edge in right if edge.source]
-            if isinstance(self._operator(place), Fold):
+            if isinstance(self._operator(place), algebra.Fold):
                 edges.append(self._out(place, state, "rebind"))
         edges += self._into(len(self._nodes) - 1, self._final)
         return StateDiagram(tuple(states), tuple(sorted(edges, key=lambda edge: (edge.source, edge.target, edge.kind))))
@@ -254,7 +243,7 @@ class _AutomatonBuilder:
 
     def _state(self, place: int) -> DiagramState:
         ever = "ever"
-        if isinstance(self._operator(place), Aggregate):
+        if isinstance(self._operator(place), algebra.Aggregate):
             ever = "simultaneous events only" if self._nodes[place].window < 0 else ""
         stored = self._program.stored(self._number, self._bound.mops[place], self._rows[place], ever)
         return DiagramState(self._state_of[place], _TITLES[type(self._operator(place))], *stored)
@@ -263,9 +252,9 @@ class _AutomatonBuilder:
         """Yields the edges by which a node's output reaches a state. `behind` are the selections on the way."""
         operator = self._operator(place)
         inputs = self._nodes[place].inputs
-        if isinstance(operator, Filter | Select):
+        if isinstance(operator, algebra.Filter | algebra.Select):
             yield from self._into(inputs[0], target, (place, *behind))
-        elif isinstance(operator, Union):
+        elif isinstance(operator, algebra.Union):
             for at in inputs:
                 yield from self._into(at, target, behind)
         elif operator is None:
@@ -274,14 +263,14 @@ class _AutomatonBuilder:
             yield self._out(place, target, "forward", behind)
 
     def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...] = ()) -> DiagramEdge:
-        is_alone = isinstance(self._operator(place), Aggregate)
+        is_alone = isinstance(self._operator(place), algebra.Aggregate)
         stream, before = ("", []) if is_alone else self._read(self._nodes[place].inputs[1])
         return self._edge(kind, self._state_of[place], target, stream, (*before, place, *behind))
 
     def _read(self, place: int) -> tuple[str, list[int]]:
         """Returns the stream that a node's events come from, and the selections on the way."""
         before: list[int] = []
-        while isinstance(self._operator(place), Filter | Select):
+        while isinstance(self._operator(place), algebra.Filter | algebra.Select):
             before.insert(0, place)
             (place,) = self._nodes[place].inputs
         if place in self._state_of:
@@ -299,7 +288,7 @@ class _AutomatonBuilder:
         assert definition is not None, "an operator has one"
         return operator_text(definition.operator, lambda parameter: self._constant(place, parameter))
 
-    def _constant(self, place: int, parameter: Parameter) -> str:
+    def _constant(self, place: int, parameter: algebra.Parameter) -> str:
         mop = self._bound.mops[place]
         column = mop.rows.parameters[self._bound.places[place][parameter.index]]
         value = column[self._rows[place]]
@@ -309,14 +298,14 @@ class _AutomatonBuilder:
 
     def _indexes(self, place: int) -> tuple[str, ...]:
         match self._operator(place):
-            case Filter(condition=condition):
+            case algebra.Filter(condition=condition):
                 clauses, bare = split_condition(condition, "left"), True
-            case Next(condition=condition) | Fold(chooses=condition):
+            case algebra.Next(condition=condition) | algebra.Fold(chooses=condition):
                 clauses, bare = split_condition(condition), False
             case _:
                 return ()
 
-        def text(value: Value) -> str:
+        def text(value: algebra.Value) -> str:
             return expression_text(value, lambda parameter: self._constant(place, parameter), bare)
 
         placement = self._bound.mops[place].placement
@@ -326,13 +315,13 @@ class _AutomatonBuilder:
         return tuple(found)
 
 
-def _window_lines(pattern: Pattern) -> Iterator[str]:
+def _window_lines(pattern: algebra.Pattern) -> Iterator[str]:
     """Describes how match windows prefilter events: a filter, keys, and what each window must contain."""
     windows = match_windows(pattern)
     if windows is None:
         return
     tests = [
-        f"{_role_name(pattern, role)}: {expression_text(AllOf(role.conditions), str, bare=True)}"
+        f"{_role_name(pattern, role)}: {expression_text(algebra.AllOf(role.conditions), str, bare=True)}"
         for role in windows.roles
         if role.conditions
     ]
@@ -357,7 +346,7 @@ def _window_lines(pattern: Pattern) -> Iterator[str]:
     yield f"necessary  {'; '.join(needs)}"
 
 
-def _role_name(pattern: Pattern, role: MatchRole) -> str:
+def _role_name(pattern: algebra.Pattern, role: MatchRole) -> str:
     variable = pattern.variables[role.variable]
     if not variable.kleene:
         return f"~{variable.name}" if variable.negated else variable.name
@@ -372,7 +361,7 @@ _IGNORED = {
 
 
 class _PatternAutomatonBuilder:
-    def __init__(self, program: EventProgram, number: int, pattern: Pattern | NearPattern) -> None:
+    def __init__(self, program: EventProgram, number: int, pattern: algebra.Pattern | algebra.NearPattern) -> None:
         bound = program.added.bound(number)
         (row,) = program.users.rows(number).values()
         self._stored = program.stored(number, bound.mops[-1], row, "ever")
@@ -380,9 +369,9 @@ class _PatternAutomatonBuilder:
         assert definition is not None
         self._template = definition.operator
         self._keys = ", ".join(pattern.keys)
-        self.is_of_sets = isinstance(pattern, Pattern) and (pattern.has_sets or pattern.maximal)
+        self.is_of_sets = isinstance(pattern, algebra.Pattern) and (pattern.has_sets or pattern.maximal)
         self._compiled: PatternProgram | None = None
-        if isinstance(self._template, Pattern) and not self.is_of_sets:
+        if isinstance(self._template, algebra.Pattern) and not self.is_of_sets:
             self._compiled = PatternProgram(self._template, program.plan.texts, EventSlots())
         self._states = [DiagramState(0, "start")]
         self._edges: list[DiagramEdge] = []
@@ -403,7 +392,7 @@ class _PatternAutomatonBuilder:
     ) -> None:
         self._edges.append(DiagramEdge(kind, source, target, stream, tuple(filter(None, does)), tuple(found_by)))
 
-    def add_absent(self, pattern: Pattern) -> None:
+    def add_absent(self, pattern: algebra.Pattern) -> None:
         for at, one in enumerate(pattern.variables):
             if one.negated:
                 does = all_written([test for test in pattern.kills if test.variable == at], pattern)
@@ -412,8 +401,8 @@ class _PatternAutomatonBuilder:
                 found_by = (*self._found_by(at, "complete"), *by_hash)
                 self._lead("unless", one.group, one.group + 1, f"{one.source.stream} {one.name}", [does], found_by)
 
-    def add_runs(self, pattern: Pattern) -> None:
-        def tests(at: int, phase: Phase) -> str:
+    def add_runs(self, pattern: algebra.Pattern) -> None:
+        def tests(at: int, phase: algebra.Phase) -> str:
             return all_written([one for one in pattern.conjuncts if (one.variable, one.phase) == (at, phase)], pattern)
 
         assert self._compiled is not None
@@ -435,7 +424,7 @@ class _PatternAutomatonBuilder:
         last = len(positive)
         self._lead("end" if kind == "begin" else kind, last, last + 1, "", [complete, *_having(pattern)])
 
-    def add_sets(self, pattern: Pattern) -> None:
+    def add_sets(self, pattern: algebra.Pattern) -> None:
         """Adds a state for each set: its events are searched together."""
         alone = [one for one in pattern.conjuncts if is_alone(one, pattern)]
         for group in range(pattern.groups):
@@ -453,7 +442,7 @@ class _PatternAutomatonBuilder:
         self._lead("end", last, last + 1, "", [all_written(rest, pattern), *_having(pattern)])
 
     def _hash(self, edge: Compiled) -> tuple[str, ...]:
-        assert isinstance(self._template, Pattern)
+        assert isinstance(self._template, algebra.Pattern)
         return () if edge.equal_test is None else (f"hash: {all_written([edge.equal_test], self._template)}",)
 
     def _hash_from(self, state: int, stream: int, edge: Compiled) -> tuple[str, ...]:
@@ -461,25 +450,25 @@ class _PatternAutomatonBuilder:
         assert self._compiled is not None
         return self._hash(edge) if state >= 0 and self._compiled.is_hashed(state, stream) else ()
 
-    def _found_by(self, variable: int, *phases: Phase) -> tuple[str, ...]:
+    def _found_by(self, variable: int, *phases: algebra.Phase) -> tuple[str, ...]:
         template = self._template
-        assert isinstance(template, Pattern)
+        assert isinstance(template, algebra.Pattern)
         tests = [one for one in (*template.conjuncts, *template.kills) if one.variable == variable]
         of_phase = (one for one in tests if one.phase in phases and self._is_static(one, template))
         alone = tuple(of_event(one) for one in of_phase if has_parameters(one.condition))
-        return tuple(static_index(dnf_clauses(AllOf(alone)))) if alone else ()
+        return tuple(static_index(dnf_clauses(algebra.AllOf(alone)))) if alone else ()
 
-    def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
+    def _is_static(self, one: algebra.WhereConjunct, template: algebra.Pattern) -> bool:
         """Whether the kernel tests a condition on an event before it reads the waiting runs."""
         if self.is_of_sets:
             return is_alone(one, template)
-        own = {of.place for _, of in one.names if isinstance(of, OfItem) and of.variable == one.variable}
-        others = any(not isinstance(of, OfItem) or of.variable != one.variable for _, of in one.names)
+        own = {of.place for _, of in one.names if isinstance(of, algebra.OfItem) and of.variable == one.variable}
+        others = any(not isinstance(of, algebra.OfItem) or of.variable != one.variable for _, of in one.names)
         return not others and own <= ({"each", "every"} if one.phase == "each" else {"only", "first", "every"})
 
-    def add_letters(self, pattern: NearPattern) -> None:
+    def add_letters(self, pattern: algebra.NearPattern) -> None:
         template = self._template
-        assert isinstance(template, NearPattern)
+        assert isinstance(template, algebra.NearPattern)
         letters = Letters(template.letters, template.errors)
         names = [name for name, _ in inputs(pattern)]
         streams = [names[int(one.source.stream)] for one in letters.letters]
@@ -498,13 +487,13 @@ class _PatternAutomatonBuilder:
                 self._lead("end", number, len(letters.letters) + 1, "", end)
 
 
-def _having(pattern: Pattern) -> list[str]:
-    having = "" if pattern.having == AllOf() else " AND ".join(one.text for one in having_of(pattern))
+def _having(pattern: algebra.Pattern) -> list[str]:
+    having = "" if pattern.having == algebra.AllOf() else " AND ".join(one.text for one in having_of(pattern))
     modes = [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
     return [f"HAVING {having}" if having else "", " ".join(modes)]
 
 
-def _title(variable: Variable) -> str:
+def _title(variable: algebra.Variable) -> str:
     if variable.kleene:
         return f"{variable.name}[], one event or more of {variable.source.stream}"
     return f"{variable.name}, an event of {variable.source.stream}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.bounds import INFINITE
 from join_stage.protocol import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
+from mmqjp.explain import terms
 from mmqjp.explain.automaton import (
     EventProgram,
     NamedStatement,
@@ -22,15 +23,6 @@ from mmqjp.explain.automaton import (
 )
 from mmqjp.explain.plan import JOIN_MEANING, JOIN_RULE, decided_when, estimates, plan_lines, retention_text, whole_plan
 from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_lines, wrapped_sql
-from mmqjp.explain.terms import (
-    definition_path,
-    few,
-    format_window,
-    names_of_others,
-    structure_text,
-    term_text,
-    wrap_in_functions,
-)
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
@@ -72,7 +64,7 @@ def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
         if state.operator >= 0:
             line += f", kept for {state.keeps}" if state.keeps else ""
             line += f"; row {state.row} of {state.rows:,} of m-op {state.operator}"
-            line += f", shared with {few(state.shared, 'no other query')}"
+            line += f", shared with {terms.few(state.shared, 'no other query')}"
         yield from wrapped(line, 4)
         for edge in (edge for edge in found.edges if edge.source == state.number):
             reads = f"{edge.stream}: " if edge.stream and edge.does else edge.stream
@@ -81,7 +73,7 @@ def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
     if found.windows:
         yield "    match windows"
         yield from wrapped_lines(found.windows, 8)
-    yield from wrapped(f"shares operators with {few(program.sharing(number), 'no other query')}", 2)
+    yield from wrapped(f"shares operators with {terms.few(program.sharing(number), 'no other query')}", 2)
 
 
 HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
@@ -151,15 +143,15 @@ QUERY_COLUMNS = ("event query", "reads", "operators", "keeps for", "shares opera
 def definition_row(definition: EventDefinition, program: EventProgram) -> tuple[str, ...]:
     attributes = (name if kind == "string" else f"{name} (number)" for name, kind in schema_of(definition))
     readers = program.readers.get(definition.name, ())
-    return definition.name, definition.block.stream, ", ".join(attributes), few(readers, "-")
+    return definition.name, definition.block.stream, ", ".join(attributes), terms.few(readers, "-")
 
 
 def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
     one = program.statements[number]
     names = [type(part).__name__.upper() for part in operators_of(one.stream) if not isinstance(part, Events)]
     kept = event_retention(one.stream)
-    retention = "-" if kept == 0 else "ever" if kept is None else format_window(kept)
-    sharing = few(program.sharing(number), "-")
+    retention = "-" if kept == 0 else "ever" if kept is None else terms.format_window(kept)
+    sharing = terms.few(program.sharing(number), "-")
     return one.name, ", ".join(read_by(one.stream)), ", ".join(names) or "-", retention, sharing
 
 
@@ -241,7 +233,7 @@ class _Explanation:
         hidden = side.hidden
         yield ""
         yield f"inner join {short_name(hidden.stream)}, whose tuples are read above"
-        yield f"  {hidden.op} within {format_window(hidden.window)}"
+        yield f"  {hidden.op} within {terms.format_window(hidden.window)}"
         handed = [
             f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
         ]
@@ -271,15 +263,15 @@ class _Explanation:
         for line, (*_, definition) in zip(aligned([node[:-1] for node in nodes]), nodes, strict=True):
             yield f"  {line}"
             yield from wrapped(definition, 6)
-        yield from wrapped(f"structure {structure_text(shape)}", 2)
+        yield from wrapped(f"structure {terms.structure_text(shape)}", 2)
         yield ""
         yield f"row of R_T{placement.template}"
         sharers = list(self._registry.of_row(placement.row))
         widest = max(other.window for other in sharers)
         values = [f"var{i} = {variable}" for i, variable in enumerate(target.catalog.variables_of(target.row), 1)]
-        window = "INF" if widest == INFINITE else f"{widest} ({format_window(widest)})"
+        window = "INF" if widest == INFINITE else f"{widest} ({terms.format_window(widest)})"
         yield from wrapped(", ".join([f"qid = {placement.row}", *values, f"wl = {window}"]), 2)
-        yield from wrapped(f"shared with {names_of_others(sharers, [target.owner], 'no other query')}", 2)
+        yield from wrapped(f"shared with {terms.names_of_others(sharers, [target.owner], 'no other query')}", 2)
         yield from self._template(target, shape)
 
     def _template(self, target: Target, shape: Shape) -> Iterator[str]:
@@ -288,7 +280,7 @@ class _Explanation:
         yield f"template {number}"
         targets = chain.from_iterable(owner.targets for owner in self._registry.owners())
         users = (other for other in targets if other.template == number)
-        yield from wrapped(f"shared with {names_of_others(users, [target.owner], 'no other query')}", 2)
+        yield from wrapped(f"shared with {terms.names_of_others(users, [target.owner], 'no other query')}", 2)
         yield from self._costs(target, shape)
         if number in self._spelt:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
@@ -333,12 +325,14 @@ def _heading(text: str) -> list[str]:
 
 def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     yield "  normal form"
-    kind = f"{normal.op} within {format_window(normal.window)}" if normal.op else "a filter: each match is an output"
+    kind = (
+        f"{normal.op} within {terms.format_window(normal.window)}" if normal.op else "a filter: each match is an output"
+    )
     if normal.absent:
         yield f"    {kind}: each match of the left input without a partner"
         for number, absent in enumerate(normal.absent):
             equal = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
-            conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in equal]
+            conditions = [f"{terms.term_text(left)} = {terms.term_text(right)}" for left, right in equal]
             conditions += map(to_xscl, absent.residual)
             yield from wrapped(f"{'or' if number else 'a partner has'} {' and '.join(conditions)}", 4)
         yield from wrapped(f"{decided_when(normal)}; {retention_text(normal)}", 4)
@@ -351,7 +345,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
         yield f"    {_MIRRORED[bool(mirror_of(normal.conjuncts))]}"
     entries = []
     for entry in normal.entries:
-        text = f'"{entry.value}"' if isinstance(entry.value, str) else term_text(entry.value)
+        text = f'"{entry.value}"' if isinstance(entry.value, str) else terms.term_text(entry.value)
         entries.append(entry.key if text == entry.key else f"{text} AS {entry.key}")
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
@@ -362,7 +356,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     if publishes:
         yield "    its outputs are documents of the stream of its name"
     if normal.once is not None:
-        within = "" if normal.once.window is None else f", within {format_window(normal.once.window)}"
+        within = "" if normal.once.window is None else f", within {terms.format_window(normal.once.window)}"
         yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)
 
 
@@ -380,7 +374,7 @@ def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
         ("left", "right"), target.conjunct.sides(), placement.minors, placement.slots, strict=False
     ):
         for index, slot in enumerate(slots):
-            name, path = _node_name(side, minor, index), definition_path(minor.nodes[index].definition)
+            name, path = _node_name(side, minor, index), terms.definition_path(minor.nodes[index].definition)
             rows[slot] = (f"var{slot + 1}", label, f"variable {ids[slot]}", name, path)
     return [rows[slot] for slot in range(len(ids))]
 
@@ -389,7 +383,7 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
     """Returns the query's name for a node of K: its value-join term, its variable, or its node test."""
     for term, node in minor.node_of.items():
         if node == index:
-            return term_text(term)
+            return terms.term_text(term)
     pattern = side.pattern
     for child in minor.nodes[index].path:
         pattern = pattern.children[child]
@@ -399,6 +393,6 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
 def _join_text(one: Term, other: Term) -> str:
     threshold = many_valued(one.functions)
     if threshold is None:
-        return f"{term_text(one)} = {term_text(other)}"
-    left, right = (wrap_in_functions(term.functions[:-1], term.var) for term in (one, other))
+        return f"{terms.term_text(one)} = {terms.term_text(other)}"
+    left, right = (terms.wrap_in_functions(term.functions[:-1], term.var) for term in (one, other))
     return f"one of the rarest words of {left} and of {right}, as many as a threshold of {threshold} asks for"

@@ -50,24 +50,9 @@ from mmqjp.explain.terms import (
     operand_of,
 )
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
+from xscl.algebra import values as exp
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
 from xscl.algebra.joins import Hidden, NormalQuery, PatternNode, Term, attach_branch, naming, variables_of
-from xscl.algebra.values import (
-    TESTS,
-    And,
-    Call,
-    Compare,
-    Expr,
-    Not,
-    Number,
-    Or,
-    Rel,
-    String,
-    VarPath,
-    derivation,
-    map_operands,
-    operands_of,
-)
 from xscl.printer import to_xscl
 
 
@@ -158,10 +143,10 @@ class _Reader:
         def operand(node: Node) -> Operand:
             return operand_of(record.tree, node, (), self._places[record.docid])
 
-        def shown(expr: Expr, path: PatternPath, at: Node) -> ShownCondition:
+        def shown(expr: exp.Expr, path: PatternPath, at: Node) -> ShownCondition:
             operands: dict[str, Operand] = {}
 
-            def name_of(rel: Rel) -> Expr:
+            def name_of(rel: exp.Rel) -> exp.Expr:
                 nodes = [at]
                 if rel.steps:
                     branch = attach_branch(named, _name(path), self._query.builder.path(rel.steps, last_var="end"))
@@ -171,7 +156,7 @@ class _Reader:
                     return rel
                 name, found = f"v{len(operands)}", list(map(operand, nodes))
                 operands[name] = next((one for one in found if _holds(expr, rel, one.text)), found[0])
-                return VarPath(name)
+                return exp.VarPath(name)
 
             return ShownCondition(in_parts(_with_values(expr, name_of), operands))
 
@@ -181,43 +166,43 @@ class _Reader:
                 at = image[_name(path)]
                 for condition in node.conditions:
                     if condition.literal is not None:
-                        yield ShownCondition((operand(at), f" = {to_xscl(String(condition.literal))}"))
+                        yield ShownCondition((operand(at), f" = {to_xscl(exp.String(condition.literal))}"))
                     elif (expr := self._query.conditions.get(str(condition.xpath))) is not None:
                         yield shown(expr, path, at)
 
 
-def _is_test(expr: Expr) -> bool:
-    return isinstance(expr, Compare) or (isinstance(expr, Call) and expr.name in TESTS)
+def _is_test(expr: exp.Expr) -> bool:
+    return isinstance(expr, exp.Compare) or (isinstance(expr, exp.Call) and expr.name in exp.TESTS)
 
 
-def _holds(expr: Expr, rel: Rel, text: str) -> bool:
-    mine = _with_values(expr, lambda one: VarPath("v") if one is rel else one)
-    is_known = _is_test(mine) and all(map(_is_value, operands_of(mine)))
+def _holds(expr: exp.Expr, rel: exp.Rel, text: str) -> bool:
+    mine = _with_values(expr, lambda one: exp.VarPath("v") if one is rel else one)
+    is_known = _is_test(mine) and all(map(_is_value, exp.operands_of(mine)))
     return is_known and residual_holds(mine, {"v": text}.__getitem__)
 
 
-def _is_value(operand: Expr) -> bool:
+def _is_value(operand: exp.Expr) -> bool:
     """Whether an operand has a value without the document: it has no other path."""
-    while isinstance(operand, Call) and derivation(operand):
+    while isinstance(operand, exp.Call) and exp.derivation(operand):
         operand = operand.args[0]
-    return isinstance(operand, VarPath | String | Number)
+    return isinstance(operand, exp.VarPath | exp.String | exp.Number)
 
 
-def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
+def _with_values(expr: exp.Expr, name_of: Callable[[exp.Rel], exp.Expr]) -> exp.Expr:
     """Replaces each path in a condition whose value is compared."""
 
-    def value(operand: Expr) -> Expr:
+    def value(operand: exp.Expr) -> exp.Expr:
         match operand:
-            case Rel():
+            case exp.Rel():
                 return name_of(operand)
-            case Call() if derivation(operand):
-                return map_operands(operand, value)
+            case exp.Call() if exp.derivation(operand):
+                return exp.map_operands(operand, value)
         return operand
 
     if _is_test(expr):
-        return map_operands(expr, value)
-    is_whole = not isinstance(expr, And | Or | Not)
-    return expr if is_whole else map_operands(expr, lambda arg: _with_values(arg, name_of))
+        return exp.map_operands(expr, value)
+    is_whole = not isinstance(expr, exp.And | exp.Or | exp.Not)
+    return expr if is_whole else exp.map_operands(expr, lambda arg: _with_values(arg, name_of))
 
 
 def _name(path: PatternPath) -> str:

@@ -26,34 +26,9 @@ from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, split_name
-from xscl.algebra.joins import (
-    Absent,
-    Conjunct,
-    JoinOp,
-    NormalQuery,
-    PatternNode,
-    Side,
-    Term,
-    naming,
-    over_at,
-    variables_of,
-)
+from xscl.algebra import joins as algebra
+from xscl.algebra import values as exp
 from xscl.algebra.near import LEAST, encode_words, first_keys, join_threshold, overlap
-from xscl.algebra.values import (
-    Call,
-    Compare,
-    Expr,
-    Rel,
-    Span,
-    Step,
-    VarPath,
-    derivation,
-    derive,
-    many_valued,
-    map_operands,
-    number_text,
-    operands_of,
-)
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
 from xscl.parser import located_queries, parse_script
@@ -129,7 +104,7 @@ class Operand:
 
 def apply_functions(text: str, functions: Sequence[str]) -> str:
     for name in functions:
-        text = derive(name, text)
+        text = exp.derive(name, text)
     return text
 
 
@@ -157,7 +132,7 @@ class JoinTiming:
     """The intervals of a join's inputs, in microseconds, left start to right end. `op` and `window` (None: INF) allow
     them. A chain has one for each join."""
 
-    op: JoinOp
+    op: algebra.JoinOp
     window: int | None
     left: tuple[int, int]
     right: tuple[int, int]
@@ -276,13 +251,13 @@ def operand_of(
     return Operand(name, value, functions, None if place < 0 else place, id if attribute else element)
 
 
-def in_parts(expr: Expr, operands: Mapping[str, Operand | str]) -> tuple[str | Operand, ...]:
-    variables = list(dict.fromkeys(variables_of(expr)))
+def in_parts(expr: exp.Expr, operands: Mapping[str, Operand | str]) -> tuple[str | Operand, ...]:
+    variables = list(dict.fromkeys(algebra.variables_of(expr)))
 
-    def numbered(expr: Expr) -> Expr:
-        if isinstance(expr, VarPath):
-            return VarPath(placeholder(variables.index(expr.var)))
-        return map_operands(expr, numbered)
+    def numbered(expr: exp.Expr) -> exp.Expr:
+        if isinstance(expr, exp.VarPath):
+            return exp.VarPath(placeholder(variables.index(expr.var)))
+        return exp.map_operands(expr, numbered)
 
     return with_placeholders(to_xscl(numbered(expr)), [operands[var] for var in variables])
 
@@ -305,7 +280,7 @@ MOST_QUERIES, MAX_NAMES = 100, 10
 """Maximum number of same-named queries tried for an answer of an earlier store, and length of a list of names."""
 
 
-def term_text(term: Term) -> str:
+def term_text(term: algebra.Term) -> str:
     return wrap_in_functions(term.functions, term.var)
 
 
@@ -335,7 +310,7 @@ def names_of_others(targets: Iterable[Target], own: Collection[Owner], none: str
     return few((target.owner.label for target in targets if target.owner not in own), none)
 
 
-def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
+def leaf_sides(conjunct: algebra.Conjunct) -> Iterator[algebra.Side]:
     for side in conjunct.sides():
         if side.hidden is None:
             yield side
@@ -343,7 +318,7 @@ def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
             yield from leaf_sides(side.hidden.conjuncts[0])
 
 
-def blocks_of(side: Side) -> int:
+def blocks_of(side: algebra.Side) -> int:
     """Returns the number of a side's blocks, with those of what must be absent."""
     if side.hidden is None:
         return 1
@@ -351,7 +326,7 @@ def blocks_of(side: Side) -> int:
     return sum(map(blocks_of, sides))
 
 
-def definition_path(definition: tuple[PatternNode, ...]) -> str:
+def definition_path(definition: tuple[algebra.PatternNode, ...]) -> str:
     """Formats the definition of a variable as a path, inside the functions of a derived value."""
     text = ""
     for node in definition:
@@ -378,29 +353,33 @@ def structure_text(shape: Shape) -> str:
 
 
 def lacking(
-    op: JoinOp, window: int | None, absent: Sequence[Absent], operands: Mapping[str, Operand], times: tuple[int, int]
+    op: algebra.JoinOp,
+    window: int | None,
+    absent: Sequence[algebra.Absent],
+    operands: Mapping[str, Operand],
+    times: tuple[int, int],
 ) -> ShownCondition:
     """Describes an absence that held: `operands` of its left input, and in `times` the interval of its documents."""
     parts: list[str | Operand] = ["nothing"]
     for number, one in enumerate(absent):
         names: dict[str, str | Operand] = {**_names(one), **operands}
-        pairs = [pair for pair in one.joins if many_valued(pair[0].functions) is None]
-        equal = [Compare("=", expression(right), expression(left)) for left, right in pairs]
+        pairs = [pair for pair in one.joins if exp.many_valued(pair[0].functions) is None]
+        equal = [exp.Compare("=", expression(right), expression(left)) for left, right in pairs]
         for place, expr in enumerate((*equal, *one.residual)):
             parts.append(" and " if place else " or" if number else "")
             parts.append("" if place else " with ")
-            parts += in_parts(expr, {var: names.get(var, var) for var in variables_of(expr)})
+            parts += in_parts(expr, {var: names.get(var, var) for var in algebra.variables_of(expr)})
     words = {"NOT FOLLOWED BY": " followed", "NOT PRECEDED BY": " preceded it"}
     parts.append(words.get(op, " came") + ("" if window is None else f" within {format_window(window)}"))
     with suppress(OverflowError):  # a time after the year 9999
-        until = iso_utc(over_at(op, window or 0, *times))
+        until = iso_utc(algebra.over_at(op, window or 0, *times))
         parts.append("" if op == "NOT PRECEDED BY" else f", until {until}")
     runs = groupby(parts, lambda part: isinstance(part, str))
     merged: Iterator[Iterable[str | Operand]] = (["".join(map(str, run))] if is_text else run for is_text, run in runs)
     return ShownCondition(tuple(chain.from_iterable(merged)))
 
 
-def _names(absent: Absent) -> dict[str, str]:
+def _names(absent: algebra.Absent) -> dict[str, str]:
     found: dict[str, str] = {}
     for branch in absent.branches:
         path = branch.var
@@ -431,28 +410,28 @@ class BlockStage:
     """A prefix of a block, as a path whose `steps` bind nothing; it implies those before it. `span` is that of its last
     requirement: the name of the last step of the path `above`, or a `condition` on the node at its end."""
 
-    steps: tuple[Step, ...]
-    span: Span
-    above: tuple[Step, ...]
-    condition: Expr | None = None
+    steps: tuple[exp.Step, ...]
+    span: exp.Span
+    above: tuple[exp.Step, ...]
+    condition: exp.Expr | None = None
 
 
-def _stages(steps: tuple[Step, ...]) -> Iterator[BlockStage]:
-    done: tuple[Step, ...] = ()
+def _stages(steps: tuple[exp.Step, ...]) -> Iterator[BlockStage]:
+    done: tuple[exp.Step, ...] = ()
     for step in steps:
         bare = replace(step, filters=(), var=None)
-        yield BlockStage((*done, bare), Span(step.span.start, step.test.span.end), (*done, bare))
-        kept: tuple[Expr, ...] = ()
+        yield BlockStage((*done, bare), exp.Span(step.span.start, step.test.span.end), (*done, bare))
+        kept: tuple[exp.Expr, ...] = ()
         for arm in (arm for condition in step.filters for arm in and_arms(condition)):
             here, found = (*done, replace(bare, filters=kept)), kept
             for path in _needed(arm):
-                unbound: tuple[Step, ...] = ()
+                unbound: tuple[exp.Step, ...] = ()
                 for stage in _stages(path.steps):
                     unbound = stage.steps
-                    filters = (*found, Rel(unbound))
+                    filters = (*found, exp.Rel(unbound))
                     yield replace(stage, steps=(*done, replace(bare, filters=filters)), above=(*here, *stage.above))
-                found = (*found, Rel(unbound))
-            if isinstance(arm, Rel):
+                found = (*found, exp.Rel(unbound))
+            if isinstance(arm, exp.Rel):
                 kept = found
             else:
                 kept = (*kept, arm)
@@ -460,13 +439,13 @@ def _stages(steps: tuple[Step, ...]) -> Iterator[BlockStage]:
         done = (*done, replace(bare, filters=kept))
 
 
-def _needed(arm: Expr) -> Iterator[Rel]:
+def _needed(arm: exp.Expr) -> Iterator[exp.Rel]:
     """The paths that must match for an arm to hold: comparing with a path without matches is false."""
     match arm:
-        case Rel():
+        case exp.Rel():
             yield arm
-        case Compare():
-            yield from (side for side in (arm.left, arm.right) if isinstance(side, Rel))
+        case exp.Compare():
+            yield from (side for side in (arm.left, arm.right) if isinstance(side, exp.Rel))
 
 
 @dataclass(frozen=True)
@@ -476,8 +455,8 @@ class ReadableQuery:
 
     text: str
     query: Query
-    normal: NormalQuery
-    paths: Mapping[str, VarPath]
+    normal: algebra.NormalQuery
+    paths: Mapping[str, exp.VarPath]
     builder: PatternBuilder
 
     @staticmethod
@@ -508,12 +487,12 @@ class ReadableQuery:
         return [list(_stages(block.steps)) for block in self.blocks]
 
     @cached_property
-    def conditions(self) -> dict[str, Expr]:
+    def conditions(self) -> dict[str, exp.Expr]:
         """The conditions of its blocks by their XPath text."""
         found = (stage.condition for stages in self.stages for stage in stages)
         return {str(self.builder.condition(one).xpath): one for one in found if one is not None}
 
-    def part(self, span: Span) -> str:
+    def part(self, span: exp.Span) -> str:
         """Returns a part of the text in one line, cut short."""
         start = span.start
         if self.text[start : start + 1] == "/" and self.text[max(start - 1, 0) : start] == ".":
@@ -523,14 +502,16 @@ class ReadableQuery:
     def variable(self, var: str) -> str:
         return to_xscl(self.paths[var]) if var in self.paths else var
 
-    def term(self, term: Term) -> str:
+    def term(self, term: algebra.Term) -> str:
         return wrap_in_functions(term.functions, self.variable(term.var))
 
-    def expression(self, expr: Expr) -> str:
+    def expression(self, expr: exp.Expr) -> str:
         return to_xscl(self._spelled(expr))
 
-    def _spelled(self, expr: Expr) -> Expr:
-        return self.paths.get(expr.var, expr) if isinstance(expr, VarPath) else map_operands(expr, self._spelled)
+    def _spelled(self, expr: exp.Expr) -> exp.Expr:
+        return (
+            self.paths.get(expr.var, expr) if isinstance(expr, exp.VarPath) else exp.map_operands(expr, self._spelled)
+        )
 
 
 CHARACTERS_PER_STEP = 256
@@ -574,7 +555,7 @@ SECOND = 1_000_000
 
 
 def as_text(value: Plain) -> str | None:
-    return number_text(value) if isinstance(value, float) else value
+    return exp.number_text(value) if isinstance(value, float) else value
 
 
 def display_value(value: Plain, *, is_time: bool = False) -> str:
@@ -595,7 +576,7 @@ class PathHints:
     def __init__(self, builder: PatternBuilder, trees: Sequence[ParsedDocument]) -> None:
         self._builder, self._trees = builder, trees
 
-    def of(self, above: tuple[Step, ...], condition: Expr | None) -> str:
+    def of(self, above: tuple[exp.Step, ...], condition: exp.Expr | None) -> str:
         """A hint for a condition on the node at the end of a path; for None, for the last step of the path."""
         if condition is None:
             return self._name(above)
@@ -604,18 +585,18 @@ class PathHints:
             with suppress(TooLong):
                 if not any(True for tree in self._trees for _ in self._nodes(part, tree)):
                     return self._name(part)
-        path, functions = found[0] if found else (Rel(), ())
+        path, functions = found[0] if found else (exp.Rel(), ())
         return self._values((*above, *path.steps), functions)
 
-    def _nodes(self, path: tuple[Step, ...], tree: ParsedDocument) -> Iterator[Node]:
+    def _nodes(self, path: tuple[exp.Step, ...], tree: ParsedDocument) -> Iterator[Node]:
         """The nodes at the end of a path. Raises TooLong."""
         *steps, last = path
-        pattern = self._builder.path((*steps, Step(last.axis, last.test, last.filters)), last_var="end")
+        pattern = self._builder.path((*steps, exp.Step(last.axis, last.test, last.filters)), last_var="end")
         take = StepBudget(maxsize, MAX_SAMPLE_STEPS).take_here
-        for ((_, node),) in each_binding(PreparedNode(naming(pattern, ("end",))), tree, {}, take):
+        for ((_, node),) in each_binding(PreparedNode(algebra.naming(pattern, ("end",))), tree, {}, take):
             yield node
 
-    def _name(self, path: tuple[Step, ...]) -> str:
+    def _name(self, path: tuple[exp.Step, ...]) -> str:
         *above, last = path
         wanted, sign = last.test.local, "@" if last.test.kind == "attribute" else ""
         own, other, deeper = Counter[str](), Counter[str](), Counter[str]()
@@ -647,7 +628,7 @@ class PathHints:
         listed = ", ".join(f"{sign}{name}" for name, _ in local_names.most_common(8))
         return f"there are {listed}{' and others' if len(local_names) > 8 else ''}"
 
-    def _values(self, path: tuple[Step, ...], functions: tuple[str, ...]) -> str:
+    def _values(self, path: tuple[exp.Step, ...], functions: tuple[str, ...]) -> str:
         values = Counter[str]()
         for tree in self._trees:
             with suppress(TooLong):
@@ -676,14 +657,14 @@ def _names_below(tree: ParsedDocument, numbers: Sequence[int] | None, *, deep: b
     return tuple([list(dict.fromkeys(names)) for names in found] for found in (elements, attributes))
 
 
-def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tuple[str, ...]]]:
+def _operands(expr: exp.Expr, functions: tuple[str, ...] = ()) -> list[tuple[exp.Rel, tuple[str, ...]]]:
     """The paths in a condition, in text order, each with the functions around it, the innermost first."""
     match expr:
-        case Rel():
+        case exp.Rel():
             return [(expr, functions)]
-        case Call(args=(arg, *_)) if name := derivation(expr):
+        case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
             return _operands(arg, (name, *functions))
-    return [found for operand in operands_of(expr) for found in _operands(operand)]
+    return [found for operand in exp.operands_of(expr) for found in _operands(operand)]
 
 
 def _in(count: int) -> str:
@@ -762,10 +743,10 @@ def _in_common(pair: Sequence[str]) -> str:
     return f'"{one}" and "{other}" have {common} of {union} words in common'
 
 
-def nearness(expr: Expr, bindings: Sequence[Mapping[str, str]]) -> str | None:
+def nearness(expr: exp.Expr, bindings: Sequence[Mapping[str, str]]) -> str | None:
     """Describes a near() that holds for no binding (variables to texts); None for another condition."""
     match expr:
-        case Call(name="near", args=(one, other, _)):
+        case exp.Call(name="near", args=(one, other, _)):
             texts = (tuple(text_of_operand(arg, some.__getitem__) for arg in (one, other)) for some in bindings)
             part, pair = _nearest(texts)
             return f"{_in_common(pair)}, which is {float(part):.2f}"

@@ -18,28 +18,9 @@ from mmqjp.explain.terms import list_with_and
 from xpath_stage.binder import DOCUMENT, Node, PreparedNode, each_below
 from xpath_stage.documents import ParsedDocument, parse_document
 from xscl import syntax
+from xscl.algebra import values as exp
 from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, value_kind
 from xscl.algebra.joins import PatternNode, Test
-from xscl.algebra.values import (
-    ORDERS,
-    And,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Span,
-    Step,
-    String,
-    VarPath,
-    derive,
-    holes_of,
-    operands_of,
-    time_text,
-)
 from xscl.check_expressions import blocks, name_span
 from xscl.event_forms import is_windowed
 from xscl.event_lower import schemas_of
@@ -64,7 +45,7 @@ def condition_warnings(query: syntax.Query) -> Iterator[Problem]:
         yield from _variables_in_filters(block)
 
 
-def _conditions(source: syntax.Input) -> Iterator[Expr]:
+def _conditions(source: syntax.Input) -> Iterator[exp.Expr]:
     match source:
         case syntax.Block():
             for step in source.steps:
@@ -77,21 +58,27 @@ def _conditions(source: syntax.Input) -> Iterator[Expr]:
             yield from _conditions(source.source)
 
 
-def _walk(expr: Expr) -> Iterator[Expr]:
+def _walk(expr: exp.Expr) -> Iterator[exp.Expr]:
     yield expr
-    parts = [condition for step in expr.steps for condition in step.filters] if isinstance(expr, Rel | VarPath) else ()
-    for part in parts or operands_of(expr):
+    parts = (
+        [condition for step in expr.steps for condition in step.filters]
+        if isinstance(expr, exp.Rel | exp.VarPath)
+        else ()
+    )
+    for part in parts or exp.operands_of(expr):
         yield from _walk(part)
 
 
-def _impossible(expr: Expr) -> Iterator[Problem]:
+def _impossible(expr: exp.Expr) -> Iterator[Problem]:
     match expr:
         case (
-            Compare(op="=" | "!=", left=Call(name=name), right=String() as literal)
-            | Compare(op="=" | "!=", left=String() as literal, right=Call(name=name))
+            exp.Compare(op="=" | "!=", left=exp.Call(name=name), right=exp.String() as literal)
+            | exp.Compare(op="=" | "!=", left=exp.String() as literal, right=exp.Call(name=name))
         ):
             said, holds = "is {}", _holds(expr)
-        case Call(name="contains" | "starts-with" | "ends-with", args=(Call(name=name), String() as literal)):
+        case exp.Call(
+            name="contains" | "starts-with" | "ends-with", args=(exp.Call(name=name), exp.String() as literal)
+        ):
             said, holds = _PARTS[expr.name], "never"
             if name not in _CASES:
                 return
@@ -101,28 +88,28 @@ def _impossible(expr: Expr) -> Iterator[Problem]:
     if name not in _TEXTS or not text:
         return
     # A host alone is no address.
-    given = derive(name, f"http://{text}/" if name == "host" and "/" not in text else text)
+    given = exp.derive(name, f"http://{text}/" if name == "host" and "/" not in text else text)
     if given != text:
         message = f"{name}(...) never {said.format(to_xscl(literal))}: this {holds} holds"
-        hint = f"write {to_xscl(String(given))}" if given else f"{name}(...) is empty for such a text"
+        hint = f"write {to_xscl(exp.String(given))}" if given else f"{name}(...) is empty for such a text"
         yield Problem(message, literal.span, hint)
 
 
-def _holds(expr: Compare) -> str:
+def _holds(expr: exp.Compare) -> str:
     return "always" if expr.op == "!=" else "never"
 
 
 class _Bound(NamedTuple):
     """The step that binds a variable, and, inside a filter, the filter's path and step."""
 
-    step: Step
-    path: tuple[Step, ...]
-    owner: Step | None
+    step: exp.Step
+    path: tuple[exp.Step, ...]
+    owner: exp.Step | None
 
 
 def _variables_in_filters(block: syntax.Block) -> Iterator[Problem]:
     names: dict[str, _Bound] = {}
-    paths: list[tuple[Rel, Step]] = []
+    paths: list[tuple[exp.Rel, exp.Step]] = []
     _collect(block.steps, None, names, paths)
     for path, context in paths:
         first = path.steps[0] if path.steps else None
@@ -134,14 +121,14 @@ def _variables_in_filters(block: syntax.Block) -> Iterator[Problem]:
         hint = f"write the path from this filter's node to it, or ./{name} for an element"
         if bound.step is context or bound.owner is context:
             steps = (*(bound.path if bound.owner is context else ()), *path.steps[1:])
-            meant = to_xscl(Rel(tuple(replace(step, filters=(), var=None) for step in steps)))
+            meant = to_xscl(exp.Rel(tuple(replace(step, filters=(), var=None) for step in steps)))
             hint = f"write {meant} (or ./{name}, if you mean an element of that name)"
         message = f"{name} is a variable, and filters know paths only: this is an element named {name}"
         yield Problem(message, first.test.span, hint)
 
 
 def _collect(
-    steps: tuple[Step, ...], owner: Step | None, names: dict[str, _Bound], paths: list[tuple[Rel, Step]]
+    steps: tuple[exp.Step, ...], owner: exp.Step | None, names: dict[str, _Bound], paths: list[tuple[exp.Rel, exp.Step]]
 ) -> None:
     for number, step in enumerate(steps, 1):
         if step.var is not None:
@@ -149,10 +136,10 @@ def _collect(
         todo = list(step.filters)
         while todo:
             expr = todo.pop()
-            if isinstance(expr, Rel):
+            if isinstance(expr, exp.Rel):
                 paths.append((expr, step))
                 _collect(expr.steps, step, names, paths)
-            todo += operands_of(expr)
+            todo += exp.operands_of(expr)
 
 
 REPEATED = frozenset({"folder", "author", "category", "link", "enclosure"})
@@ -191,13 +178,13 @@ def _holds_no_text(place: Node) -> bool:
     return _is_field(place) and _name(place) in ATTRIBUTES
 
 
-def follow_step(places: Places, step: Step) -> Places:
+def follow_step(places: Places, step: exp.Step) -> Places:
     test = Test(step.test.kind, "*" if step.test.prefix in (None, "*") else step.test.prefix, step.test.local)
     part = PreparedNode(PatternNode(step.axis, test, var="end"))
     return frozenset(node for place in places for ((_, node),) in each_below(part, _item(), place))
 
 
-def is_single(places: Places, steps: tuple[Step, ...]) -> bool:
+def is_single(places: Places, steps: tuple[exp.Step, ...]) -> bool:
     """Whether a path without filters leads from one of these places to at most one node."""
     for step in steps:
         below = follow_step(places, step)
@@ -229,8 +216,8 @@ def item_warnings(query: syntax.Query, published: Collection[str]) -> Iterator[P
     names = checker.source(query.source)
     if isinstance(query.select, syntax.SelectItems):
         checker.operands((item.operand for item in query.select.items), names)
-    elif isinstance(query.select, ElementConstructor):
-        checker.operands((hole.operand for hole in holes_of(query.select)), names)
+    elif isinstance(query.select, exp.ElementConstructor):
+        checker.operands((hole.operand for hole in exp.holes_of(query.select)), names)
     yield from checker.problems
 
 
@@ -239,7 +226,7 @@ class _Checker:
         self._published = published
         self.problems: list[Problem] = []
 
-    def _warn(self, message: str, span: Span, hint: str) -> None:
+    def _warn(self, message: str, span: exp.Span, hint: str) -> None:
         self.problems.append(Problem(message, span, hint))
 
     def source(self, source: syntax.Input) -> _Names:
@@ -262,11 +249,11 @@ class _Checker:
                 places = self.operands(operands, names)
                 return {item.name: place for item, place in zip(source.select.items, places, strict=True)}
 
-    def operands(self, operands: Iterable[Expr], names: _Names) -> list[Places | None]:
+    def operands(self, operands: Iterable[exp.Expr], names: _Names) -> list[Places | None]:
         """Checks the operands of a SELECT. Returns the places of those that are nodes."""
         return [self._operand(operand, None, names) for operand in operands]
 
-    def _steps(self, steps: Sequence[Step], places: Places | None, names: _Names) -> Places | None:
+    def _steps(self, steps: Sequence[exp.Step], places: Places | None, names: _Names) -> Places | None:
         """Checks a path and adds its bindings to `names`. Returns where it leads, None if unknown."""
         for step in steps:
             if places is not None:
@@ -279,39 +266,45 @@ class _Checker:
             self._conditions(step.filters, places, names)
         return places
 
-    def _conditions(self, conditions: Iterable[Expr], context: Places | None, names: _Names) -> None:
+    def _conditions(self, conditions: Iterable[exp.Expr], context: Places | None, names: _Names) -> None:
         arms = [arm for condition in conditions for arm in and_arms(condition)]
         for arm in arms:
-            if not isinstance(arm, VarPath):
+            if not isinstance(arm, exp.VarPath):
                 self._operand(arm, context, names)
         self._contradictions(arms, context, names)
 
-    def _comparison(self, expr: Compare, context: Places | None, names: _Names) -> None:
+    def _comparison(self, expr: exp.Compare, context: Places | None, names: _Names) -> None:
         left, right = self._value(expr.left, context, names), self._value(expr.right, context, names)
         for places, other in ((left, expr.right), (right, expr.left)):
             what = _what(places)
             if what == "a time" and self._of_times(expr, other):
                 return
-            if not what or (expr.op in ("=", "!=") and not isinstance(other, Number)):
+            if not what or (expr.op in ("=", "!=") and not isinstance(other, exp.Number)):
                 continue
-            if what == "a time" and not isinstance(other, Number):
+            if what == "a time" and not isinstance(other, exp.Number):
                 continue
             hint = 'compare it with a time, such as "2026-07-16"' if what == "a time" else "compare it with = or !="
             self._warn(f"{_named(places)} holds {what}, which is no number: this {_holds(expr)} holds", expr.span, hint)
             return
 
-    def _of_times(self, expr: Compare, other: Expr) -> bool:
+    def _of_times(self, expr: exp.Compare, other: exp.Expr) -> bool:
         dated = f"write date({to_xscl(expr.left)}) {expr.op} date({to_xscl(expr.right)})"
-        if expr.op in ORDERS and isinstance(other, Rel | VarPath):
+        if expr.op in exp.ORDERS and isinstance(other, exp.Rel | exp.VarPath):
             self._warn("two paths are compared as numbers, and this is a time: this never holds", expr.span, dated)
             return True
-        if expr.op in ORDERS or not isinstance(other, String) or time_text(other.value) in ("", other.value):
+        if (
+            expr.op in exp.ORDERS
+            or not isinstance(other, exp.String)
+            or exp.time_text(other.value) in ("", other.value)
+        ):
             return False
         dated = dated.replace(f"date({to_xscl(other)})", to_xscl(other))
-        self._warn(f"items write this time as {time_text(other.value)}: this {_holds(expr)} holds", expr.span, dated)
+        self._warn(
+            f"items write this time as {exp.time_text(other.value)}: this {_holds(expr)} holds", expr.span, dated
+        )
         return True
 
-    def _value(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
+    def _value(self, expr: exp.Expr, context: Places | None, names: _Names) -> Places | None:
         places = self._operand(expr, context, names)
         if places is not None and all(map(_holds_no_text, places)):
             field = min(map(_name, places))
@@ -319,31 +312,31 @@ class _Checker:
             return None
         return places
 
-    def _operand(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
+    def _operand(self, expr: exp.Expr, context: Places | None, names: _Names) -> Places | None:
         """Checks an operand or a condition. Returns where a path leads, None if unknown."""
         match expr:
-            case Rel():
+            case exp.Rel():
                 return self._steps(expr.steps, context, names)
-            case VarPath():
+            case exp.VarPath():
                 return self._steps(expr.steps, names.get(expr.var), names)
-            case Or() | Not():
-                for arg in operands_of(expr):
+            case exp.Or() | exp.Not():
+                for arg in exp.operands_of(expr):
                     self._conditions([arg], context, names)
-            case Compare():
+            case exp.Compare():
                 self._comparison(expr, context, names)
-            case Call():
+            case exp.Call():
                 check = self._operand if expr.name == "count" else self._value
                 for argument in expr.args:
                     check(argument, context, names)
         return None
 
-    def _contradictions(self, arms: Sequence[Expr], context: Places | None, names: _Names) -> None:
+    def _contradictions(self, arms: Sequence[exp.Expr], context: Places | None, names: _Names) -> None:
         known: dict[object, str] = {}
         for arm in arms:
             path, text = compared_text(arm) or (None, "")
-            if not isinstance(path, Rel | VarPath):
+            if not isinstance(path, exp.Rel | exp.VarPath):
                 continue
-            above = context if isinstance(path, Rel) else names.get(path.var)
+            above = context if isinstance(path, exp.Rel) else names.get(path.var)
             if is_single(above or frozenset(), path.steps) and (before := known.setdefault(path, text)) != text:
                 message = f'one text cannot be both "{before}" and "{text}": this never holds'
                 self._warn(message, arm.span, "write or between the two, if either will do")
@@ -363,7 +356,7 @@ def _named(places: Places | None) -> str:
     return " or ".join(sorted(filter(None, map(_name, places or ()))))
 
 
-def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
+def _missing(step: exp.Step, above: Places) -> tuple[str, exp.Span, str]:
     test, span = step.test, step.test.span
     if test.prefix not in (None, "*"):
         hint = f"write {test.local} without the prefix, or read feeds as they are (raw)"
@@ -386,7 +379,7 @@ def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
     return f"items have no {test.local}", span, hint
 
 
-def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
+def _missing_attribute(step: exp.Step, above: Places) -> tuple[str, exp.Span, str]:
     local, span = step.test.local, step.test.span
     owners = [_name(place) for place in above if _holds_no_text(place)]
     if owners:
@@ -424,7 +417,7 @@ def stream_warnings(query: syntax.Query, published: Collection[str], *, feeds: b
         close = get_close_matches(stream, names, n=1, cutoff=0.75)
         folded = [name for name in (default, *names) if name.lower() == stream.lower()]
         hint = "".join(f"did you mean {meant}?" for meant in (folded or close)[:1])
-        message, span = f"nothing PUBLISHes {stream}", Span(block.span.start, block.span.start + len(stream))
+        message, span = f"nothing PUBLISHes {stream}", exp.Span(block.span.start, block.span.start + len(stream))
         if feeds:
             message = f"{message}, and feeds come on stream {default}"
             if stream == "item" or stream in FIELDS:
@@ -466,7 +459,7 @@ class _TextRemarks(Resolver):
         super().__init__(schemas, ())
         self.remarks: list[Problem] = []
 
-    def comparison(self, expr: Compare, scope: Scope, negated: bool) -> EventCondition | None:
+    def comparison(self, expr: exp.Compare, scope: Scope, negated: bool) -> EventCondition | None:
         """Texts count as numbers in all but = and !=, and beside a number."""
         values = [(one, value) for one in (expr.left, expr.right) if (value := self.value(one, scope)) is not None]
         kinds = [value_kind(value) for _, value in values]
@@ -474,11 +467,11 @@ class _TextRemarks(Resolver):
             one for (one, value), kind in zip(values, kinds, strict=True)
             if kind == "string" and not isinstance(value, Constant)
         ]  # fmt: skip
-        if len(texts) == 2 and expr.op in ORDERS:
+        if len(texts) == 2 and expr.op in exp.ORDERS:
             message = f"{expr.op} compares numbers, and both of these are texts: it holds for texts that are numbers"
             hint = f"{_NUMBER_HINT}; DUR and GAP say how far apart events are"
             self.remarks.append(Problem(message, expr.span, hint))
-        elif len(texts) == 1 and len(values) == 2 and (expr.op in ORDERS or "number" in kinds):
+        elif len(texts) == 1 and len(values) == 2 and (expr.op in exp.ORDERS or "number" in kinds):
             message = "a text is compared with a number: this never holds for a text that is none"
             self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
         return super().comparison(expr, scope, negated)
@@ -508,9 +501,9 @@ class _Remarking(_TextRemarks):
         names = {name for name, _ in right}
         clash = any(name in names for name, _ in left)
         before = {f"{name}_1" if clash else name for name, _ in left}
-        for atom in condition.args if isinstance(condition, And) else (condition,):
+        for atom in condition.args if isinstance(condition, exp.And) else (condition,):
             match atom:
-                case Compare(op="=", left=syntax.Reference(name=one), right=syntax.Reference(name=other)):
+                case exp.Compare(op="=", left=syntax.Reference(name=one), right=syntax.Reference(name=other)):
                     if {one, other} & before and {one, other} & names:
                         message = "NEXT has taken the first event of all before this is tested"
                         hint = "write it in the braces of NEXT for the first event for which it holds"
@@ -528,7 +521,7 @@ def _has_joins(node: syntax.EventStream) -> bool:
     return isinstance(node, syntax.NextStream | syntax.Iteration)
 
 
-def _without_end(query: syntax.EventQuery, node: syntax.EventStream, schemas: Mapping[str, Schema]) -> Span | None:
+def _without_end(query: syntax.EventQuery, node: syntax.EventStream, schemas: Mapping[str, Schema]) -> exp.Span | None:
     """The place of the outermost NEXT or FOLD of the query whose state never expires."""
     stream = Resolver(schemas, ()).query(query.select, node, query.within)
     if stream is None or is_windowed(stream):

@@ -25,16 +25,7 @@ from common.tools import JsonRecord, from_json
 from feeds.documents import from_datetime, parse_iso
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
-from mmqjp.explain.terms import (
-    Filling,
-    FunnelStage,
-    JoinedValue,
-    Reason,
-    ShownCondition,
-    ShownEvent,
-    duration_text,
-    format_window,
-)
+from mmqjp.explain import terms
 from mmqjp.process import pluralise, printable_line
 from mmqjp.tables.schema import TIMES
 from xpath_stage.documents import element_text, parse_document
@@ -127,7 +118,7 @@ class ShownMatch:
 
     output: Output
     items: tuple[ShownItem, ...]
-    reason: Reason | None = None
+    reason: terms.Reason | None = None
     selected: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,12 +136,12 @@ class ShownMatch:
         return ShownMatch(
             from_json(Output, found),
             from_json(tuple[ShownItem, ...], found["items"]),
-            None if found["why"] is None else from_json(Reason, found["why"]),
+            None if found["why"] is None else from_json(terms.Reason, found["why"]),
             from_json(tuple[tuple[str, str], ...], found["selected"]),
         )
 
 
-def _why(reason: Reason) -> dict[str, Any]:
+def _why(reason: terms.Reason) -> dict[str, Any]:
     joined = [asdict(one) | {"value": one.left.value} for one in reason.joined]
     conditions, filters = (
         [{"text": one.text, **asdict(one)} for one in found] for found in (reason.conditions, reason.filters)
@@ -189,7 +180,7 @@ class WhyNot(JsonRecord):
     text: str = ""
     items: tuple[ShownItem, ...] = ()
     outputs: tuple[str, ...] = ()
-    stages: tuple[FunnelStage, ...] = ()
+    stages: tuple[terms.FunnelStage, ...] = ()
     nearest: tuple[Near, ...] = ()
     tried: int = 0
 
@@ -237,8 +228,12 @@ def timings(match: ShownMatch) -> list[Fact]:
     """Returns the distances of the joins' inputs, if they were requested."""
     found = list[Fact]()
     for one in () if match.reason is None else match.reason.timings:
-        far = f"{duration_text(one.distance)} from the first to the last; " if one.distance else "at the same time; "
-        allowed = "any time" if one.window is None else format_window(one.window)
+        far = (
+            f"{terms.duration_text(one.distance)} from the first to the last; "
+            if one.distance
+            else "at the same time; "
+        )
+        allowed = "any time" if one.window is None else terms.format_window(one.window)
         found.append((_plain(far), _name(one.op), _plain(f" allows {allowed}")))
     return found
 
@@ -254,7 +249,7 @@ def fact_text(fact: Fact, escape: Callable[[str], str] = str) -> str:
     return "".join(f'"{escape(word.text)}"' if word.kind == "value" else escape(word.text) for word in fact)
 
 
-def events(filling: Filling) -> Iterator[Fact]:
+def events(filling: terms.Filling) -> Iterator[Fact]:
     """Yields a line for each event that filled a part of an event query, with its attributes and, if there are several,
     its end."""
     for part in filling.parts:
@@ -266,7 +261,7 @@ def events(filling: Filling) -> Iterator[Fact]:
             yield _name(part.name) if is_one else _plain(iso_utc(seen.t1)), *_attributes(seen)
 
 
-def _attributes(seen: ShownEvent) -> Iterator[FactToken]:
+def _attributes(seen: terms.ShownEvent) -> Iterator[FactToken]:
     for number, (name, value) in enumerate(seen.attributes):
         yield from (_plain(", " if number else "  "), _name(name), _SPACE)
         if isinstance(value, str):
@@ -275,14 +270,14 @@ def _attributes(seen: ShownEvent) -> Iterator[FactToken]:
             yield _plain("NULL" if value is None else number_text(value))
 
 
-def spans(filling: Filling) -> Iterator[Fact]:
+def spans(filling: terms.Filling) -> Iterator[Fact]:
     for span in filling.spans:
-        gap = "" if span.gap is None else f", GAP {duration_text(span.gap)}"
-        limit = "for any time" if span.limit is None else f"at most {format_window(span.limit)}"
-        yield _name(span.part), _plain(f": DUR {duration_text(span.duration)}, {limit}{gap}")
+        gap = "" if span.gap is None else f", GAP {terms.duration_text(span.gap)}"
+        limit = "for any time" if span.limit is None else f"at most {terms.format_window(span.limit)}"
+        yield _name(span.part), _plain(f": DUR {terms.duration_text(span.duration)}, {limit}{gap}")
 
 
-def _equality(joined: JoinedValue) -> Fact:
+def _equality(joined: terms.JoinedValue) -> Fact:
     left, right = joined.left, joined.right
     name, value = _name(left.name), _value(left.text)
     if left.text == right.text:
@@ -299,7 +294,7 @@ def _equality(joined: JoinedValue) -> Fact:
     return tuple(found)
 
 
-def _condition(condition: ShownCondition) -> Fact:
+def _condition(condition: terms.ShownCondition) -> Fact:
     words: list[FactToken] = []
     for part in condition.parts:
         if isinstance(part, str):

@@ -16,6 +16,7 @@ from common.tools import from_json
 from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record, record_of
+from mmqjp.explain import terms
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
 from mmqjp.explain.reasons import build_part, explain_event, output_match, shown, source_places, tested
 from mmqjp.explain.retrace.search import missing_letters
@@ -30,23 +31,6 @@ from mmqjp.explain.retrace.values import (
     component_text,
     given_parts,
 )
-from mmqjp.explain.terms import (
-    MOST_QUERIES,
-    Exhausted,
-    FilledPart,
-    Filling,
-    FunnelStage,
-    Operand,
-    PartDuration,
-    Plain,
-    Reason,
-    ShownCondition,
-    StepBudget,
-    TooLong,
-    as_text,
-    duration_text,
-    format_window,
-)
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, stored_records
@@ -56,21 +40,7 @@ from mmqjp.queries.registry import life_at, since_of
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
-from xscl.algebra.events import (
-    ERRORS,
-    Aggregate,
-    Events,
-    Filter,
-    Fold,
-    NearPattern,
-    Next,
-    Pattern,
-    Schema,
-    Statement,
-    Union,
-    read_by,
-)
-from xscl.algebra.events import Select as Selection
+from xscl.algebra import events as algebra
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
 """Maximum number of stored documents read, and of outputs of a query."""
@@ -101,21 +71,21 @@ class EventSources:
         known: KnownEvents,
         records: Sequence[Record],
         interval: Interval | None,
-        work: StepBudget,
+        work: terms.StepBudget,
         most: int = MOST_DOCUMENTS,
         at: int = END,
     ) -> None:
         self._select, self._known, self._work, self._most = select, known, work, most
         self._since, self._until = life_at(known.query, at)
         self._makers = {name: DocumentEvents(one) for name, one in known.definitions.items()}
-        self._events: dict[str, list[Event]] = {name: [] for name in read_by(known.stream)}
+        self._events: dict[str, list[Event]] = {name: [] for name in algebra.read_by(known.stream)}
         self._unseen: dict[str, list[Event]] = {name: [] for name in self._events}
         self.read, self.left_out, self.unseen = 0, 0, 0
         """Numbers of documents and outputs that were read, omitted because of the limits, and older than the query."""
         self._take([record for record in records if refusal(select, record) is None])
         if interval is not None:
             self._take_kept({record.docid for record in records}, interval)
-            for name, schema in read_by(known.stream).items():
+            for name, schema in algebra.read_by(known.stream).items():
                 if name not in self._makers:
                     self._take_outputs(name, schema, interval)
         for events in self._events.values():
@@ -142,11 +112,11 @@ class EventSources:
                     self._work.here = STEPS_FOR_A_DOCUMENT
                     try:
                         self._events[name] += maker.of(record, self._work.take_here)
-                    except TooLong:
+                    except terms.TooLong:
                         self.left_out += 1
             record.__dict__.pop("tree", None)
 
-    def _take_outputs(self, name: str, schema: Schema, interval: Interval) -> None:
+    def _take_outputs(self, name: str, schema: algebra.Schema, interval: Interval) -> None:
         rows = lookup.outputs_between_times(self._select, name, *interval, self._most + 1)
         self.left_out += len(rows) > self._most
         for row in rows[: self._most]:
@@ -159,7 +129,7 @@ class EventSources:
     def _sees(self, time: int) -> bool:
         return self._since < time <= self._until
 
-    def why_none(self, name: str, record: Record) -> Iterator[FunnelStage]:
+    def why_none(self, name: str, record: Record) -> Iterator[terms.FunnelStage]:
         """Yields the stages up to the first that keeps a document from having an event of a stream."""
         if name not in self._makers:
             yield self._without_output(name, (record.id, record.stream))
@@ -169,25 +139,25 @@ class EventSources:
         yield from stages
         if not stages[-1].found:
             return
-        yield FunnelStage("event", name, 1, "events")
+        yield terms.FunnelStage("event", name, 1, "events")
         if not self._sees(record.t1):
-            yield FunnelStage("unseen", name, 0, "events").told(*_unseen(self._known.query, record.t1))
+            yield terms.FunnelStage("unseen", name, 0, "events").told(*_unseen(self._known.query, record.t1))
             return
         reason = refusal(self._select, record) or "the document is too large to search"
-        yield FunnelStage("late", name, 0, "events").told(reason)
+        yield terms.FunnelStage("late", name, 0, "events").told(reason)
 
-    def _without_output(self, name: str, source: DocumentRef) -> FunnelStage:
+    def _without_output(self, name: str, source: DocumentRef) -> terms.FunnelStage:
         unseen = [
             one for one in self._unseen[name] for part in given_parts(one) if source in (part.source, *part.behind)
         ]
         if not unseen:
             what = f"none of the outputs of {name} is made of the document"
-            return FunnelStage("event", name, 0, "events").told(what)
+            return terms.FunnelStage("event", name, 0, "events").told(what)
         time = max(one.t1 for one in unseen)
         told = _unseen(self._known.query, time)
         if self._sees(time):
             told = "a backfill published it, and the query, which was there before, did not get it", ""
-        return FunnelStage("unseen", name, 0, "events").told(*told)
+        return terms.FunnelStage("unseen", name, 0, "events").told(*told)
 
 
 def refusal(select: SelectFn, record: Record) -> str | None:
@@ -195,7 +165,7 @@ def refusal(select: SelectFn, record: Record) -> str | None:
     reason = lookup.reason_refused(select, record.stream, record.id, f"{LATE}%")
     if reason is not None:
         behind = reason.partition(": ")[2].split(" ")[0]
-        far = f"{duration_text(int(behind))} " if behind.isdecimal() else ""
+        far = f"{terms.duration_text(int(behind))} " if behind.isdecimal() else ""
         return f"it came too late for patterns: {far}behind what had been released"
     return lookup.reason_refused(select, record.stream, record.id, "more than % events %, for patterns")
 
@@ -205,38 +175,42 @@ def horizon(select: SelectFn) -> int:
     return PatternTime.from_setting(lookup.latest_setting(select, PATTERNS)).horizon
 
 
-def interval_of(stream: Statement, t0: int, t1: int, *, around: bool) -> Interval:
+def interval_of(stream: algebra.Statement, t0: int, t1: int, *, around: bool) -> Interval:
     """Returns the end times of documents that affect an event from `t0` to `t1`; with `around`, an event with a part
     that takes this long."""
     length = _longest(stream) if around else 0
     return Interval(max(t0 - _before(stream) - length, -FOR_EVER), min(t1 + length, FOR_EVER), t1)
 
 
-def _longest(stream: Statement) -> int:
+def _longest(stream: algebra.Statement) -> int:
     """The maximum duration of a stream's events; FOR_EVER if unbounded."""
     match stream:
-        case Pattern(within=within) | NearPattern(within=within):
+        case algebra.Pattern(within=within) | algebra.NearPattern(within=within):
             return FOR_EVER if within is None else 2 * within  # events that are too far apart are shown, too
-        case Events() | Aggregate():
+        case algebra.Events() | algebra.Aggregate():
             return 0
-        case Selection(source=source) | Filter(source=source):
+        case algebra.Select(source=source) | algebra.Filter(source=source):
             return _longest(source)
-        case Union(left=left, right=right):
+        case algebra.Union(left=left, right=right):
             return max(_longest(left), _longest(right))
-        case Next(within=within) | Fold(within=within):
+        case algebra.Next(within=within) | algebra.Fold(within=within):
             return FOR_EVER if within is None else within
 
 
-def _before(stream: Statement) -> int:
+def _before(stream: algebra.Statement) -> int:
     """How long before the start of an event others that affect it may end; FOR_EVER or more if unbounded."""
     match stream:
-        case Events() | Pattern() | NearPattern():
+        case algebra.Events() | algebra.Pattern() | algebra.NearPattern():
             return 0
-        case Selection(source=source) | Filter(source=source):
+        case algebra.Select(source=source) | algebra.Filter(source=source):
             return _before(source)
-        case Aggregate(source=source, over=over):
+        case algebra.Aggregate(source=source, over=over):
             return _before(source) + _longest(source) + (over or 0)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+        case (
+            algebra.Union(left=left, right=right)
+            | algebra.Next(left=left, right=right)
+            | algebra.Fold(left=left, right=right)
+        ):
             return max(_before(left), _before(right))
 
 
@@ -251,9 +225,9 @@ def output_attributes(xml: str) -> dict[str, str]:
     return {str(child.tag): element_text(child) for child in root}
 
 
-def _published(name: str, schema: Schema, row: Row) -> Event:
+def _published(name: str, schema: algebra.Schema, row: Row) -> Event:
     texts = output_attributes(row["xml"])
-    values: dict[str, Plain] = {
+    values: dict[str, terms.Plain] = {
         attribute: as_number(text) if kind == "number" and text is not None else text
         for attribute, kind in schema
         for text in [texts.get(attribute)]
@@ -280,8 +254,8 @@ def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | Non
         defined = {one.pattern.stream for one in known.definitions.values()} <= {record.stream for record in records}
         # If all events of the output are in its documents, no others are needed.
         for interval in (None, around) if defined and _is_simple(known.stream, known) else (around,):
-            with suppress(Exhausted):
-                work = StepBudget(MAX_EVENT_STEPS)
+            with suppress(terms.Exhausted):
+                work = terms.StepBudget(MAX_EVENT_STEPS)
                 events = EventSources(select, known, records, interval, work, at=output.t1)
                 if (told := _told_by(known.stream, events, work, output)) is not None:
                     filling, reason = told
@@ -292,9 +266,9 @@ def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | Non
 
 
 def _told_by(
-    stream: Statement, events: EventSources, work: StepBudget, output: Output
-) -> tuple[Filling, Reason] | None:
-    if isinstance(stream, Pattern | NearPattern):
+    stream: algebra.Statement, events: EventSources, work: terms.StepBudget, output: Output
+) -> tuple[terms.Filling, terms.Reason] | None:
+    if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         match = output_match(stream, events.given, output, work.take) if output.documents else None
         return None if match is None else _told(stream, match, output)
     sources, values = list(zip(output.documents, output.streams, strict=True)), output_attributes(output.xml)
@@ -306,7 +280,7 @@ def _told_by(
 
 def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
     """Whether an event is an output. `values` are its non-NULL attributes."""
-    own = {name: text for name, value in event.values.items() if (text := as_text(value)) is not None}
+    own = {name: text for name, value in event.values.items() if (text := terms.as_text(value)) is not None}
     if (event.t0, event.t1, own) != (output.t0, output.t1, values):
         return False
     parts = list(given_parts(event))
@@ -316,32 +290,36 @@ def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
     return behind == sources and roots == set(output.nodes.values())
 
 
-def _is_simple(stream: Statement, known: KnownEvents) -> bool:
+def _is_simple(stream: algebra.Statement, known: KnownEvents) -> bool:
     """Whether events can combine to one of a stream in one way only."""
     match stream:
-        case Events(stream=name):
+        case algebra.Events(stream=name):
             return name in known.definitions
-        case Selection(source=source) | Filter(source=source):
+        case algebra.Select(source=source) | algebra.Filter(source=source):
             return _is_simple(source, known)
-        case Next(left=left, right=right):
+        case algebra.Next(left=left, right=right):
             return _is_simple(left, known) and _is_simple(right, known)
-    return isinstance(stream, Pattern | NearPattern)  # whose outputs have nodes for each event
+    return isinstance(stream, algebra.Pattern | algebra.NearPattern)  # whose outputs have nodes for each event
 
 
-def _told(pattern: Pattern | NearPattern, match: MatchBindings, output: Output) -> tuple[Filling, Reason]:
+def _told(
+    pattern: algebra.Pattern | algebra.NearPattern, match: MatchBindings, output: Output
+) -> tuple[terms.Filling, terms.Reason]:
     places = source_places(list(zip(output.documents, output.streams, strict=True)))
-    parts: list[FilledPart] = []
-    conditions: list[ShownCondition] = []
+    parts: list[terms.FilledPart] = []
+    conditions: list[terms.ShownCondition] = []
     first = next(event for events in match.values() for event in events)
     for key in pattern.keys:
         name, value = f"[{key}]", first.values[key]
         conditions.append(
-            ShownCondition((Operand(name, value) if isinstance(value, str) else f"{name} {as_text(value)}",))
+            terms.ShownCondition(
+                (terms.Operand(name, value) if isinstance(value, str) else f"{name} {terms.as_text(value)}",)
+            )
         )
-    if isinstance(pattern, NearPattern):
+    if isinstance(pattern, algebra.NearPattern):
         parts += [build_part(name, events, places) for name, events in match.items()]
-        errors = parse_document(output.xml.encode(), trusted=True).root.get(ERRORS) or 0
-        conditions.append(ShownCondition((f"{missing_letters(int(errors))}, of {pattern.errors} that may be",)))
+        errors = parse_document(output.xml.encode(), trusted=True).root.get(algebra.ERRORS) or 0
+        conditions.append(terms.ShownCondition((f"{missing_letters(int(errors))}, of {pattern.errors} that may be",)))
     else:
         for one in pattern.variables:
             if not one.negated:
@@ -349,18 +327,18 @@ def _told(pattern: Pattern | NearPattern, match: MatchBindings, output: Output) 
         operator = pattern.variables[0].source
         conditions += [shown(operator, condition, scope) for condition, scope in tested(pattern, match)]
         conditions += _absent(pattern)
-    span = PartDuration("PATTERN", output.t1 - output.t0, None, pattern.within)
-    return Filling(tuple(parts), (span,)), Reason((), tuple(dict.fromkeys(conditions)))
+    span = terms.PartDuration("PATTERN", output.t1 - output.t0, None, pattern.within)
+    return terms.Filling(tuple(parts), (span,)), terms.Reason((), tuple(dict.fromkeys(conditions)))
 
 
-def _absent(pattern: Pattern) -> Iterator[ShownCondition]:
-    window = "" if pattern.within is None else f" in {format_window(pattern.within)}"
+def _absent(pattern: algebra.Pattern) -> Iterator[terms.ShownCondition]:
+    window = "" if pattern.within is None else f" in {terms.format_window(pattern.within)}"
     where = {0: f"before{window}", pattern.groups: f"afterwards{window}"}
     for at, one in enumerate(pattern.variables):
         if one.negated:
             text = all_written([kill for kill in pattern.kills if kill.variable == at], pattern)
             what = f"no {one.source.stream} {one.name} {where.get(one.group, 'in between')}"
-            yield ShownCondition((f"{what}: {text}" if text else what,))
+            yield terms.ShownCondition((f"{what}: {text}" if text else what,))
 
 
 ID_LENGTH, LISTED = 32, 5
@@ -393,7 +371,7 @@ class OutputWhy:
     match: ShownMatch
     fed: tuple[Fed, ...] = ()
     text: str = ""
-    events: Filling | None = None
+    events: terms.Filling | None = None
 
     def to_dict(self) -> dict[str, Any]:
         events = None if self.events is None else self.events.to_dict()
@@ -402,7 +380,7 @@ class OutputWhy:
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
         fed, told = from_json(tuple[Fed, ...], found["fed"]), found["events"]
-        events = None if told is None else from_json(Filling, told)
+        events = None if told is None else from_json(terms.Filling, told)
         return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events)
 
 
@@ -423,7 +401,7 @@ def why_output(
     row = row or _found(select, asked)
     output = output_of_row(row)
     docids = (lookup.matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
-    texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], MOST_QUERIES)
+    texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], terms.MOST_QUERIES)
     told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
     ((match, text),) = explained_matches([told], documents, whole=True)
     text = text or next(iter(texts), "")

@@ -15,17 +15,9 @@ from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.terms import MOST_QUERIES, ReadableQuery
 from mmqjp.present.item import WhyNot, item_of, truncate
 from mmqjp.process import printable_line
+from mmqjp.queries import stored
 from mmqjp.queries.model import HasNormalForm, Subscription, UnreadableQuery, has_absence, is_event_form
 from mmqjp.queries.registry import RegisteredDefinition
-from mmqjp.queries.stored import (
-    Compiler,
-    StoredEventQuery,
-    StoredQuery,
-    compile_readable,
-    compile_stored,
-    made,
-    stored_definition,
-)
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
 from xscl.algebra.events import Statement, read_by
@@ -72,8 +64,8 @@ def definitions(select: SelectFn) -> dict[str, RegisteredDefinition]:
     found = {}
     for row in select(_DEFINITIONS).to_pylist():
         with suppress(UnreadableQuery):
-            definition, script = stored_definition(row["text"])
-            found[definition.name] = made(row["id"], row["text"], definition, script.namespaces)
+            definition, script = stored.stored_definition(row["text"])
+            found[definition.name] = stored.made(row["id"], row["text"], definition, script.namespaces)
     return found
 
 
@@ -81,7 +73,7 @@ def event_streams(select: SelectFn) -> EventStreams:
     """Raises what `definitions` does."""
     defined = {name: definition.schema for name, definition in definitions(select).items()}
     texts = select(_PUBLISHING)["text"].to_pylist()
-    compiled = (one for one in compile_readable(texts, defined) if not isinstance(one, UnreadableQuery))
+    compiled = (one for one in stored.compile_readable(texts, defined) if not isinstance(one, UnreadableQuery))
     published = {one.publish: one.stream.schema for one in compiled if one.publish is not None}
     return EventStreams(defined, published)
 
@@ -159,8 +151,8 @@ def known_event_queries(select: SelectFn, name: str, form: str | None = None) ->
         with suppress(StoreError):
             texts, definitions = _behind(select, row["text"], row["removed_at"])
             schemas = {one.name: one.schema for one in definitions.values()}
-            compiled = compile_stored([row["text"], *texts], schemas)[0]
-            query = _subscription(name, row, pauses, StoredEventQuery(row["form"], compiled))
+            compiled = stored.compile_stored([row["text"], *texts], schemas)[0]
+            query = _subscription(name, row, pauses, stored.StoredEventQuery(row["form"], compiled))
             own = {stream: definitions[stream] for stream in read_by(compiled.stream) if stream in definitions}
             found.append(KnownEvents(query, compiled.stream, own))
     return found
@@ -176,8 +168,8 @@ def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[s
         found: list[str] = []
         for row in lookup.definitions_named(select, new):
             if (row["removed_at"] is None) if removed_at is None else (row["added_at"] < removed_at):
-                definition, script = stored_definition(row["text"])
-                definitions[row["name"]] = made(row["id"], row["text"], definition, script.namespaces)
+                definition, script = stored.stored_definition(row["text"])
+                definitions[row["name"]] = stored.made(row["id"], row["text"], definition, script.namespaces)
         for row in lookup.event_queries_named(select, new - definitions.keys()):
             publishing[row["name"]] = row["text"]
             found.append(row["text"])
@@ -191,13 +183,13 @@ def known_queries(select: SelectFn, name: str) -> list[Subscription]:
     that this version cannot read."""
     named = lookup.queries_named(select, name, MOST_QUERIES)
     rows = [row for row in named if row["removed_at"] is None and not is_event_form(row["form"] or "")]
-    pauses, compiler = lookup.pauses_of(select, [row["qid"] for row in rows]), Compiler()
+    pauses, compiler = lookup.pauses_of(select, [row["qid"] for row in rows]), stored.Compiler()
     found = []
     for row in rows:
         with suppress(XsclErrors):
             readable = ReadableQuery.of(row["text"])
             if not has_absence(replace(readable.normal, absent=())):
-                found.append(_subscription(name, row, pauses, StoredQuery(row["text"], compiler)))
+                found.append(_subscription(name, row, pauses, stored.StoredQuery(row["text"], compiler)))
     return found
 
 

@@ -24,18 +24,8 @@ from join_stage.store.protocol import Committed, QuestionRefused
 from mmqjp.answers.output import Body
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.terms import MOST_QUERIES
+from mmqjp.present import recipients
 from mmqjp.present.item import ShownItem, item_of
-from mmqjp.present.recipients import (
-    AnswerRow,
-    AnswerTable,
-    Got,
-    Member,
-    MemberHistory,
-    NewestAnswers,
-    NumberedGroup,
-    OutputOrder,
-    StoredOutput,
-)
 from mmqjp.queries.model import Identity
 from mmqjp.tables import lookup, schema
 from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
@@ -135,9 +125,9 @@ class News:
     is_dropped: bool = False
     is_first: bool = False
     are_many: bool = False
-    members: MemberHistory | None = None
+    members: recipients.MemberHistory | None = None
     added: dict[str, int] = field(default_factory=dict)
-    answers: AnswerTable | None = None
+    answers: recipients.AnswerTable | None = None
     is_all: bool = False
     documents: list[RowBlock] | None = None
     texts: list[RowBlock] | None = None
@@ -175,7 +165,7 @@ def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool)
             times = dict(zip(batches["batch"].to_pylist(), batches["committed_at"].to_pylist(), strict=True))
             committed_at = pa.array(map(times.get, answers["batch"].to_pylist()), pa.int64())
             told = answers.append_column("committed_at", committed_at).select(ANSWER_COLUMNS)
-            news.answers = AnswerTable(told, behind, _rows(rows, "withheld"))
+            news.answers = recipients.AnswerTable(told, behind, _rows(rows, "withheld"))
             length = pc.add(pc.utf8_length(answers["head"]), pc.utf8_length(answers["tail"]))
             texts = answers.select(["answer", "head", "tail"]).filter(pc.less_equal(length, LONGEST_XML))
             news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_ROWS, 0)), "answer")
@@ -260,7 +250,7 @@ class NewsReader:
         self._read_rows(news, before)
         return news
 
-    def table_of(self, rows: pa.Table, *, are_withheld: bool) -> AnswerTable:
+    def table_of(self, rows: pa.Table, *, are_withheld: bool) -> recipients.AnswerTable:
         """Returns rows of `answers` with the docids behind them and the withheld recipients."""
         which = f"IN ({lookup.number_list(rows['answer'].to_pylist())})"
         if len(rows) > FEW:
@@ -270,14 +260,14 @@ class NewsReader:
             if are_withheld
             else _rows({}, "withheld")
         )
-        return AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
+        return recipients.AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
     def _read_members(self, news: News) -> None:
         """Reads the members unless they are too many or their texts too long."""
         news.are_many = True
         if news.known.registered <= 2 * MOST_MEMBERS:  # a query and its membership
             with suppress(QuestionRefused):
-                news.members = MemberHistory(self._select(lookup.MEMBERS).to_pylist())
+                news.members = recipients.MemberHistory(self._select(lookup.MEMBERS).to_pylist())
                 news.added = {row["name"]: row["added_at"] for row in self._select(lookup.ADDED).to_pylist()}
                 news.are_many = False
 
@@ -378,7 +368,7 @@ class OfFeed:
     all names, or -1; the ledger's `numbers`; the count of deletions; and when the name was first added."""
 
     version: object
-    told: list[StoredOutput]
+    told: list[recipients.StoredOutput]
     greatest: int
     numbers: str | None
     drops: int
@@ -389,7 +379,7 @@ class OfFeed:
 class _Older:
     """The newest answers of a form up to a batch. `is_whole`: there are no others."""
 
-    answers: AnswerTable
+    answers: recipients.AnswerTable
     is_whole: bool
     batch: int
 
@@ -403,10 +393,10 @@ class RecentAnswers:
         self.documents = RememberedDocuments(select)
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
         self._news, self._known = NewsReader(select, since), StoreCursor()
-        self._newest, self._texts = NewestAnswers(), RecentRows(NEWEST_BYTES)
+        self._newest, self._texts = recipients.NewestAnswers(), RecentRows(NEWEST_BYTES)
         self._older = LruCache[str, _Older](MAX_CACHED_FORM_ANSWERS, lambda older: len(older.answers))
         self._drops = 0
-        self._members: MemberHistory | None = MemberHistory()
+        self._members: recipients.MemberHistory | None = recipients.MemberHistory()
         self._added: dict[str, int] = {}
         self._made_for: object = object()
 
@@ -415,7 +405,7 @@ class RecentAnswers:
         self._look()
         return self._drops
 
-    def newest(self, name: str, before: OutputOrder | None, most: int) -> list[StoredOutput]:
+    def newest(self, name: str, before: recipients.OutputOrder | None, most: int) -> list[recipients.StoredOutput]:
         """Returns the newest outputs of a name, newest first, before a position."""
         self._look()
         self._read_older(name, before, most)
@@ -441,7 +431,7 @@ class RecentAnswers:
             found = self._read(lookup.newest_outputs(name, (known.seq + 1, -1, -1), most))
         return OfFeed(version, found, known.seq, known.numbers, drops, since)
 
-    def between(self, after: int, until: int, name: str | None = None) -> list[StoredOutput]:
+    def between(self, after: int, until: int, name: str | None = None) -> list[recipients.StoredOutput]:
         """Returns the outputs, of all names or one, with `after` < `seq` <= `until`, in order."""
         self._look()
         with self._lock:
@@ -471,7 +461,7 @@ class RecentAnswers:
             found |= {row["answer"]: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
-    def outputs_after(self, batch: int) -> tuple[Got, StoreCursor] | None:
+    def outputs_after(self, batch: int) -> tuple[recipients.Got, StoreCursor] | None:
         """Returns who got the answers of all later batches, and up to where. None if some are not cached, or too
         many."""
         self._look()
@@ -481,7 +471,7 @@ class RecentAnswers:
             got = self._newest.got_after(batch, self._members)
             return None if got is None else (got, self._known)
 
-    def members(self, name: str) -> list[Member] | None:
+    def members(self, name: str) -> list[recipients.Member] | None:
         """Returns the members of a name, ended ones included. None if not cached."""
         self._look()
         with self._lock:
@@ -511,11 +501,11 @@ class RecentAnswers:
 
     # ------------------------------------------------------------ what is read
 
-    def _read(self, sql: str) -> list[StoredOutput]:
+    def _read(self, sql: str) -> list[recipients.StoredOutput]:
         """Returns the outputs that SQL gives as `answer`, `qid` and `seq`, but for those dropped meanwhile."""
         told = self.select(sql).to_pylist()
         later = [row for row in told if row["answer"] >= 0]
-        found: dict[tuple[int, int], StoredOutput] = {}
+        found: dict[tuple[int, int], recipients.StoredOutput] = {}
         if later:
             among = lookup.value_rows(row["answer"] for row in later)
             table = self._table(self.select(lookup.answers_where(f"a.answer IN ({among})")))
@@ -527,30 +517,30 @@ class RecentAnswers:
                 if (answer := answers.get(row["answer"])) is not None:
                     query = queries[row["qid"]]
                     name, identity, texts = query["name"], Identity(query["identity"]), (query["text"],)
-                    found[row["answer"], row["qid"]] = StoredOutput(
+                    found[row["answer"], row["qid"]] = recipients.StoredOutput(
                         answer, row["qid"], name, identity, query["form"], texts, row["seq"]
                     )
         found |= self._read_earlier([row["seq"] for row in told if row["answer"] < 0])
         keys = ((row["answer"], row["qid"] if row["answer"] >= 0 else row["seq"]) for row in told)
         return [found[key] for key in keys if key in found]
 
-    def _read_earlier(self, numbers: Collection[int]) -> dict[tuple[int, int], StoredOutput]:
+    def _read_earlier(self, numbers: Collection[int]) -> dict[tuple[int, int], recipients.StoredOutput]:
         """Returns outputs of earlier formats by -1 and number."""
-        found: dict[tuple[int, int], StoredOutput] = {}
+        found: dict[tuple[int, int], recipients.StoredOutput] = {}
         texts: dict[str, tuple[str, ...]] = {}
         for row in self.select(lookup.earlier_outputs(numbers)).to_pylist() if numbers else ():
             name, seq = row["query"], row["seq"]
             if name not in texts:
                 texts[name] = tuple(lookup.query_texts(self.select, name, None, MOST_QUERIES))
             behind = tuple((one,) if two is None else (one, two) for one, two in row["matches"] or ())
-            answer = AnswerRow(
+            answer = recipients.AnswerRow(
                 -1, "", row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), row["nodes"], "",
                 row["batch"], seq, seq, 0, row["committed_at"], behind,
             )  # fmt: skip
-            found[-1, seq] = StoredOutput(answer, -1, name, row["id"], None, texts[name], seq, row["xml"])
+            found[-1, seq] = recipients.StoredOutput(answer, -1, name, row["id"], None, texts[name], seq, row["xml"])
         return found
 
-    def _group(self, first_seq: int) -> NumberedGroup | None:
+    def _group(self, first_seq: int) -> recipients.NumberedGroup | None:
         """The outputs of a group in order. None if they have to be numbered by SQL."""
         with self._lock:
             members, batch = self._members, self._known.batch
@@ -564,10 +554,12 @@ class RecentAnswers:
 
     # ------------------------------------------------------------ what is remembered
 
-    def _newest_of(self, name: str, before: OutputOrder | None, most: int) -> list[StoredOutput] | None:
+    def _newest_of(
+        self, name: str, before: recipients.OutputOrder | None, most: int
+    ) -> list[recipients.StoredOutput] | None:
         if self._known.earlier or self._members is None:
             return None
-        found: list[StoredOutput] = []
+        found: list[recipients.StoredOutput] = []
         for members in self._members.named_by_form(name):
             got = list(islice(self._newest.newest(members, before), most))
             if len(got) < most and not self._newest.is_all:
@@ -579,10 +571,10 @@ class RecentAnswers:
             found += got
         return sorted(found, key=lambda one: one.place, reverse=True)[:most]
 
-    def _numbered_between(self, after: int, until: int) -> list[StoredOutput] | None:
+    def _numbered_between(self, after: int, until: int) -> list[recipients.StoredOutput] | None:
         if self._known.earlier or self._members is None or until > self._known.seq:
             return None
-        found: list[StoredOutput] = []
+        found: list[recipients.StoredOutput] = []
         for group in self._newest.groups(until):
             if (numbered := self._newest.numbered(group, self._members)) is None:
                 return None
@@ -597,7 +589,7 @@ class RecentAnswers:
             return None
         return known
 
-    def _read_older(self, name: str, before: OutputOrder | None, most: int) -> None:
+    def _read_older(self, name: str, before: recipients.OutputOrder | None, most: int) -> None:
         """Reads older answers of a name's forms if fewer than `most` outputs are cached, without blocking readers."""
         with self._lock:
             if self._known.earlier or self._members is None or self._newest.is_all:
@@ -653,7 +645,7 @@ class RecentAnswers:
             self._texts.add(news.texts)
         self._known = news.known
 
-    def _table(self, rows: pa.Table) -> AnswerTable:
+    def _table(self, rows: pa.Table) -> recipients.AnswerTable:
         return self._news.table_of(rows, are_withheld=self._known.are_withheld)
 
 

@@ -22,29 +22,9 @@ from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
 from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
+from mmqjp.present import output_why, query_lookup
 from mmqjp.present.item import Near, ShownItem, WhyNot, record_items
 from mmqjp.present.newest import stored_parts
-from mmqjp.present.output_why import (
-    FOR_EVER,
-    MAX_EVENT_STEPS,
-    MOST_OUTPUTS,
-    EventSources,
-    Interval,
-    horizon,
-    interval_of,
-    is_output,
-    output_attributes,
-    output_of_row,
-)
-from mmqjp.present.query_lookup import (
-    LISTED,
-    KnownEvents,
-    affordable,
-    known_event_queries,
-    known_queries,
-    named_records,
-    stored_records,
-)
 from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import Subscription, choice_of, is_event_form
 from mmqjp.tables import lookup
@@ -268,8 +248,8 @@ def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, 
         return 0, 0
     streams = {block.stream for one in scans for block in one.readable.blocks}
     sizes = lookup.newest_documents(select, streams, most)
-    wanted = affordable(sizes)
-    for record in stored_records(select, wanted):
+    wanted = query_lookup.affordable(sizes)
+    for record in query_lookup.stored_records(select, wanted):
         for one in scans:
             one.look(record)
         record.__dict__.pop("tree", None)
@@ -298,19 +278,19 @@ class _Absence:
         return "nothing came so far, and something still may"
 
 
-ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
+ALWAYS = output_why.Interval(-output_why.FOR_EVER, output_why.FOR_EVER, output_why.FOR_EVER)
 """All end times, the newest first."""
 
 
-def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents], most: int) -> QueryFunnels:
+def event_funnels(select: SelectFn, name: str, known: Sequence[query_lookup.KnownEvents], most: int) -> QueryFunnels:
     """Returns the funnels of event queries over the newest `most` documents and outputs. Raises what `select` does."""
     read, left_out, funnels = 0, 0, list[QueryFunnel]()
     for one in known:
-        work, paused = StepBudget(MAX_EVENT_STEPS // len(known)), one.query.paused or ""
+        work, paused = StepBudget(output_why.MAX_EVENT_STEPS // len(known)), one.query.paused or ""
         is_pattern = isinstance(one.stream, Pattern | NearPattern)
         funnel = QueryFunnel(one.query.text, (), incomplete=True, paused=paused, of_events=True, of_pattern=is_pattern)
         with suppress(Exhausted):
-            sources = EventSources(select, one, (), ALWAYS, work, most)
+            sources = output_why.EventSources(select, one, (), ALWAYS, work, most)
             read, left_out = max(read, sources.read), max(left_out, sources.left_out)
             trace = _trace(one, sources, (), work)
             count = trace.starts if is_pattern else len(trace.events)
@@ -319,7 +299,9 @@ def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents], mos
     return QueryFunnels(name, read, left_out, lookup.count_outputs(select, name), tuple(funnels))
 
 
-def _trace(known: KnownEvents, sources: EventSources, records: Sequence[Record], work: StepBudget) -> Trace:
+def _trace(
+    known: query_lookup.KnownEvents, sources: output_why.EventSources, records: Sequence[Record], work: StepBudget
+) -> Trace:
     """Returns how far documents get in an event query; without documents, how far all events get."""
     documents = [(record.id, record.stream) for record in records]
 
@@ -333,7 +315,7 @@ def _trace(known: KnownEvents, sources: EventSources, records: Sequence[Record],
 class LookedAt:
     """How far documents get in a query. `read` counts the documents read; `is_incomplete`: some were not."""
 
-    known: KnownEvents
+    known: query_lookup.KnownEvents
     trace: Trace
     read: int
     is_incomplete: bool
@@ -356,9 +338,13 @@ def outputs_found(
 
 def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNot | None:
     """Returns why a result of a given time is not an output, for reasons other than its contents."""
-    query, until = best.known.query, horizon(select)
+    query, until = best.known.query, output_why.horizon(select)
     if known >= until:
-        far = f"have been answered up to {iso_utc(until)}" if until > -FOR_EVER else "have not been answered yet"
+        far = (
+            f"have been answered up to {iso_utc(until)}"
+            if until > -output_why.FOR_EVER
+            else "have not been answered yet"
+        )
         what = f"event queries {far}, and this is known at {iso_utc(known)}"
         hint = "events wait for earlier ones as long as --settle says"
         return replace(shown, kind="waiting", message=what, hint=hint)
@@ -402,7 +388,9 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
 _NO_TRACE = Trace([], (FunnelStage("event", "", 0),), 0, ())
 
 
-def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], records: Sequence[Record]) -> WhyNot:
+def event_why_not(
+    select: SelectFn, name: str, known: Sequence[query_lookup.KnownEvents], records: Sequence[Record]
+) -> WhyNot:
     items, text = record_items(records), known[0].query.text
     ids = {id for record in records for id, _ in record.sources}
     if stored := lookup.ids_with(select, name, ids, MOST_LISTED + 1):
@@ -417,7 +405,7 @@ def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], rec
     if best.is_incomplete:
         return replace(shown, kind="too large", message="there is too much to look at around them", stages=())
     *passed, last = trace.stages
-    others = known_event_queries(select, last.part) if last.part not in best.known.definitions else ()
+    others = query_lookup.known_event_queries(select, last.part) if last.part not in best.known.definitions else ()
     if trace.without and others:
         inner = event_why_not(select, last.part, others, [records[number] for number in trace.without])
         return replace(inner, query=name, message=f"{last.part} has no output of it: {inner.message}")
@@ -427,16 +415,16 @@ def event_why_not(select: SelectFn, name: str, known: Sequence[KnownEvents], rec
     return WhyNot(name, last.kind, last.message, last.hint, last.part, text, items, (), stages, near, best.read)
 
 
-def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) -> LookedAt:
+def _looked_at(select: SelectFn, known: query_lookup.KnownEvents, records: Sequence[Record]) -> LookedAt:
     ids = {id for record in records for id, _ in record.sources}
     published = (name for name in read_by(known.stream) if name not in known.definitions)
     times = [(one.t0, one.t1) for one in records]
     times += filter(None, (lookup.span_of_outputs_with(select, name, ids) for name in published))
     t0, t1 = min(time for time, _ in times), max(time for _, time in times)
-    interval = interval_of(known.stream, t0, t1, around=True)
-    work, trace, sources = StepBudget(MAX_EVENT_STEPS), _NO_TRACE, None
+    interval = output_why.interval_of(known.stream, t0, t1, around=True)
+    work, trace, sources = StepBudget(output_why.MAX_EVENT_STEPS), _NO_TRACE, None
     with suppress(Exhausted):
-        sources = EventSources(select, known, records, interval, work, at=max(one.t1 for one in records))
+        sources = output_why.EventSources(select, known, records, interval, work, at=max(one.t1 for one in records))
         trace = _trace(known, sources, records, work)
     is_incomplete = trace is _NO_TRACE or (sources is not None and sources.left_out > 0)
     return LookedAt(known, trace, 0 if sources is None else sources.read, is_incomplete)
@@ -445,9 +433,9 @@ def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) 
 def _made(select: SelectFn, at: LookedAt, events: Sequence[Event], shown: WhyNot) -> WhyNot:
     stored = list[str]()
     for event in events:
-        rows = lookup.outputs_between_times(select, shown.query, event.t1, event.t1, event.t1, MOST_OUTPUTS)
-        outputs = (output_of_row({"query": shown.query, "seq": -1, **row}) for row in rows)
-        same = (one.id for one in outputs if is_output(event, one, output_attributes(one.xml)))
+        rows = lookup.outputs_between_times(select, shown.query, event.t1, event.t1, event.t1, output_why.MOST_OUTPUTS)
+        outputs = (output_why.output_of_row({"query": shown.query, "seq": -1, **row}) for row in rows)
+        same = (one.id for one in outputs if output_why.is_output(event, one, output_why.output_attributes(one.xml)))
         stored += islice(same, 1)
     if stored:
         return outputs_found(shown.query, stored, shown.text, shown.items)
@@ -527,10 +515,10 @@ def _nearest(best: Verdict) -> tuple[Near, ...]:
 def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) -> WhyNot:
     """Returns why documents give no output of the queries of a name. Each is given by its id, or by a URL or title that
     only one stored document has. Raises what `select` does."""
-    known = known_queries(select, name)
-    if not known and (events := known_event_queries(select, name)):
+    known = query_lookup.known_queries(select, name)
+    if not known and (events := query_lookup.known_event_queries(select, name)):
         streams = {definition.pattern.stream for one in events for definition in one.definitions.values()}
-        records = named_records(select, name, asked, streams, events[0].query.text)
+        records = query_lookup.named_records(select, name, asked, streams, events[0].query.text)
         if isinstance(records, WhyNot):
             return records
         return event_why_not(select, name, events, list({record.docid: record for record in records}.values()))
@@ -538,7 +526,7 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
         return WhyNot(name, "query", *no_query(select, name))
     readable = {query.qid: ReadableQuery.of(query.text) for query in known}
     streams = {block.stream for one in readable.values() for block in one.blocks}
-    records = named_records(select, name, asked, streams, known[0].text)
+    records = query_lookup.named_records(select, name, asked, streams, known[0].text)
     if isinstance(records, WhyNot):
         return records
     text, items, count = known[0].text, record_items(records), len(records)
@@ -579,15 +567,15 @@ def no_query(select: SelectFn, name: str) -> tuple[str, str]:
             return what, "try it with the operator without NOT: what that matches are the partners"
         return f"this version cannot read {name}", "subscribe it again"
     names = lookup.names_of_queries(select, MOST_NAMES)
-    listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")
+    listed = ", ".join(names[: query_lookup.LISTED]) + (" and others" if len(names) > query_lookup.LISTED else "")
     hint = f"there are {listed}" if names else "subscribe one"
     return f"no query is called {name}", did_you_mean(name, names) or hint
 
 
 def query_funnel(select: SelectFn, name: str, most: int = MOST_KEPT) -> QueryFunnels:
     """Returns the funnels of a name's queries over the newest documents of their streams. Raises what `select` does."""
-    known = known_queries(select, name)[:MOST_QUERIES_TRIED]
-    if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
+    known = query_lookup.known_queries(select, name)[:MOST_QUERIES_TRIED]
+    if not known and (events := query_lookup.known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
     scans = [_Scan(query, steps_for(len(known))) for query in known]
     if not scans:

@@ -17,31 +17,12 @@ from pattern_stage.columns import Columns, mixed, same
 from pattern_stage.definition import StatementForm
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts, compile_value, every_event, flatten_lists, ints, lists
-from xscl.algebra.events import (
-    Aggregate,
-    Attribute,
-    EventCondition,
-    Filter,
-    Fold,
-    Function,
-    Kind,
-    NearPattern,
-    Next,
-    Part,
-    Pattern,
-    Schema,
-    Select,
-    Union,
-    Value,
-    leaves,
-    map_leaves,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 
 MOST_TRIES = 1_000
 """Maximum number of candidate keys tried for a statement."""
 
-PartitionKey = Value | None
+PartitionKey = algebra.Value | None
 """A value of an event, as the left one. None allows any partitioning."""
 
 
@@ -50,13 +31,13 @@ class PartitionKeys:
     """The keys of a form's nodes, by place, and of its streams, by name."""
 
     of: tuple[PartitionKey, ...]
-    streams: tuple[tuple[str, Schema, PartitionKey], ...]
+    streams: tuple[tuple[str, algebra.Schema, PartitionKey], ...]
 
 
 def find_partition_keys(form: StatementForm) -> PartitionKeys | None:
     """Returns keys for a form; None if it is not partitionable. Strings are compared as strings if all equalities are,
     else all values as numbers: then all non-numeric strings are in one part."""
-    kinds: tuple[Kind, Kind] = ("string", "number")
+    kinds: tuple[algebra.Kind, algebra.Kind] = ("string", "number")
     for kind in kinds:
         found = _Search(form, kind).found()
         if found is not None:
@@ -70,7 +51,7 @@ def find_partition_keys(form: StatementForm) -> PartitionKeys | None:
 
 
 class _Search:
-    def __init__(self, form: StatementForm, kind: Kind) -> None:
+    def __init__(self, form: StatementForm, kind: algebra.Kind) -> None:
         self._nodes, self._kind = form.nodes, kind
         self._tries = 0
 
@@ -79,7 +60,9 @@ class _Search:
         if found is None or all(key is None for key in found):
             return None
         return [
-            key if key is None or value_kind(key) == self._kind else Function("number", (key,), "number")
+            key
+            if key is None or algebra.value_kind(key) == self._kind
+            else algebra.Function("number", (key,), "number")
             for key in found
         ]
 
@@ -105,41 +88,43 @@ class _Search:
             yield ()
             return
         match node.definition.operator:
-            case Filter():
+            case algebra.Filter():
                 yield (key,)
-            case Union():
+            case algebra.Union():
                 yield (key, key)
-            case Select(items=items):
+            case algebra.Select(items=items):
                 values = dict(items)
-                under = None if key is None else map_leaves(key, lambda leaf: values.get(_name(leaf), leaf))
+                under = None if key is None else algebra.map_leaves(key, lambda leaf: values.get(_name(leaf), leaf))
                 if under is None or _is_key(under):
                     yield (under,)
-            case Aggregate(by=by, source=source):
+            case algebra.Aggregate(by=by, source=source):
                 attributes = self._attributes(by, source.schema)
                 yield from ((one,) for one in attributes if key is None)
-                if key is not None and self._fits(key) and all(_name(leaf) in by for leaf in leaves(key)):
+                if key is not None and self._fits(key) and all(_name(leaf) in by for leaf in algebra.leaves(key)):
                     yield (key,)
-            case Next(condition=condition, names=names, schema=schema):
+            case algebra.Next(condition=condition, names=names, schema=schema):
                 of = {name: source for source, (name, _) in zip(names, schema, strict=True)}
                 for left, right in self._equalities(condition):
                     one, other = on_left(left), on_left(right)
                     if key is None or _meant(key, of) in (({"left"}, one), ({"right"}, other)):
                         yield (one, other)
-            case Fold() as fold:
+            case algebra.Fold() as fold:
                 yield from self._of_fold(fold, key)
-            case Pattern() | NearPattern() as pattern:
+            case algebra.Pattern() | algebra.NearPattern() as pattern:
                 # What a BUDGET keeps is learnt of all keys.
-                whole = pattern.strategy == "strict" if isinstance(pattern, Pattern) else pattern.budget is not None
+                whole = (
+                    pattern.strategy == "strict" if isinstance(pattern, algebra.Pattern) else pattern.budget is not None
+                )
                 if not whole and key is None:
                     for one in self._attributes(pattern.keys, next(iter(pattern.streams.values()))):
                         yield [one] * len(node.inputs)
 
-    def _of_fold(self, fold: Fold, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
+    def _of_fold(self, fold: algebra.Fold, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
         changing = {name for name, _ in fold.right.schema}
         computed = {name for name, _ in fold.sets}
         of = {name: source for source, (name, _) in zip(fold.names, fold.schema, strict=True)}
         for one, right in self._equalities(fold.chooses):
-            attributes = [leaf for leaf in leaves(one) if isinstance(leaf, Attribute)]
+            attributes = [leaf for leaf in algebra.leaves(one) if isinstance(leaf, algebra.Attribute)]
             parts, names = {leaf.part for leaf in attributes}, {leaf.name for leaf in attributes}
             left, other = on_left(one), on_left(right)
             stays = names.isdisjoint(changing | computed)
@@ -152,7 +137,7 @@ class _Search:
                     continue
             yield (left, other)
 
-    def _equalities(self, condition: EventCondition) -> list[tuple[Value, Value]]:
+    def _equalities(self, condition: algebra.EventCondition) -> list[tuple[algebra.Value, algebra.Value]]:
         """Returns the equalities of attributes of the left side with the right one that a condition implies."""
         try:
             found = common_equalities(split_condition(condition))
@@ -160,37 +145,37 @@ class _Search:
             return []
         return [pair for pair in found if all(_is_key(one) and self._fits(one) for one in pair)]
 
-    def _attributes(self, names: Sequence[str], schema: Schema) -> Iterator[Value]:
-        return filter(self._fits, (Attribute("left", name, dict(schema)[name]) for name in names))
+    def _attributes(self, names: Sequence[str], schema: algebra.Schema) -> Iterator[algebra.Value]:
+        return filter(self._fits, (algebra.Attribute("left", name, dict(schema)[name]) for name in names))
 
-    def _fits(self, value: Value) -> bool:
-        return self._kind == "number" or value_kind(value) == "string"
+    def _fits(self, value: algebra.Value) -> bool:
+        return self._kind == "number" or algebra.value_kind(value) == "string"
 
 
-def _is_key(value: Value) -> bool:
+def _is_key(value: algebra.Value) -> bool:
     """Whether a value has attributes only: constants could give as many keys as statements."""
-    return all(isinstance(leaf, Attribute) for leaf in leaves(value))
+    return all(isinstance(leaf, algebra.Attribute) for leaf in algebra.leaves(value))
 
 
-def _name(leaf: Value) -> str:
-    return leaf.name if isinstance(leaf, Attribute) else ""
+def _name(leaf: algebra.Value) -> str:
+    return leaf.name if isinstance(leaf, algebra.Attribute) else ""
 
 
-def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[set[Part], Value]:
+def _meant(key: algebra.Value, of: Mapping[str, tuple[algebra.Part, str]]) -> tuple[set[algebra.Part], algebra.Value]:
     """Returns the inputs of a key of results, and the key there."""
 
-    def renamed(leaf: Value) -> Value:
-        return Attribute("left", of[leaf.name][1], leaf.kind) if isinstance(leaf, Attribute) else leaf
+    def renamed(leaf: algebra.Value) -> algebra.Value:
+        return algebra.Attribute("left", of[leaf.name][1], leaf.kind) if isinstance(leaf, algebra.Attribute) else leaf
 
-    return {of[_name(leaf)][0] for leaf in leaves(key)}, map_leaves(key, renamed)
+    return {of[_name(leaf)][0] for leaf in algebra.leaves(key)}, algebra.map_leaves(key, renamed)
 
 
-def assign_partitions(key: PartitionKey, events: Columns, schema: Schema, texts: Texts, parts: int) -> Ints:
+def assign_partitions(key: PartitionKey, events: Columns, schema: algebra.Schema, texts: Texts, parts: int) -> Ints:
     """Returns the part of each event, the same in every process."""
     if key is None:
         return _spread(events.parts[:, 0], parts)
     column = compile_value(key, schema, None, texts)(every_event(events))
-    if value_kind(key) == "number":
+    if algebra.value_kind(key) == "number":
         return _spread(same(column), parts)
     codes, at = np.unique(column.astype(np.int64), return_inverse=True)
     hashes = [0 if text is None else zlib.crc32(text.encode("utf-8", "surrogatepass")) for text in texts.texts(codes)]

@@ -25,22 +25,7 @@ from pattern_stage.pattern.program import EventSlots, aggregated_args
 from pattern_stage.pattern.rows import columns_at
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, json_arrays, plain_values
-from xscl.algebra.events import (
-    EVENTS,
-    AllOf,
-    Attribute,
-    EventCondition,
-    Kind,
-    Length,
-    Names,
-    OfItem,
-    OfItems,
-    Pattern,
-    Referent,
-    Returned,
-    Schema,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 
 _AT_ONCE = 50_000
 """Approximate number of matches expanded at a time."""
@@ -190,7 +175,7 @@ class BundleTable(MatchList):
         bundle = self.bundles[int(self.of[match])]
         return [event[2] for event in bundle.events(int(self._places[match]))]
 
-    def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
+    def ends(self, variable: int, slot: int, kind: algebra.Kind, *, last: bool) -> Column:
         if variable == 0 and not last:
             places = zip(self.of.tolist(), self._places.tolist(), strict=True)
             firsts = [self.bundles[of].trail.event(place)[slot] for of, place in places]
@@ -351,20 +336,22 @@ _Computed = Callable[[MatchList, Ints, Mapping[int, Ints]], Column]
 class Conditions:
     """Compiles conditions and values over complete matches of a pattern."""
 
-    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
+    def __init__(self, pattern: algebra.Pattern, texts: Texts, slots: EventSlots) -> None:
         self._pattern, self._texts, self._slots = pattern, texts, slots
         self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
 
-    def condition(self, condition: EventCondition, names: Names, negated: int | None = None) -> MatchTest:
+    def condition(
+        self, condition: algebra.EventCondition, names: algebra.Names, negated: int | None = None
+    ) -> MatchTest:
         """Compiles a condition on pairs of match and row; with `negated`, of match and an event of that variable."""
-        positive: Names = tuple((name, of) for name, of in names if of.variable != negated)
+        positive: algebra.Names = tuple((name, of) for name, of in names if of.variable != negated)
         columns = [self._referent(of) for _, of in positive]
-        right: Schema = ()
+        right: algebra.Schema = ()
         slots: list[int] = []
         if negated is not None:
             source = self._pattern.variables[negated].source
             own = {name: of for name, of in names if of.variable == negated}
-            used = {of.name for of in own.values() if isinstance(of, OfItem)}
+            used = {of.name for of in own.values() if isinstance(of, algebra.OfItem)}
             right = tuple((name, kind) for name, kind in source.schema if name in used)
             slots = self._slots.of_schema(int(source.stream), right)
             condition = of_items(condition, own, "right")
@@ -372,9 +359,13 @@ class Conditions:
         ranges: dict[int, int] = {}
         """The variables over all of whose events it quantifies, each with the first of them."""
         for _, of in positive:
-            if isinstance(of, OfItem) and of.place == "every":
+            if isinstance(of, algebra.OfItem) and of.place == "every":
                 ranges[of.variable] = 0
-            elif of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in ("each", "previous"):
+            elif (
+                of.earlier
+                if isinstance(of, algebra.OfItems)
+                else isinstance(of, algebra.OfItem) and of.place in ("each", "previous")
+            ):
                 ranges[of.variable] = 1
 
         def held(table: MatchList, at: Ints, rows: _Rows, others: Sequence[EventTuple], other_at: Ints | None) -> Mask:
@@ -398,7 +389,7 @@ class Conditions:
 
         return held
 
-    def item(self, item: Returned) -> Callable[[MatchList], Column]:
+    def item(self, item: algebra.Returned) -> Callable[[MatchList], Column]:
         """Compiles a value of matches, or a JSON array of its values for each event of a variable."""
         columns = [self._referent(of) for _, of in item.names]
         variable = None if item.each is None else self._positive.index(item.each)
@@ -438,25 +429,25 @@ class Conditions:
 
         return found
 
-    def _schema(self, names: Names) -> Schema:
+    def _schema(self, names: algebra.Names) -> algebra.Schema:
         return tuple((name, self._kind(of)) for name, of in names)
 
-    def _kind(self, of: Referent) -> Kind:
-        if isinstance(of, OfItem):
+    def _kind(self, of: algebra.Referent) -> algebra.Kind:
+        if isinstance(of, algebra.OfItem):
             return dict(self._pattern.variables[of.variable].source.schema)[of.name]
-        if isinstance(of, OfItems) and of.aggregated.name == "argmax":
-            return value_kind(of.aggregated.args[0])
+        if isinstance(of, algebra.OfItems) and of.aggregated.name == "argmax":
+            return algebra.value_kind(of.aggregated.args[0])
         return "number"
 
-    def _referent(self, of: Referent) -> _Computed:
+    def _referent(self, of: algebra.Referent) -> _Computed:
         variable = self._positive.index(of.variable)
         stream = int(self._pattern.variables[of.variable].source.stream)
-        if isinstance(of, Length):
+        if isinstance(of, algebra.Length):
             return lambda table, at, items: table.sizes(variable)[at].astype(np.float64)
-        if isinstance(of, OfItems):
+        if isinstance(of, algebra.OfItems):
             return self._aggregate(of, variable, stream)
         kind = self._kind(of)
-        slot = self._slots.slot(stream, Attribute("left", of.name, kind))
+        slot = self._slots.slot(stream, algebra.Attribute("left", of.name, kind))
         place = of.place
 
         def taken(table: MatchList, at: Ints, items: Mapping[int, Ints]) -> Column:
@@ -467,10 +458,10 @@ class Conditions:
 
         return taken
 
-    def _aggregate(self, of: OfItems, variable: int, stream: int) -> _Computed:
+    def _aggregate(self, of: algebra.OfItems, variable: int, stream: int) -> _Computed:
         one = of.aggregated
         args = aggregated_args(one)
-        slots, kinds = [self._slots.slot(stream, arg) for arg in args], [value_kind(arg) for arg in args]
+        slots, kinds = [self._slots.slot(stream, arg) for arg in args], [algebra.value_kind(arg) for arg in args]
 
         def computed(table: MatchList, at: Ints, items: Mapping[int, Ints]) -> Column:
             sizes = items[variable] if of.earlier else table.sizes(variable)[at]
@@ -488,17 +479,18 @@ class Conditions:
 class ResultBuilder:
     """Builds result events from the reported matches of a pattern."""
 
-    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots, lineage: Lineage) -> None:
+    def __init__(self, pattern: algebra.Pattern, texts: Texts, slots: EventSlots, lineage: Lineage) -> None:
         self._lineage = lineage
         self._variables = sum(not one.negated for one in pattern.variables)
         conditions = Conditions(pattern, texts, slots)
         self.having: MatchTest | None = None
         """The condition of HAVING."""
-        if pattern.having != AllOf():
+        if pattern.having != algebra.AllOf():
             self.having = conditions.condition(pattern.having, pattern.having_names)
         returned = {item.name: item for item in pattern.returned or ()}
         self._items = [
-            conditions.events() if name == EVENTS else conditions.item(returned[name]) for name, _ in pattern.schema
+            conditions.events() if name == algebra.EVENTS else conditions.item(returned[name])
+            for name, _ in pattern.schema
         ]
 
     def events(self, table: MatchList, t0: Ints, t1: Ints) -> Columns:
@@ -572,7 +564,7 @@ _Absent = tuple[Sequence[tuple[EventTuple, int]], Ints]
 class Kills:
     """The conditions by which the events of a negated variable kill complete matches."""
 
-    def __init__(self, pattern: Pattern, conditions: Conditions, variable: int) -> None:
+    def __init__(self, pattern: algebra.Pattern, conditions: Conditions, variable: int) -> None:
         group, groups = pattern.variables[variable].group, [one.group for one in pattern.variables if not one.negated]
         self._before = [at for at, of in enumerate(groups) if of == group - 1]
         self._behind = [at for at, of in enumerate(groups) if of == group]

@@ -21,29 +21,7 @@ from pattern_stage.pattern import rows
 from pattern_stage.pattern.cells import RegisterTest
 from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleField
 from pattern_stage.values import Texts, Writer
-from xscl.algebra.events import (
-    Aggregated,
-    Attribute,
-    Comparison,
-    EventCondition,
-    Function,
-    Kind,
-    Length,
-    Letter,
-    Letters,
-    OfItem,
-    OfItems,
-    OneOf,
-    Pattern,
-    Repeated,
-    Schema,
-    Value,
-    WhereConjunct,
-    Word,
-    leaves,
-    map_parts,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 
 Vector = tuple[tuple[int, int], ...]
 """Positions with their least number of left-out letters, in order."""
@@ -62,9 +40,9 @@ class _Piece(NamedTuple):
 class LetterAutomaton:
     """An expression of whose words a maximum number of letters may be left out."""
 
-    def __init__(self, letters: Letters, errors: int) -> None:
+    def __init__(self, letters: algebra.Letters, errors: int) -> None:
         self.errors = errors
-        self.letters: list[Letter] = []
+        self.letters: list[algebra.Letter] = []
         """The letter of each position."""
         self.follow: list[set[int]] = []
         """By position, those that follow without leaving letters out."""
@@ -102,19 +80,19 @@ class LetterAutomaton:
         least = min((cost + self._ends[at] for at, cost in vector), default=_NEVER)
         return least if least <= self.errors else None
 
-    def _piece(self, letters: Letters) -> _Piece:
+    def _piece(self, letters: algebra.Letters) -> _Piece:
         match letters:
-            case Letter():
+            case algebra.Letter():
                 at = len(self.letters)
                 self.letters.append(letters)
                 self.follow.append(set())
                 return _Piece(frozenset([at]), frozenset([at]), False)
-            case OneOf(parts=parts):
+            case algebra.OneOf(parts=parts):
                 first, last, empty = zip(*map(self._piece, parts), strict=True)
                 return _Piece(frozenset().union(*first), frozenset().union(*last), any(empty))
-            case Word(parts=parts):
+            case algebra.Word(parts=parts):
                 return reduce(self._then, map(self._piece, parts))
-            case Repeated(part=part, least=least):
+            case algebra.Repeated(part=part, least=least):
                 copies = [self._piece(part) for _ in range(max(least, 1))]
                 whole = reduce(self._then, copies)
                 self._then(copies[-1], copies[-1])
@@ -175,8 +153,8 @@ class MatchRole:
 
     variable: int
     unit: _Unit
-    conditions: tuple[EventCondition, ...]
-    keys: tuple[Attribute, ...]
+    conditions: tuple[algebra.EventCondition, ...]
+    keys: tuple[algebra.Attribute, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +178,7 @@ class MatchWindows:
                     yield one, other
 
 
-def match_windows(pattern: Pattern) -> MatchWindows | None:
+def match_windows(pattern: algebra.Pattern) -> MatchWindows | None:
     """Returns the roles of a pattern; None with contiguity, where matches depend on events without a role."""
     if pattern.strategy in ("strict", "partition"):
         return None
@@ -209,8 +187,8 @@ def match_windows(pattern: Pattern) -> MatchWindows | None:
         units: tuple[_Unit, ...] = ("absent",) if one.negated else ("first", "further") if one.kleene else ("first",)
         places += [(at, unit) for unit in units]
     kinds = [dict(one.source.schema) for one in pattern.variables]
-    keys: list[dict[_Place, Attribute]] = [
-        {(at, unit): Attribute("left", name, kinds[at][name]) for at, unit in places} for name in pattern.keys
+    keys: list[dict[_Place, algebra.Attribute]] = [
+        {(at, unit): algebra.Attribute("left", name, kinds[at][name]) for at, unit in places} for name in pattern.keys
     ]
     # With another strategy, an event of any key may be the next one, as long as its equality is not tested yet.
     if pattern.strategy == "any":
@@ -221,22 +199,22 @@ def match_windows(pattern: Pattern) -> MatchWindows | None:
     return MatchWindows(tuple(roles), tuple(pattern.variables[role.variable].group for role in roles))
 
 
-def _conditions(pattern: Pattern, variable: int, unit: _Unit) -> tuple[EventCondition, ...]:
+def _conditions(pattern: algebra.Pattern, variable: int, unit: _Unit) -> tuple[algebra.EventCondition, ...]:
     phase, own = _ALONE[unit]
     return tuple(
         of_event(one)
         for one in (pattern.kills if unit == "absent" else pattern.conjuncts)
         if (one.variable, one.phase) == (variable, phase)
-        and all(isinstance(of, OfItem) and of.variable == variable and of.place in own for _, of in one.names)
+        and all(isinstance(of, algebra.OfItem) and of.variable == variable and of.place in own for _, of in one.names)
     )
 
 
 # ---------------------------------------------------------------- keys out of conditions
 
-_Node = tuple[_Place, Attribute]
+_Node = tuple[_Place, algebra.Attribute]
 
 
-def _equated(pattern: Pattern, places: Sequence[_Place]) -> list[dict[_Place, Attribute]]:
+def _equated(pattern: algebra.Pattern, places: Sequence[_Place]) -> list[dict[_Place, algebra.Attribute]]:
     """Returns implied keys: attributes, at least one per role, that equalities make equal. Only first events are in
     every match: an equality with another one constrains that one alone."""
     absent = frozenset(at for at, unit in places if unit == "absent")
@@ -253,19 +231,21 @@ def _equated(pattern: Pattern, places: Sequence[_Place]) -> list[dict[_Place, At
     return [key for key in found if key.keys() == set(places)]
 
 
-def _equal(one: WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
+def _equal(one: algebra.WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
     names = dict(one.names)
     match one.condition:
-        case Comparison("=", Attribute(name=left, kind=kind), Attribute(name=right, kind=also)) if kind == also:
+        case algebra.Comparison(
+            "=", algebra.Attribute(name=left, kind=kind), algebra.Attribute(name=right, kind=also)
+        ) if kind == also:
             of, other = names[left], names[right]
         case _:
             return
-    if not (isinstance(of, OfItem) and isinstance(other, OfItem)):
+    if not (isinstance(of, algebra.OfItem) and isinstance(other, algebra.OfItem)):
         return
 
-    def nodes(of: OfItem) -> list[_Node]:
+    def nodes(of: algebra.OfItem) -> list[_Node]:
         units = ("absent",) if of.variable in absent else _UNITS.get(of.place, ())
-        return [((of.variable, unit), Attribute("left", of.name, kind)) for unit in units]
+        return [((of.variable, unit), algebra.Attribute("left", of.name, kind)) for unit in units]
 
     if {of.place, other.place} == {"each", "previous"} and (of.variable, of.name) == (other.variable, other.name):
         # Each event is equal to the one before: so all are equal to the first one.
@@ -282,24 +262,24 @@ class EventSlots:
     """The needed values of events, by input: each is computed once for all events of an interval."""
 
     def __init__(self) -> None:
-        self.values: dict[int, list[Value]] = {}
+        self.values: dict[int, list[algebra.Value]] = {}
 
-    def slot(self, stream: int, value: Value) -> int:
+    def slot(self, stream: int, value: algebra.Value) -> int:
         """Returns the index of a value in the event's tuple."""
         known = self.values.setdefault(stream, [])
         if value not in known:
             known.append(value)
         return FIRST_SLOT + known.index(value)
 
-    def of_schema(self, stream: int, schema: Schema) -> list[int]:
-        return [self.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
+    def of_schema(self, stream: int, schema: algebra.Schema) -> list[int]:
+        return [self.slot(stream, algebra.Attribute("left", name, kind)) for name, kind in schema]
 
 
-def aggregated_args(aggregated: Aggregated) -> list[Value]:
+def aggregated_args(aggregated: algebra.Aggregated) -> list[algebra.Value]:
     """Returns an aggregate's arguments as computed: strings as numbers, where numbers are aggregated."""
     as_is = {"count": len(aggregated.args), "argmax": 1}.get(aggregated.name, 0)
     return [
-        Function("number", (arg,), "number") if value_kind(arg) == "string" and place >= as_is else arg
+        algebra.Function("number", (arg,), "number") if algebra.value_kind(arg) == "string" and place >= as_is else arg
         for place, arg in enumerate(aggregated.args)
     ]
 
@@ -314,14 +294,14 @@ class CompiledEdge:
     none."""
 
     state: int
-    static: list[EventCondition] = field(default_factory=list)
+    static: list[algebra.EventCondition] = field(default_factory=list)
     dynamic: list[_Placed] = field(default_factory=list)
     holds: Callable[[_Values, _Values], bool] | None = None
     """The row-independent tests; None without any."""
     by_row: list[RowTest] = field(default_factory=list)
     equal: RegisterTest | None = None
     """An equality among the tests of run and event."""
-    equal_test: WhereConjunct | None = None
+    equal_test: algebra.WhereConjunct | None = None
     """The condition behind `equal`."""
     role: int = -1
     """Index of an arrival's mask of the rows whose tests of the event alone hold."""
@@ -342,8 +322,8 @@ class Negation:
 class _Placed:
     """A condition with its attributes resolved; `sets` are those over all of whose tuples it quantifies."""
 
-    test: WhereConjunct
-    condition: EventCondition
+    test: algebra.WhereConjunct
+    condition: algebra.EventCondition
     at: dict[str, int | RegisterRead | tuple[int, int]]
     sets: tuple[Register, ...]
 
@@ -351,7 +331,7 @@ class _Placed:
 class PatternProgram:
     """A compiled pattern. `streams` has the input of each variable."""
 
-    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
+    def __init__(self, pattern: algebra.Pattern, texts: Texts, slots: EventSlots) -> None:
         self.pattern, self.slots, self._texts = pattern, slots, texts
         self._writer = Writer(rows.register_functions(texts))
         self.positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
@@ -389,7 +369,7 @@ class PatternProgram:
                 self._add(found.edge, test, stream)
         return found
 
-    def _add(self, edge: CompiledEdge, test: WhereConjunct, stream: int | None) -> None:
+    def _add(self, edge: CompiledEdge, test: algebra.WhereConjunct, stream: int | None) -> None:
         placed = self._placed(test, stream)
         if placed is None:
             edge.static.append(of_event(test))
@@ -407,7 +387,7 @@ class PatternProgram:
         for other in register.needs():
             self._keep(other, register.variable)
 
-    def _placed(self, test: WhereConjunct, stream: int | None) -> _Placed | None:
+    def _placed(self, test: algebra.WhereConjunct, stream: int | None) -> _Placed | None:
         names, own = dict(test.names), test.variable
         at: dict[str, int | RegisterRead | tuple[int, int]] = {}
         gathered: dict[int, list[tuple[str, TupleField]]] = {}
@@ -417,7 +397,7 @@ class PatternProgram:
             of = names[name]
             is_new = stream is not None and of.variable == own
             match of:
-                case OfItem(place=place):
+                case algebra.OfItem(place=place):
                     if is_new and (
                         test.phase == "first" or place in ("each", "every") or self.pattern.variables[own].negated
                     ):
@@ -427,27 +407,29 @@ class PatternProgram:
                     if place in ("each", "previous", "every"):
                         return f"set {place}", of.variable
                     return {"only": "first"}.get(place, place), of.variable
-                case OfItems(earlier=True) if not is_new:
+                case algebra.OfItems(earlier=True) if not is_new:
                     return "set earlier", of.variable
             return name, of.variable  # a value of its own
 
-        def placed(part: EventCondition | Value) -> Value | None:
+        def placed(part: algebra.EventCondition | algebra.Value) -> algebra.Value | None:
             """Places a part that is about one event."""
-            if not isinstance(part, Value):
+            if not isinstance(part, algebra.Value):
                 return None
-            every = list(leaves(part))
-            found = [leaf for leaf in every if isinstance(leaf, Attribute)]
+            every = list(algebra.leaves(part))
+            found = [leaf for leaf in every if isinstance(leaf, algebra.Attribute)]
             if found and len(found) == len(every):
                 roles = {role(leaf.name) for leaf in found}
-                if len(roles) == 1 and (isinstance(part, Attribute) or isinstance(names[found[0].name], OfItem)):
+                if len(roles) == 1 and (
+                    isinstance(part, algebra.Attribute) or isinstance(names[found[0].name], algebra.OfItem)
+                ):
                     return place(part, *roles.pop())
             return None
 
-        def place(value: Value, kind: str, variable: int) -> Value:
-            key, vkind = f"x{len(at) + sum(map(len, gathered.values()))}", value_kind(value)
-            of = names[value.name] if isinstance(value, Attribute) else None
+        def place(value: algebra.Value, kind: str, variable: int) -> algebra.Value:
+            key, vkind = f"x{len(at) + sum(map(len, gathered.values()))}", algebra.value_kind(value)
+            of = names[value.name] if isinstance(value, algebra.Attribute) else None
             read, slot = None, -1
-            if isinstance(of, Length | OfItems):
+            if isinstance(of, algebra.Length | algebra.OfItems):
                 read = self._read(of)
             else:
                 slot = self.slots.slot(self._inputs[variable], of_items(value, names))
@@ -458,11 +440,11 @@ class PatternProgram:
                 gathered.setdefault(variable, []).append((key, TupleField(vkind, slot if read is None else -1, read)))
             else:
                 at[key] = slot if read is None else read
-            return Attribute("left", key, vkind)
+            return algebra.Attribute("left", key, vkind)
 
         if stream is not None and all(role(name)[0] == "new" for name in names):
             return None
-        condition = map_parts(test.condition, placed)
+        condition = algebra.map_parts(test.condition, placed)
         sets: list[Register] = []
         for variable, parts in gathered.items():
             every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)
@@ -473,14 +455,14 @@ class PatternProgram:
             sets.append(register)
         return _Placed(test, condition, at, tuple(sets))
 
-    def _read(self, of: Length | OfItems) -> RegisterRead:
+    def _read(self, of: algebra.Length | algebra.OfItems) -> RegisterRead:
         at = self.positive.index(of.variable)
-        if isinstance(of, Length) or not of.aggregated.args:
+        if isinstance(of, algebra.Length) or not of.aggregated.args:
             return RegisterRead(Register("count", at))
         name = of.aggregated.name
         args = aggregated_args(of.aggregated)
         slots = tuple(self.slots.slot(self._inputs[of.variable], arg) for arg in args)
-        kinds: tuple[Kind, ...] = tuple(map(value_kind, args))
+        kinds: tuple[algebra.Kind, ...] = tuple(map(algebra.value_kind, args))
         kind = {"count": "known", "avg": "sum"}.get(name, name)
         return RegisterRead(Register(cast(Any, kind), at, slots, kinds), average=name == "avg")
 
@@ -512,7 +494,9 @@ class PatternProgram:
 
     def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
         match placed.condition:
-            case Comparison("=", Attribute(name=one, kind=kind), Attribute(name=other, kind=also)) if kind == also:
+            case algebra.Comparison(
+                "=", algebra.Attribute(name=one, kind=kind), algebra.Attribute(name=other, kind=also)
+            ) if kind == also:
                 pair = placed.at[one], placed.at[other]
                 for read, slot in (pair, pair[::-1]):
                     match read:
@@ -524,8 +508,8 @@ class PatternProgram:
     def _at(self, state: int) -> Callable[[Register], str]:
         return lambda register: f"V[{self._live[state][register]}]"
 
-    def _leaf(self, placed: _Placed, state: int) -> Callable[[Attribute], str]:
-        def code(leaf: Attribute) -> str:
+    def _leaf(self, placed: _Placed, state: int) -> Callable[[algebra.Attribute], str]:
+        def code(leaf: algebra.Attribute) -> str:
             found = placed.at[leaf.name]
             match found:
                 case RegisterRead():
@@ -542,9 +526,11 @@ class PatternProgram:
 
     def _row_test(self, placed: _Placed, state: int) -> RowTest:
         names = list(placed.at)
-        kinds = {leaf.name: leaf.kind for leaf in leaves(placed.condition) if isinstance(leaf, Attribute)}
+        kinds = {
+            leaf.name: leaf.kind for leaf in algebra.leaves(placed.condition) if isinstance(leaf, algebra.Attribute)
+        }
         leaf = self._leaf(placed, state)
-        code = ", ".join(leaf(Attribute("left", name, kinds[name])) for name in names)
+        code = ", ".join(leaf(algebra.Attribute("left", name, kinds[name])) for name in names)
         loops = self._loops(placed, state)
         gathered = f"[({code},) {loops}]" if loops else f"[({code},)]"
         scalar = self._writer.condition(placed.condition, lambda one: f"X[{names.index(one.name)}]")

@@ -21,16 +21,6 @@ from common.bounds import deadline
 from common.errors import InvalidValue
 from common.tools import Remembered, frozen, quick
 from xscl.algebra import values as exp
-from xscl.algebra.values import (
-    NodeKind,
-    chained,
-    derivation,
-    derive,
-    many_valued,
-    map_operands,
-    number_string,
-    operands_of,
-)
 
 EXTENSION_PREFIX = "mmqjp"
 """The prefix of our own functions in a condition's XPath: those that XPath 1.0 lacks, such as `lower-case` and
@@ -43,7 +33,7 @@ and writes 1e+12."""
 class Test:
     """A name test. `uri` is the namespace, "" for none and "*" for any; `local` is "*" for any name."""
 
-    kind: NodeKind
+    kind: exp.NodeKind
     uri: str
     local: str
 
@@ -230,10 +220,10 @@ _leaf_json = Remembered(_json)  # very many patterns share their leaves
 def _node(plain: Any) -> PatternNode:
     axis, kind, uri, local, conditions, children, functions = plain
     try:
-        known = all(map(chained, functions))
+        known = all(map(exp.chained, functions))
     except KeyError:
         known = False
-    known = known and axis in _AXES and kind in get_args(NodeKind)
+    known = known and axis in _AXES and kind in get_args(exp.NodeKind)
     if not known or not isinstance(uri, str) or not isinstance(local, str):
         raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
     for one in conditions:
@@ -335,7 +325,7 @@ class Conjunct:
 
     def equalities(self) -> tuple[tuple[Term, Term], ...]:
         """The joins by equality; those by words are near(), in `residual`."""
-        return tuple(pair for pair in self.joins if many_valued(pair[0].functions) is None)
+        return tuple(pair for pair in self.joins if exp.many_valued(pair[0].functions) is None)
 
 
 @frozen
@@ -434,7 +424,7 @@ def as_term(expr: exp.Expr) -> Term | None:
     if isinstance(expr, exp.VarPath):
         return None if expr.steps else shared_term(expr.var)
     match expr:
-        case exp.Call(args=(arg, *_)) if name := derivation(expr):
+        case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
             term = as_term(arg)
             return term and shared_term(term.var, (*term.functions, name))
     return None
@@ -445,11 +435,11 @@ def constant_operand_text(expr: exp.Expr) -> str | None:
     match expr:
         case exp.String(value=value):
             return value
-        case exp.Call(args=(arg, *_)) if name := derivation(expr):
+        case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
             inner = constant_operand_text(arg)
-            return None if inner is None else derive(name, inner)
+            return None if inner is None else exp.derive(name, inner)
         case exp.Number(text=text):
-            return number_string(text)
+            return exp.number_string(text)
     return None
 
 
@@ -457,7 +447,7 @@ def variables_of(expr: exp.Expr) -> Iterator[str]:
     """The variables of a residual predicate or an operand, with repetitions."""
     if isinstance(expr, exp.VarPath):
         yield expr.var
-    for operand in operands_of(expr):
+    for operand in exp.operands_of(expr):
         yield from variables_of(operand)
 
 
@@ -522,7 +512,7 @@ def _named(expr: exp.Expr, names: dict[str, str]) -> exp.Expr:
         case exp.Compare(op=op, left=left, right=right):
             one, other = _named(left, names), _named(right, names)
             return exp.Compare(op, one, other) if repr(one) <= repr(other) else exp.Compare(_TURNED[op], other, one)
-    return map_operands(expr, lambda operand: _named(operand, names))
+    return exp.map_operands(expr, lambda operand: _named(operand, names))
 
 
 def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:

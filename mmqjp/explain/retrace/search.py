@@ -45,17 +45,7 @@ from pattern_stage.clauses import common_equalities, referenced_parts, split_con
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.pattern.program import LetterAutomaton, Vector
 from xpath_stage.binder import Take
-from xscl.algebra.events import (
-    ALWAYS,
-    EventCondition,
-    Fold,
-    NearPattern,
-    Next,
-    Pattern,
-    WhereConjunct,
-    count_letters,
-    value_kind,
-)
+from xscl.algebra import events as algebra
 from xscl.event_patterns import STRATEGIES
 
 ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY, ENDED = 0, 1, 2, 3, 1_000, 1_001
@@ -453,14 +443,14 @@ class RunSearch(SequenceSearch):
     """Results of NEXT and FOLD: a left event with the first later right events for which a condition holds. A FOLD goes
     on from there; its partial results have the values of each step."""
 
-    def __init__(self, stream: Next | Fold, sides: Sequence[Sequence[Event]], goal: SearchGoal) -> None:
-        super().__init__(sides, (False, isinstance(stream, Fold)), stream.within, goal)
-        self._stream, self._name = stream, "FOLD" if isinstance(stream, Fold) else "NEXT"
-        chooses = stream.chooses if isinstance(stream, Fold) else stream.condition
+    def __init__(self, stream: algebra.Next | algebra.Fold, sides: Sequence[Sequence[Event]], goal: SearchGoal) -> None:
+        super().__init__(sides, (False, isinstance(stream, algebra.Fold)), stream.within, goal)
+        self._stream, self._name = stream, "FOLD" if isinstance(stream, algebra.Fold) else "NEXT"
+        chooses = stream.chooses if isinstance(stream, algebra.Fold) else stream.condition
         self._chooses = [(one, operator_condition_text(one, stream)) for one in conjuncts(chooses)]
         self._continues = [
             (one, operator_condition_text(one, stream))
-            for one in (conjuncts(stream.continues) if isinstance(stream, Fold) else ())
+            for one in (conjuncts(stream.continues) if isinstance(stream, algebra.Fold) else ())
         ]
         self._equality = next(iter(common_equalities(split_condition(chooses))), None)
         self.part = f"{self._name} {stream_text(stream.right)}"
@@ -483,7 +473,7 @@ class RunSearch(SequenceSearch):
 
     def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
         steps = partial.state
-        if to and isinstance(self._stream, Fold):
+        if to and isinstance(self._stream, algebra.Fold):
             scope = self._scope(partial, one)
             sets = {name: evaluate_value(value, scope) for name, value in self._stream.sets}
             steps = (*steps, {**self._values(partial), **one.values, **sets})
@@ -506,7 +496,7 @@ class RunSearch(SequenceSearch):
 
     def _key(self, value: Plain) -> Plain:
         assert self._equality is not None, "else events have no key"
-        return value if all(value_kind(one) == "string" for one in self._equality) else as_number(value)
+        return value if all(algebra.value_kind(one) == "string" for one in self._equality) else as_number(value)
 
     def _values(self, partial: Partial) -> AttributeValues:
         return partial.state[-1] if partial.state else partial.first.values
@@ -524,7 +514,7 @@ class RunSearch(SequenceSearch):
         return None if refusal is None else replace(refusal, test=ENDED)
 
     def _failing(
-        self, kind: StageKind, asked: tuple[EventCondition, str], partial: Partial, one: Event
+        self, kind: StageKind, asked: tuple[algebra.EventCondition, str], partial: Partial, one: Event
     ) -> Refusal | None:
         scope, parts = self._scope(partial, one), referenced_parts(asked[0])
         if condition_holds(asked[0], scope):
@@ -551,7 +541,7 @@ class RunSearch(SequenceSearch):
 class PatternSearch(SequenceSearch):
     """Matches of a PATTERN without ERRORS. Variables take events one after the other, those of a SET in any order."""
 
-    def __init__(self, pattern: Pattern, given: GivenEvents, goal: SearchGoal) -> None:
+    def __init__(self, pattern: algebra.Pattern, given: GivenEvents, goal: SearchGoal) -> None:
         self._pattern, self._given = pattern, given
         self.keys, self.has_sets = pattern.keys, pattern.has_sets
         self._numbers = [at for at, one in enumerate(pattern.variables) if not one.negated]
@@ -582,7 +572,7 @@ class PatternSearch(SequenceSearch):
         every = len(self._positive)
         yield from (("run", component_text(one), (at, -1)) for at, one in enumerate(self._positive, 1))
         yield "condition", "WHERE", (every, TOGETHER)
-        if self._pattern.having != ALWAYS:
+        if self._pattern.having != algebra.ALWAYS:
             yield "condition", "HAVING", (every, ABSENT)
         if self.kills:
             yield "absent", "~", (every, FOUND)
@@ -643,7 +633,7 @@ class PatternSearch(SequenceSearch):
         what = bound(false_text, asked.said, self._pattern.variables[0].source, scope, of)
         return Refusal(FIRST_CONDITION, "condition", asked.text, what)
 
-    def _asked_at(self, at: int, *, of_steps: bool) -> Iterator[tuple[BoundCondition, WhereConjunct]]:
+    def _asked_at(self, at: int, *, of_steps: bool) -> Iterator[tuple[BoundCondition, algebra.WhereConjunct]]:
         """Yields the conditions whose last variable this is: those on each event of it, or those on all."""
         for asked, conjunct in self._asked:
             last = max((self._numbers.index(one) for one in asked.variables), default=0)
@@ -777,10 +767,10 @@ class LetterSearch(SequenceSearch):
 
     conditions_part = ""
 
-    def __init__(self, pattern: NearPattern, given: GivenEvents, goal: SearchGoal) -> None:
+    def __init__(self, pattern: algebra.NearPattern, given: GivenEvents, goal: SearchGoal) -> None:
         numbered = pattern_template(pattern, lambda leaf: leaf)
-        assert isinstance(numbered, NearPattern)
-        self._automaton = LetterAutomaton(numbered.letters, count_letters(pattern.letters, sum, 1))
+        assert isinstance(numbered, algebra.NearPattern)
+        self._automaton = LetterAutomaton(numbered.letters, algebra.count_letters(pattern.letters, sum, 1))
         self._numbers = {name: number for number, (name, _) in enumerate(inputs(pattern))}
         self._errors, self.keys = pattern.errors, pattern.keys
         self.kills: dict[int, list[BoundCondition]] = {}
@@ -841,7 +831,9 @@ def missing_letters(count: int) -> str:
     return "1 letter is missing" if count == 1 else f"{count:,} letters are missing"
 
 
-def search_of(pattern: Pattern | NearPattern, given: GivenEvents, goal: SearchGoal) -> PatternSearch | LetterSearch:
-    if isinstance(pattern, NearPattern):
+def search_of(
+    pattern: algebra.Pattern | algebra.NearPattern, given: GivenEvents, goal: SearchGoal
+) -> PatternSearch | LetterSearch:
+    if isinstance(pattern, algebra.NearPattern):
         return LetterSearch(pattern, given, goal)
     return PatternSearch(pattern, given, goal)

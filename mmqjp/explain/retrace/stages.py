@@ -47,22 +47,7 @@ from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import stored_definition
 from pattern_stage.clauses import on_left, referenced_parts
 from xpath_stage.binder import Node, PreparedNode, Take, each_below, each_binding, uncounted
-from xscl.algebra.events import (
-    Aggregate,
-    AllOf,
-    EventAttribute,
-    Events,
-    Filter,
-    Fold,
-    NearPattern,
-    Next,
-    Pattern,
-    Select,
-    Statement,
-    Stream,
-    Union,
-    sources_of,
-)
+from xscl.algebra import events as algebra
 from xscl.algebra.joins import naming
 from xscl.algebra.values import derive
 from xscl.printer import to_xscl
@@ -105,7 +90,7 @@ class DocumentEvents:
             made[nodes] = Event(values, record.t0, record.t1, given)
         return list(made.values())
 
-    def _value(self, attribute: EventAttribute, record: Record, bound: dict[str, Node], take: Take) -> Plain:
+    def _value(self, attribute: algebra.EventAttribute, record: Record, bound: dict[str, Node], take: Take) -> Plain:
         text = attribute.constant
         if attribute.var is not None:
             node: Node | None = bound[attribute.var]
@@ -194,19 +179,19 @@ class Evaluator:
         self._given, self._take, self._why_none = given, take, why_none
         self._covering = Covering(documents)
         self._documents = tuple(range(len(documents)))
-        self._known: dict[tuple[int, Docs], tuple[Stream, Trace]] = {}
+        self._known: dict[tuple[int, Docs], tuple[algebra.Stream, Trace]] = {}
 
-    def trace(self, statement: Statement) -> Trace:
+    def trace(self, statement: algebra.Statement) -> Trace:
         """Returns the events that derive from all documents; without documents, all."""
-        if isinstance(statement, Pattern | NearPattern):
+        if isinstance(statement, algebra.Pattern | algebra.NearPattern):
             return self._pattern(statement)
         return self._of(spelled_out_filters(statement), self._documents)
 
-    def _of(self, stream: Stream, docs: Docs) -> Trace:
+    def _of(self, stream: algebra.Stream, docs: Docs) -> Trace:
         key = id(stream), docs
         if key not in self._known:
             found = self._trace(stream, docs)
-            if not isinstance(stream, Events):
+            if not isinstance(stream, algebra.Events):
                 events = {identity(one): one for one in found.events}.values()
                 found = replace(found, events=sorted(events, key=lambda one: one.t1))
             self._known[key] = stream, found  # with the stream, so that its id stays its own
@@ -215,24 +200,24 @@ class Evaluator:
     def _covers(self, event: Event, docs: Docs) -> bool:
         return not docs or self._covering.of(event).issuperset(docs)
 
-    def _trace(self, stream: Stream, docs: Docs) -> Trace:
+    def _trace(self, stream: algebra.Stream, docs: Docs) -> Trace:
         match stream:
-            case Events(stream=name):
+            case algebra.Events(stream=name):
                 return self._events(name, docs)
-            case Select(source=source):
+            case algebra.Select(source=source):
                 found = self._of(source, docs)
                 return replace(found, events=[_selected(stream, one) for one in found.events])
-            case Filter(source=source):
+            case algebra.Filter(source=source):
                 return self._filter(stream, self._of(source, docs))
-            case Union(left=left, right=right):
+            case algebra.Union(left=left, right=right):
                 sides = self._of(left, docs), self._of(right, docs)
                 every = [one for side in sides for one in side.events]
                 stages = [stage for side in sides for stage in side.stages]
                 best = furthest_trace(sides)
                 return replace(best, events=every, stages=tuple(stages)) if all(one.events for one in sides) else best
-            case Aggregate():
+            case algebra.Aggregate():
                 return self._together(stream, docs)
-            case Next() | Fold():
+            case algebra.Next() | algebra.Fold():
                 return self._sequence(stream, docs)
 
     # ------------------------------------------------------------ operators of one input
@@ -249,7 +234,7 @@ class Evaluator:
         is_there = bool(stages) and stages[-1].kind in ("late", "unseen")
         return Trace([], stages, int(is_there), (0, len(stages)), (), () if is_there else docs)
 
-    def _filter(self, stream: Filter, source: Trace) -> Trace:
+    def _filter(self, stream: algebra.Filter, source: Trace) -> Trace:
         stages, events = list(source.stages), source.events
         for number, condition in enumerate(conjuncts(stream.condition) if events else (), 1):
             self._take(len(events))
@@ -262,7 +247,7 @@ class Evaluator:
         made = [Event(one.values, one.t0, one.t1, Derived(stream, (one,))) for one in events]
         return replace(source, events=made, stages=tuple(stages))
 
-    def _together(self, stream: Aggregate, docs: Docs) -> Trace:
+    def _together(self, stream: algebra.Aggregate, docs: Docs) -> Trace:
         sources = [self._of(stream.source, (number,)) for number in docs] or [self._of(stream.source, ())]
         source = _way(sources)
         if not source.events:
@@ -274,7 +259,7 @@ class Evaluator:
         stage = event_stage("group", stream_text(stream), len(events), what)
         return Trace(events, (*source.stages, stage), source.found, (height(stream), 1))
 
-    def _groups(self, stream: Aggregate, times: set[int] | None) -> Iterator[Event]:
+    def _groups(self, stream: algebra.Aggregate, times: set[int] | None) -> Iterator[Event]:
         """Yields the events of AGGREGATE that end at these times, or all."""
         groups: dict[tuple[Plain, ...], list[Event]] = {}
         for one in self._of(stream.source, ()).events:
@@ -291,7 +276,7 @@ class Evaluator:
 
     # ------------------------------------------------------------ sequences
 
-    def _sequence(self, stream: Next | Fold, docs: Docs) -> Trace:
+    def _sequence(self, stream: algebra.Next | algebra.Fold, docs: Docs) -> Trace:
         sources = [self._of(stream.left, ()), self._of(stream.right, ())]
         found, search = list[Event](), None
         if _failed(sources) is None:
@@ -300,14 +285,14 @@ class Evaluator:
             found = [search.event(partial) for partial in search.results()]
         return self._answer(search, height(stream), sources, docs, found, self._ways(stream, docs))
 
-    def _ways(self, stream: Next | Fold, docs: Docs) -> Iterator[list[Trace]]:
+    def _ways(self, stream: algebra.Next | algebra.Fold, docs: Docs) -> Iterator[list[Trace]]:
         for mine, others in _splits(docs):
-            each = [(one,) for one in others] if isinstance(stream, Fold) and others else [others]
+            each = [(one,) for one in others] if isinstance(stream, algebra.Fold) and others else [others]
             yield [self._of(stream.left, mine), *(self._of(stream.right, some) for some in each)]
 
-    def _pattern(self, pattern: Pattern | NearPattern) -> Trace:
+    def _pattern(self, pattern: algebra.Pattern | algebra.NearPattern) -> Trace:
         docs = self._documents
-        if isinstance(pattern, NearPattern):
+        if isinstance(pattern, algebra.NearPattern):
             names = sorted(pattern.streams)
             sources = [self._events(name, ()) for name in names]
             sources = [one for one in sources if one.events] or sources[:1]
@@ -360,7 +345,7 @@ class Evaluator:
         return Trace([], (*stages, *search.failed()), len(docs), (height, *search.rank), near)
 
 
-def _selected(stream: Select, one: Event) -> Event:
+def _selected(stream: algebra.Select, one: Event) -> Event:
     values = {name: evaluate_value(value, own_scope(one)) for name, value in stream.items}
     return Event(values, one.t0, one.t1, Derived(stream, (one,)))
 
@@ -382,26 +367,26 @@ def _splits(docs: Docs) -> Iterator[tuple[Docs, Docs]]:
         yield tuple(compress(docs, sides)), tuple(compress(docs, map(not_, sides)))
 
 
-def height(stream: Stream) -> int:
-    return max((1 + height(source) for source in sources_of(stream)), default=0)
+def height(stream: algebra.Stream) -> int:
+    return max((1 + height(source) for source in algebra.sources_of(stream)), default=0)
 
 
-def spelled_out_filters(stream: Stream) -> Stream:
+def spelled_out_filters(stream: algebra.Stream) -> algebra.Stream:
     """Returns a stream with the conditions of NEXT and FOLD on right events alone as filters of these."""
     match stream:
-        case Events():
+        case algebra.Events():
             return stream
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
+        case algebra.Select(source=source) | algebra.Filter(source=source) | algebra.Aggregate(source=source):
             return replace(stream, source=spelled_out_filters(source))
     stream = replace(stream, left=spelled_out_filters(stream.left), right=spelled_out_filters(stream.right))
-    if isinstance(stream, Union):
+    if isinstance(stream, algebra.Union):
         return stream
-    every = conjuncts(stream.condition if isinstance(stream, Next) else stream.chooses)
+    every = conjuncts(stream.condition if isinstance(stream, algebra.Next) else stream.chooses)
     filters = tuple(one for one in every if referenced_parts(one) == {"right"})
     if not filters:
         return stream
-    rest = AllOf(tuple(one for one in every if one not in filters))
-    right = Filter(stream.right, on_left(AllOf(filters)))
-    if isinstance(stream, Next):
+    rest = algebra.AllOf(tuple(one for one in every if one not in filters))
+    right = algebra.Filter(stream.right, on_left(algebra.AllOf(filters)))
+    if isinstance(stream, algebra.Next):
         return replace(stream, right=right, condition=rest)
     return replace(stream, right=right, chooses=rest)

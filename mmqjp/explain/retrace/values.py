@@ -12,56 +12,14 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import assert_never
 
-from mmqjp.explain.terms import (
-    SECOND,
-    Plain,
-    as_text,
-    display_value,
-    duration_text,
-    format_window,
-    placeholder,
-    with_placeholders,
-)
+from mmqjp.explain import terms
 from pattern_stage.clauses import expression_text
-from xscl.algebra.events import (
-    Aggregate,
-    Aggregated,
-    AllOf,
-    AnyOf,
-    Arithmetic,
-    Attribute,
-    Comparison,
-    Constant,
-    Duration,
-    EventCondition,
-    Events,
-    Filter,
-    Fold,
-    Function,
-    Gap,
-    Length,
-    Names,
-    Next,
-    NullTest,
-    OfItem,
-    OfItems,
-    Parameter,
-    Pattern,
-    Referent,
-    Select,
-    Stream,
-    TextTest,
-    Union,
-    Value,
-    Variable,
-    WhereConjunct,
-    map_leaves,
-)
+from xscl.algebra import events as algebra
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import TESTS, compare, xpath_number
 from xscl.event_forms import arithmetic, function_of
 
-AttributeValues = Mapping[str, Plain]
+AttributeValues = Mapping[str, terms.Plain]
 
 DocumentRef = tuple[str, str]
 """The id and the stream of a document or output."""
@@ -89,7 +47,7 @@ class Derived:
     """The operator that made an event, and the events that it is made of: of FOLD a left event and the right ones, with
     the run's values at each of these (`steps`); of AGGREGATE those of a group's window, in order of time."""
 
-    by: Filter | Select | Next | Fold | Aggregate
+    by: algebra.Filter | algebra.Select | algebra.Next | algebra.Fold | algebra.Aggregate
     inputs: tuple[Event, ...]
     steps: tuple[AttributeValues, ...] = ()
 
@@ -110,9 +68,9 @@ class Event:
         match self.made:
             case SourceEvent():
                 return ()
-            case Derived(by=Fold(), inputs=inputs):
+            case Derived(by=algebra.Fold(), inputs=inputs):
                 return inputs[0], inputs[-1]
-            case Derived(by=Aggregate(), inputs=inputs):
+            case Derived(by=algebra.Aggregate(), inputs=inputs):
                 return tuple(one for one in inputs if one.t1 == self.t1)
         return self.made.inputs
 
@@ -143,55 +101,55 @@ class ValueScope:
     latest: AttributeValues | None = None
     gap: int | None = None
 
-    def value(self, attribute: Attribute) -> Plain:
+    def value(self, attribute: algebra.Attribute) -> terms.Plain:
         values = {"left": self.left, "right": self.right, "latest": self.latest}[attribute.part]
         assert values is not None, "the operator has such a side"
         return values[attribute.name]
 
 
-def evaluate_value(value: Value, scope: ValueScope) -> Plain:
+def evaluate_value(value: algebra.Value, scope: ValueScope) -> terms.Plain:
     match value:
-        case Constant(value=constant):
+        case algebra.Constant(value=constant):
             return constant if isinstance(constant, str) else _finite(constant)
-        case Attribute():
+        case algebra.Attribute():
             return scope.value(value)
-        case Duration():
-            return scope.duration / SECOND
-        case Gap():
+        case algebra.Duration():
+            return scope.duration / terms.SECOND
+        case algebra.Gap():
             assert scope.gap is not None, "GAP is in NEXT and FOLD only"
-            return scope.gap / SECOND
-        case Arithmetic(op=op, left=left, right=right):
+            return scope.gap / terms.SECOND
+        case algebra.Arithmetic(op=op, left=left, right=right):
             one, other = evaluate_value(left, scope), evaluate_value(right, scope)
             if one is None or other is None:
                 return None
-            return _folded(arithmetic(op, Constant(one), Constant(other)))
-        case Function(name=name, args=args, kind=kind):
+            return _folded(arithmetic(op, algebra.Constant(one), algebra.Constant(other)))
+        case algebra.Function(name=name, args=args, kind=kind):
             found = [evaluate_value(arg, scope) for arg in args]
             if name == "coalesce":
                 return next((arg for arg in found if arg is not None), None)
-            constants = tuple(Constant(arg) for arg in found if arg is not None)
+            constants = tuple(algebra.Constant(arg) for arg in found if arg is not None)
             return _folded(function_of(name, constants, kind)) if len(constants) == len(args) else None
-        case Parameter():
+        case algebra.Parameter():
             raise AssertionError("a statement by itself has no parameters")
     assert_never(value)
 
 
-def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
+def condition_holds(condition: algebra.EventCondition, scope: ValueScope) -> bool:
     match condition:
-        case AllOf(args=args):
+        case algebra.AllOf(args=args):
             return all(condition_holds(arg, scope) for arg in args)
-        case AnyOf(args=args):
+        case algebra.AnyOf(args=args):
             return any(condition_holds(arg, scope) for arg in args)
-        case NullTest(value=value, negated=negated):
+        case algebra.NullTest(value=value, negated=negated):
             return (evaluate_value(value, scope) is None) != negated
-        case Comparison(op=op, left=left, right=right):
+        case algebra.Comparison(op=op, left=left, right=right):
             one, other = evaluate_value(left, scope), evaluate_value(right, scope)
             if one is None or other is None:
                 return False
             as_texts = op in ("=", "!=") and isinstance(one, str) and isinstance(other, str)
             return (as_texts or None not in (as_number(one), as_number(other))) and compare(op, one, other)
-        case TextTest(name=name, args=args, negated=negated):
-            texts = [as_text(evaluate_value(arg, scope)) for arg in args]
+        case algebra.TextTest(name=name, args=args, negated=negated):
+            texts = [terms.as_text(evaluate_value(arg, scope)) for arg in args]
             known = [text for text in texts if text is not None]
             if len(known) < len(texts):
                 return False
@@ -202,12 +160,12 @@ def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
     assert_never(condition)
 
 
-def as_number(value: Plain) -> float | None:
+def as_number(value: terms.Plain) -> float | None:
     """Returns a value as a number; None for NULL or no finite number."""
     return _finite(xpath_number(value)) if isinstance(value, str) else value
 
 
-def aggregate_group(one: Aggregated, group: Sequence[ValueScope]) -> Plain:
+def aggregate_group(one: algebra.Aggregated, group: Sequence[ValueScope]) -> terms.Plain:
     rows = [[evaluate_value(arg, scope) for arg in one.args] for scope in group]
     if one.name == "count":
         return float(sum(None not in row for row in rows))
@@ -239,9 +197,9 @@ def _finite(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
 
 
-def _folded(value: Value) -> Plain:
+def _folded(value: algebra.Value) -> terms.Plain:
     """Returns what an operation on constants was folded to; None for NULL."""
-    return value.value if isinstance(value, Constant) else None
+    return value.value if isinstance(value, algebra.Constant) else None
 
 
 class Covering:
@@ -257,7 +215,7 @@ class Covering:
                 sources = {event.made.source, *event.made.behind}
                 found = frozenset(number for number, source in enumerate(self._documents) if source in sources)
             else:
-                is_run = isinstance(event.made.by, Fold)
+                is_run = isinstance(event.made.by, algebra.Fold)
                 found = frozenset().union(*map(self.of, event.made.inputs if is_run else event.parts))
             self._known[id(event)] = event, found  # with the event, so that its id stays its own
         return self._known[id(event)][1]
@@ -275,7 +233,9 @@ def step_scope(first: Event, latest: Event, one: Event, values: AttributeValues)
     return ValueScope(first.values, one.t1 - first.t0, one.values, values, one.t0 - latest.t1)
 
 
-def sequence_event(stream: Next | Fold, inputs: tuple[Event, ...], steps: tuple[AttributeValues, ...]) -> Event:
+def sequence_event(
+    stream: algebra.Next | algebra.Fold, inputs: tuple[Event, ...], steps: tuple[AttributeValues, ...]
+) -> Event:
     left, last = inputs[0], inputs[-1]
     sides = {"left": left.values, "right": last.values, "latest": steps[-1] if steps else left.values}
     names = zip(stream.schema, stream.names, strict=True)
@@ -283,9 +243,9 @@ def sequence_event(stream: Next | Fold, inputs: tuple[Event, ...], steps: tuple[
     return Event(values, left.t0, last.t1, Derived(stream, inputs, steps))
 
 
-def group_event(stream: Aggregate, key: tuple[Plain, ...], window: tuple[Event, ...]) -> Event:
+def group_event(stream: algebra.Aggregate, key: tuple[terms.Plain, ...], window: tuple[Event, ...]) -> Event:
     scopes = list(map(own_scope, window))
-    values: dict[str, Plain] = dict(zip(stream.by, key, strict=True))
+    values: dict[str, terms.Plain] = dict(zip(stream.by, key, strict=True))
     values |= {name: aggregate_group(one, scopes) for name, one in stream.items}
     return Event(values, window[-1].t1, window[-1].t1, Derived(stream, window))
 
@@ -300,70 +260,76 @@ class NamedValue:
     """An attribute, DUR or GAP in a condition, with its value; DUR and GAP in seconds."""
 
     name: str
-    value: Plain
+    value: terms.Plain
 
     @property
     def text(self) -> str:
-        return display_value(self.value, is_time=self.name in ("DUR", "GAP"))
+        return terms.display_value(self.value, is_time=self.name in ("DUR", "GAP"))
 
 
 Said = tuple[str | NamedValue, ...]
 """A condition as text in parts, with event values in place of attributes."""
 
 
-def said(condition: EventCondition, operator: Stream, scope: ValueScope | None = None) -> Said:
+def said(condition: algebra.EventCondition, operator: algebra.Stream, scope: ValueScope | None = None) -> Said:
     """Returns a condition of an operator with the values of a scope; without one, with NULL for all."""
     found, windows = list[NamedValue](), list[str]()
     common: Set[str] = frozenset()
-    if isinstance(operator, Next | Fold):  # what both sides have needs a $1 or $2
+    if isinstance(operator, algebra.Next | algebra.Fold):  # what both sides have needs a $1 or $2
         common = dict(operator.left.schema).keys() & dict(operator.right.schema).keys()
 
-    def named(leaf: Value) -> Value:
+    def named(leaf: algebra.Value) -> algebra.Value:
         match leaf:
-            case Attribute(part=part, name=name):
+            case algebra.Attribute(part=part, name=name):
                 text = f"{_SIGN[part]}.{name}" if part == "latest" or name in common else name
-            case Duration() | Gap():
-                text = "DUR" if isinstance(leaf, Duration) else "GAP"
+            case algebra.Duration() | algebra.Gap():
+                text = "DUR" if isinstance(leaf, algebra.Duration) else "GAP"
             case _:
                 return leaf
         found.append(NamedValue(text, None if scope is None else evaluate_value(leaf, scope)))
-        return Attribute("left", placeholder(len(found) - 1), "string")
+        return algebra.Attribute("left", terms.placeholder(len(found) - 1), "string")
 
-    def in_time(part: EventCondition) -> EventCondition:
+    def in_time(part: algebra.EventCondition) -> algebra.EventCondition:
         """Puts windows for numbers of seconds that DUR or GAP are compared to."""
         match part:
-            case AllOf(args=args):
-                return AllOf(tuple(map(in_time, args)))
-            case AnyOf(args=args):
-                return AnyOf(tuple(map(in_time, args)))
-            case Comparison(op=op, left=Duration() | Gap() as left, right=Constant(value=float(seconds))):
-                windows.append(format_window(round(seconds * SECOND)))
-                return Comparison(op, left, Parameter(len(windows) - 1, "number"))
+            case algebra.AllOf(args=args):
+                return algebra.AllOf(tuple(map(in_time, args)))
+            case algebra.AnyOf(args=args):
+                return algebra.AnyOf(tuple(map(in_time, args)))
+            case algebra.Comparison(
+                op=op, left=algebra.Duration() | algebra.Gap() as left, right=algebra.Constant(value=float(seconds))
+            ):
+                windows.append(terms.format_window(round(seconds * terms.SECOND)))
+                return algebra.Comparison(op, left, algebra.Parameter(len(windows) - 1, "number"))
         return part
 
-    written = map_leaves(in_time(condition), named)
+    written = algebra.map_leaves(in_time(condition), named)
     text = expression_text(written, lambda window: windows[window.index], bare=True)
-    return with_placeholders(text, found)
+    return terms.with_placeholders(text, found)
 
 
-def operator_condition_text(condition: EventCondition, operator: Stream) -> str:
+def operator_condition_text(condition: algebra.EventCondition, operator: algebra.Stream) -> str:
     return "".join(part if isinstance(part, str) else part.name for part in said(condition, operator))
 
 
-def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
-    return condition.args if isinstance(condition, AllOf) else (condition,)
+def conjuncts(condition: algebra.EventCondition) -> tuple[algebra.EventCondition, ...]:
+    return condition.args if isinstance(condition, algebra.AllOf) else (condition,)
 
 
-def stream_text(stream: Stream) -> str:
+def stream_text(stream: algebra.Stream) -> str:
     """Returns a short name for a stream: `Advisory`, `Advisory NEXT Release`."""
     match stream:
-        case Events(stream=name):
+        case algebra.Events(stream=name):
             return name
-        case Filter(source=source) | Select(source=source):
+        case algebra.Filter(source=source) | algebra.Select(source=source):
             return stream_text(source)
-        case Aggregate(source=source):
+        case algebra.Aggregate(source=source):
             return f"AGGREGATE of {stream_text(source)}"
-        case Next(left=left, right=right) | Fold(left=left, right=right) | Union(left=left, right=right):
+        case (
+            algebra.Next(left=left, right=right)
+            | algebra.Fold(left=left, right=right)
+            | algebra.Union(left=left, right=right)
+        ):
             text = stream_text(right)
             inner = f"({text})" if " NEXT " in text or " FOLD " in text or " UNION " in text else text
             return f"{stream_text(left)} {type(stream).__name__.upper()} {inner}"
@@ -379,11 +345,11 @@ def event_text(event: Event) -> str:
     while isinstance(one.made, Derived) and len(one.parts) == 1:
         (one,) = one.parts
     name = one.made.stream if isinstance(one.made, SourceEvent) else "the event"
-    values = ", ".join(f"{name} {display_value(value)}" for name, value in list(event.values.items())[:SHOWN])
+    values = ", ".join(f"{name} {terms.display_value(value)}" for name, value in list(event.values.items())[:SHOWN])
     return f"{name} ({values})" if values else name
 
 
-def false_text(asked: EventCondition, operator: Stream, scope: ValueScope, of: Event | None) -> str:
+def false_text(asked: algebra.EventCondition, operator: algebra.Stream, scope: ValueScope, of: Event | None) -> str:
     """Returns the values in a condition: `score is 5, project is "tarbox"`."""
     named = dict.fromkeys(part for part in said(asked, operator, scope) if isinstance(part, NamedValue))
     text = ", ".join(f"{one.name} is {one.text}" for one in named) or "it never holds"
@@ -392,37 +358,39 @@ def false_text(asked: EventCondition, operator: Stream, scope: ValueScope, of: E
 
 def early_text(latest: Event, one: Event) -> str:
     if gap := latest.t1 - one.t0:
-        return f"{event_text(one)} begins {duration_text(gap)} before the end of {event_text(latest)}"
+        return f"{event_text(one)} begins {terms.duration_text(gap)} before the end of {event_text(latest)}"
     return f"{event_text(one)} begins just when {event_text(latest)} ends, and has to begin later"
 
 
 _PLACES = {"only": "", "first": "[1]", "each": "[i]", "previous": "[i-1]", "every": "[]"}
 
 
-def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
+def all_written(conjuncts: Sequence[algebra.WhereConjunct], pattern: algebra.Pattern) -> str:
     return " AND ".join(conjunct_of(pattern, one).text for one in conjuncts)
 
 
-def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
+def referent_text(of: algebra.Referent, variables: Sequence[algebra.Variable]) -> str:
     name = variables[of.variable].name
-    if isinstance(of, Length):
+    if isinstance(of, algebra.Length):
         return f"{name}.LEN"
-    if isinstance(of, OfItem):
+    if isinstance(of, algebra.OfItem):
         place = f"[{name}.LEN]" if of.place == "last" else _PLACES[of.place]
         return f"{name}{place}.{of.name}"
     items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
-    named = [map_leaves(arg, _named_by(lambda name: f"{items}.{name}")) for arg in of.aggregated.args]
+    named = [algebra.map_leaves(arg, _named_by(lambda name: f"{items}.{name}")) for arg in of.aggregated.args]
     args = [expression_text(arg, str, bare=True) for arg in named]
     return f"{of.aggregated.name}({', '.join(args) or items})"
 
 
-def component_text(variable: Variable) -> str:
+def component_text(variable: algebra.Variable) -> str:
     one = f"{variable.source.stream}{'+' if variable.kleene else ''} {variable.name}{'[]' if variable.kleene else ''}"
     return f"~({one})" if variable.negated else one
 
 
-def _named_by(name_of: Callable[[str], str]) -> Callable[[Value], Value]:
-    return lambda leaf: Attribute(leaf.part, name_of(leaf.name), leaf.kind) if isinstance(leaf, Attribute) else leaf
+def _named_by(name_of: Callable[[str], str]) -> Callable[[algebra.Value], algebra.Value]:
+    return lambda leaf: (
+        algebra.Attribute(leaf.part, name_of(leaf.name), leaf.kind) if isinstance(leaf, algebra.Attribute) else leaf
+    )
 
 
 # ---------------------------------------------------------------- conditions on matches
@@ -434,10 +402,10 @@ MatchBindings = Mapping[str, Sequence[Event]]
 class BoundCondition:
     """A condition of a PATTERN, whose names refer to events of a match."""
 
-    def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
+    def __init__(self, pattern: algebra.Pattern, condition: algebra.EventCondition, names: algebra.Names) -> None:
         self._pattern, self._names = pattern, names
         self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
-        self.said = map_leaves(condition, _named_by(self._texts.__getitem__))
+        self.said = algebra.map_leaves(condition, _named_by(self._texts.__getitem__))
         """The condition with its names as in the statement."""
         self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
         """The numbers of its variables."""
@@ -461,16 +429,16 @@ class BoundCondition:
     def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
         """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
         count, first = len(match[self._pattern.variables[variable].name]), int(self._is_of_pairs(variable))
-        if not first and not any(isinstance(of, OfItem) and of.place == "every" for of in self._of(variable)):
+        if not first and not any(isinstance(of, algebra.OfItem) and of.place == "every" for of in self._of(variable)):
             return range(1)
         return range(count - 1 if is_new else first, count)
 
-    def _of(self, variable: int) -> list[Referent]:
+    def _of(self, variable: int) -> list[algebra.Referent]:
         return [of for _, of in self._names if of.variable == variable]
 
     def _is_of_pairs(self, variable: int) -> bool:
         return any(
-            of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in _EACH
+            of.earlier if isinstance(of, algebra.OfItems) else isinstance(of, algebra.OfItem) and of.place in _EACH
             for of in self._of(variable)
         )
 
@@ -484,52 +452,54 @@ class BoundCondition:
             every = self._of(variable) if events else []
             yield from (_kept(of, events) for of in every)
             if every and self._is_of_pairs(variable):
-                names = sorted({of.name for of in every if isinstance(of, OfItem)})
+                names = sorted({of.name for of in every if isinstance(of, algebra.OfItem)})
                 pairs = pairwise(tuple(one.values[name] for name in names) for one in events)
-                yield tuple(map(id, events)) if any(isinstance(of, OfItems) for of in every) else frozenset(pairs)
+                yield (
+                    tuple(map(id, events)) if any(isinstance(of, algebra.OfItems) for of in every) else frozenset(pairs)
+                )
 
     @cached_property
     def is_of_steps(self) -> bool:
         """Whether it concerns one variable alone, and there each event, or an event and its predecessor."""
-        places = {of.place if isinstance(of, OfItem) else "" for _, of in self._names}
+        places = {of.place if isinstance(of, algebra.OfItem) else "" for _, of in self._names}
         return len(self.variables) == 1 and places <= {*_EACH, "every"}
 
 
 _EACH = ("each", "previous")
 
 
-def conjunct_of(pattern: Pattern, one: WhereConjunct) -> BoundCondition:
+def conjunct_of(pattern: algebra.Pattern, one: algebra.WhereConjunct) -> BoundCondition:
     return BoundCondition(pattern, one.condition, one.names)
 
 
-def having_of(pattern: Pattern) -> list[BoundCondition]:
+def having_of(pattern: algebra.Pattern) -> list[BoundCondition]:
     return [BoundCondition(pattern, one, pattern.having_names) for one in conjuncts(pattern.having)]
 
 
-def _kept(of: Referent, events: Sequence[Event]) -> Hashable:
+def _kept(of: algebra.Referent, events: Sequence[Event]) -> Hashable:
     match of:
-        case Length():
+        case algebra.Length():
             return len(events)
-        case OfItems(aggregated=one):
+        case algebra.OfItems(aggregated=one):
             scopes = [ValueScope(event.values, 0) for event in events]
             if one.name in ("min", "max", "count"):
                 return aggregate_group(one, scopes)
             values = [tuple(evaluate_value(arg, scope) for arg in one.args) for scope in scopes]
             return tuple(sorted(map(repr, values)))
-        case OfItem(place="every", name=name):
+        case algebra.OfItem(place="every", name=name):
             return frozenset(event.values[name] for event in events)
-        case OfItem(place=place, name=name):
+        case algebra.OfItem(place=place, name=name):
             return events[0 if place in ("only", "first") else -1].values[name]
 
 
-def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plain:
+def _value(of: algebra.Referent, events: Sequence[Event], at: Mapping[int, int]) -> terms.Plain:
     match of:
-        case Length():
+        case algebra.Length():
             return float(len(events))
-        case OfItems(aggregated=one, earlier=earlier):
+        case algebra.OfItems(aggregated=one, earlier=earlier):
             some = events[: at[of.variable]] if earlier else events
             return aggregate_group(one, [ValueScope(event.values, 0) for event in some])
-        case OfItem(place=place, name=name):
+        case algebra.OfItem(place=place, name=name):
             here = at[of.variable]
             which = {"only": 0, "first": 0, "last": -1, "each": here, "previous": here - 1, "every": here}[place]
             return events[which].values[name]
