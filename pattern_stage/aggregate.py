@@ -13,24 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from pattern_stage import measures as sums
 from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, joined, number_distinct, same, sorted_flow
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.lineage import Lineage
-from pattern_stage.measures import (
-    AggregateItem,
-    Measure,
-    WindowGroups,
-    WindowRows,
-    WindowStore,
-    as_measures,
-    compile_measure,
-    computed,
-    greatest_in,
-    kept_before,
-    measures_of,
-    merge_rows_by_key,
-    totals_of,
-)
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.values import Pairs, Texts, ints, loaded_values, saved_values
 from xscl.algebra.events import Aggregate, Schema, is_made_text
@@ -49,7 +35,7 @@ class SimultaneousRows:
     began: Ints
     weights: Ints
     by: Mapping[str, Column]
-    measures: Mapping[Measure, Column]
+    measures: Mapping[sums.Measure, Column]
     parts: Ints
     few: Mask
 
@@ -61,7 +47,7 @@ class Simultaneous:
         self._schema, self._texts, self._lineage = schema, texts, lineage
         self._users: dict[int, Aggregate] = {}
         self._by: tuple[str, ...] = ()
-        self._measures: dict[Measure, Callable[[Pairs], Column]] = {}
+        self._measures: dict[sums.Measure, Callable[[Pairs], Column]] = {}
         self._flow: Flow | None = None
         self._made: dict[tuple[str, ...], SimultaneousRows] = {}
         """For the last flow, by grouping attributes."""
@@ -81,7 +67,7 @@ class Simultaneous:
         self._by = finest(self._users.values())
         wanted = dict.fromkeys(one for definition in self._users.values() for one in all_measures(definition))
         self._measures = {
-            one: self._measures.get(one) or compile_measure(one, self._schema, self._texts) for one in wanted
+            one: self._measures.get(one) or sums.compile_measure(one, self._schema, self._texts) for one in wanted
         }
         self.forget()
 
@@ -93,8 +79,8 @@ class Simultaneous:
         if by not in self._made:
             whole = self._made[self._by]
             users = (definition for definition in self._users.values() if set(definition.by) == set(by))
-            measures = {one: whole.measures[one] for definition in users for one in all_measures(definition)}
-            rolled_up = replace(whole, by={name: whole.by[name] for name in by}, measures=measures)
+            own = {one: whole.measures[one] for definition in users for one in all_measures(definition)}
+            rolled_up = replace(whole, by={name: whole.by[name] for name in by}, measures=own)
             self._made[by] = self._merged(rolled_up)
         return self._made[by]
 
@@ -133,7 +119,7 @@ class Simultaneous:
         if not len(many):
             return of
         few = np.flatnonzero(of.few)
-        found = merge_rows_by_key(
+        found = sums.merge_rows_by_key(
             [column[many] for column in (of.rows, of.t1, of.began, *map(same, of.by.values()))],
             [column[many] for column in (of.weights, *of.measures.values())],
             ["count", *(one.kind for one in of.measures)],
@@ -167,8 +153,8 @@ def finest(definitions: Iterable[Aggregate]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in definitions for name in one.by))
 
 
-def all_measures(definition: Aggregate) -> list[Measure]:
-    return list(dict.fromkeys(measure for _, one in definition.items for measure in measures_of(one)))
+def all_measures(definition: Aggregate) -> list[sums.Measure]:
+    return list(dict.fromkeys(measure for _, one in definition.items for measure in sums.measures_of(one)))
 
 
 def began_of(events: Columns, lineage: Lineage) -> Ints:
@@ -205,20 +191,20 @@ class Aggregating(Bounded):
         super().__init__(context)
         self._definition = definition = cast(Aggregate, context.definitions[0])
         self._shared, texts = shared, context.texts
-        self._classes, self._groups = RowClasses(context.rows), WindowGroups(context.rows)
+        self._classes, self._groups = RowClasses(context.rows), sums.WindowGroups(context.rows)
         schema = definition.source.schema
         kinds = dict(schema)
         names = [name for name, _ in schema]
         self._by = [names.index(name) for name in definition.by]
         self._measures = all_measures(definition)
-        self._values = [compile_measure(one, schema, texts) for one in self._measures]
+        self._values = [sums.compile_measure(one, schema, texts) for one in self._measures]
         self._items = [
-            AggregateItem(one.name, tuple(self._measures.index(measure) for measure in measures_of(one)))
+            sums.AggregateItem(one.name, tuple(self._measures.index(measure) for measure in sums.measures_of(one)))
             for _, one in definition.items
         ]
         self._are_texts = [kinds[name] == "string" for name in definition.by]
         self._are_texts += [measure.is_text for measure in self._measures]
-        self._store = WindowStore([*self._are_texts, True])
+        self._store = sums.WindowStore([*self._are_texts, True])
 
     def add_rows(self, new: Ints) -> None:
         self._classes.add(new)
@@ -242,7 +228,7 @@ class Aggregating(Bounded):
             self._store.expire(self._groups.within, until)
         return found
 
-    def _sized(self, groups: Ints, times: Ints, weights: Ints, columns: Sequence[Column]) -> WindowRows:
+    def _sized(self, groups: Ints, times: Ints, weights: Ints, columns: Sequence[Column]) -> sums.WindowRows:
         sizes = np.ones(len(groups), np.int64)
         for number, places in each_shape(self._classes.made[self._groups.class_of[groups]]):
             left = self._rows.sources[number][0]
@@ -250,9 +236,9 @@ class Aggregating(Bounded):
             is_made += [one.is_text and is_made_text(one.of, {"left": left}) for one in self._measures]
             for column in compress(columns, is_made):
                 sizes[places] += self._texts.sizes(column[places])
-        return WindowRows(groups, times, weights, weights * sizes, tuple(columns))
+        return sums.WindowRows(groups, times, weights, weights * sizes, tuple(columns))
 
-    def _each(self, flow: Flow) -> tuple[WindowRows, Ints]:
+    def _each(self, flow: Flow) -> tuple[sums.WindowRows, Ints]:
         places, groups = self._groups.groups.of(flow.rows)
         at, events = flow.at[places], flow.events
         columns: list[Column] = [events.values[place][at] for place in self._by]
@@ -261,7 +247,7 @@ class Aggregating(Bounded):
         columns.append(began_of(events, self._lineage)[at])
         return self._sized(groups, events.t1[at], np.ones(len(at), np.int64), columns), events.parts[at]
 
-    def _together(self, flow: Flow, shared: Simultaneous) -> tuple[WindowRows, Ints]:
+    def _together(self, flow: Flow, shared: Simultaneous) -> tuple[sums.WindowRows, Ints]:
         whole = shared.of(flow, self._definition.by)
         places, groups = self._groups.groups.of(whole.rows)
         columns: list[Column] = [whole.by[name][places] for name in self._definition.by]
@@ -269,7 +255,7 @@ class Aggregating(Bounded):
         columns.append(whole.began[places])
         return self._sized(groups, whole.t1[places], whole.weights[places], columns), whole.parts[places]
 
-    def _aggregated(self, come: WindowRows, parts: Ints) -> Flow:
+    def _aggregated(self, come: sums.WindowRows, parts: Ints) -> Flow:
         by = len(self._by)
         kept = self._store.touched(come.rows, come.columns[:by])
         groups, times = np.concatenate([kept.rows, come.rows]), np.concatenate([kept.times, come.times])
@@ -297,7 +283,7 @@ class Aggregating(Bounded):
         starts = np.searchsorted(codes, first + np.searchsorted(moments, times[heads][run] - over, "right"))
         window, rows = self._groups.members.of(spans)
         since = self._rows.apart[rows]
-        whole = (-greatest_in(-began, starts, ends[run]))[window] > since
+        whole = (-sums.greatest_in(-began, starts, ends[run]))[window] > since
         mine = np.flatnonzero(is_new)
         mine_parts, runs = parts[order[mine] - len(kept.rows)], (np.cumsum(current) - 1)[run_of[mine]]
         data = _Sorted(times, weights, sorted_columns, heads, ends, mine_parts, runs)
@@ -350,8 +336,8 @@ class Aggregating(Bounded):
         by = len(self._by)
         values = tuple(column[heads] for column in data.columns[:by])
         measured = data.columns[by:]
-        totals = totals_of(data.weights, measured, self._measures)
-        values += tuple(computed(item, measured, totals, starts, ends, self._texts) for item in self._items)
+        totals = sums.totals_of(data.weights, measured, self._measures)
+        values += tuple(sums.computed(item, measured, totals, starts, ends, self._texts) for item in self._items)
         t, parts = data.times[heads], run
         if len(data.heads):
             # The parts are those of the events that are simultaneous: one, or a set that was made together, or more.
@@ -400,10 +386,10 @@ class Aggregating(Bounded):
         there = np.flatnonzero(rows >= 0)
         is_old = "events" not in table.column_names
         by = self._are_texts[: len(self._by)]
-        are_texts = [*by, *kept_before(self._definition)] if is_old else self._are_texts
+        are_texts = [*by, *sums.kept_before(self._definition)] if is_old else self._are_texts
         columns = [loaded_values(table, str(place), text, self._texts)[there] for place, text in enumerate(are_texts)]
         if is_old:
-            columns[len(by) :] = as_measures(self._definition, columns[len(by) :], self._measures)
+            columns[len(by) :] = sums.as_measures(self._definition, columns[len(by) :], self._measures)
         columns.append(ints(table, "began")[there])
         groups, times = self._groups.of_row[rows[there]], ints(table, "t1")[there]
         weights = np.ones(len(there), np.int64) if is_old else ints(table, "events")[there]

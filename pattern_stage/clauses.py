@@ -130,7 +130,7 @@ def _dynamic_equality(atom: algebra.Atom) -> tuple[algebra.Value, algebra.Value]
     return None
 
 
-_PART = {"left": "$1", "latest": "$", "right": "$2"}
+EVENT_SIGNS = {"left": "$1", "latest": "$", "right": "$2"}
 
 
 def expression_text(
@@ -148,7 +148,7 @@ def expression_text(
         case algebra.Parameter():
             return parameter(node)
         case algebra.Attribute(part, name):
-            return name if bare else f"{_PART[part]}.{name}"
+            return name if bare else f"{EVENT_SIGNS[part]}.{name}"
         case algebra.Duration():
             return "DUR"
         case algebra.Gap():

@@ -22,6 +22,8 @@ Mask = NDArray[np.bool_]
 Column = NDArray[np.int64] | NDArray[np.float64]
 """The values of an attribute: codes of `pattern_stage.values.Texts`, NULL_TEXT for NULL; or float64, NaN for NULL."""
 
+NO_INTS = np.zeros(0, np.int64)
+
 NULL_TEXT = -1
 """The code of NULL in a string attribute."""
 

@@ -11,34 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct
-from pattern_stage.columns import (
-    NO_ROWS,
-    NULL_TEXT,
-    Column,
-    ColumnRecord,
-    Columns,
-    HashTable,
-    Mask,
-    hashes_of,
-    number_distinct,
-    room,
-    same,
-    scatter,
-    spread,
-)
+from pattern_stage import columns as cols
 
 Short = NDArray[np.int32]
 
-I = TypeVar("I", Ints, Short, Mask)  # noqa: E741
-R = TypeVar("R", bound=ColumnRecord)
+I = TypeVar("I", Ints, Short, cols.Mask)  # noqa: E741
+R = TypeVar("R", bound=cols.ColumnRecord)
 
 
 class RowReaders:
     """The rows that read each source. Adding or removing a row takes amortised constant time."""
 
     def __init__(self) -> None:
-        self._base = _BySource(NO_ROWS, NO_ROWS)
-        self._recent = _BySource(NO_ROWS, NO_ROWS)
+        self._base = _BySource(cols.NO_ROWS, cols.NO_ROWS)
+        self._recent = _BySource(cols.NO_ROWS, cols.NO_ROWS)
         self._added: list[Ints] = []
         self._source: Short = np.full(16, -1, np.int32)
         self._source_in_base: Short = np.full(16, -1, np.int32)
@@ -89,7 +75,7 @@ class RowReaders:
             self._recent = _BySource(recent, self._source[recent])
             return
         rows = np.concatenate([self._kept(self._base), recent])
-        self._base, self._recent = _BySource(rows, self._source[rows]), _BySource(NO_ROWS, NO_ROWS)
+        self._base, self._recent = _BySource(rows, self._source[rows]), _BySource(cols.NO_ROWS, cols.NO_ROWS)
         self._source_in_base[:] = -1
         self._source_in_base[rows] = self._source[rows]
         self._gone = 0
@@ -120,7 +106,7 @@ class _BySource:
         return self._ranges(sources)[1]
 
     def of(self, sources: Ints) -> tuple[Ints, Ints]:
-        places, place_of = spread(*self._ranges(sources))
+        places, place_of = cols.spread(*self._ranges(sources))
         return place_of, self._rows[places].astype(np.int64)
 
     def _ranges(self, sources: Ints) -> tuple[Ints, Ints]:
@@ -133,7 +119,7 @@ def grow_array(array: I, needed: int, fill: int = 0) -> I:
     """Returns `array`, extended to at least `needed` places by `fill`."""
     if needed <= len(array):
         return array
-    result = np.full((room(needed, len(array)), *array.shape[1:]), fill, array.dtype)
+    result = np.full((cols.room(needed, len(array)), *array.shape[1:]), fill, array.dtype)
     result[: len(array)] = array
     return cast(I, result)
 
@@ -177,10 +163,10 @@ class Interned:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         for name in names:
-            setattr(self, name, NO_ROWS)
-        self.parameters: tuple[Column, ...] = ()
+            setattr(self, name, cols.NO_ROWS)
+        self.parameters: tuple[cols.Column, ...] = ()
         self.count = np.zeros(0, np.int64)
-        self._numbers = HashTable()
+        self._numbers = cols.HashTable()
         self._slots = Slots()
 
     def __len__(self) -> int:
@@ -196,17 +182,17 @@ class Interned:
 
     def add_parameters(self, dtypes: Iterable[object]) -> None:
         for dtype in dtypes:
-            nulls = np.full(self.end, NULL_TEXT, np.int64) if dtype == np.int64 else np.full(self.end, np.nan)
+            nulls = np.full(self.end, cols.NULL_TEXT, np.int64) if dtype == np.int64 else np.full(self.end, np.nan)
             self.parameters += (nulls,)
 
-    def intern(self, columns: Sequence[Ints], parameters: Sequence[Column] = ()) -> tuple[Ints, Ints, Ints]:
+    def intern(self, columns: Sequence[Ints], parameters: Sequence[cols.Column] = ()) -> tuple[Ints, Ints, Ints]:
         """Counts a use of each vector. Returns their numbers, the new numbers, and the place of the first vector of
         each of these."""
-        keys = [*columns, *map(same, parameters)]
+        keys = [*columns, *map(cols.same, parameters)]
         hashes = self._hashes(keys)
 
-        def equal(at: Ints, numbers: Ints) -> Mask:
-            held: Mask = np.ones(len(at), np.bool_)
+        def equal(at: Ints, numbers: Ints) -> cols.Mask:
+            held: cols.Mask = np.ones(len(at), np.bool_)
             for key, column in zip(keys, self._keys(numbers), strict=True):
                 held &= key[at] == column
             return held
@@ -215,13 +201,13 @@ class Interned:
         first = new = np.flatnonzero(found < 0)
         if len(new):
             lacking = new
-            heads, of = number_distinct([key[lacking] for key in keys])
+            heads, of = cols.number_distinct([key[lacking] for key in keys])
             first, new = lacking[heads], self._slots.take(len(heads))
             found[lacking] = new[of]
             for name, values in zip(self._names, columns, strict=True):
-                setattr(self, name, scatter(getattr(self, name), new, values[first], self.end))
+                setattr(self, name, cols.scatter(getattr(self, name), new, values[first], self.end))
             pairs = zip(self.parameters, parameters, strict=True)
-            self.parameters = tuple([scatter(column, new, values[first], self.end) for column, values in pairs])
+            self.parameters = tuple([cols.scatter(column, new, values[first], self.end) for column, values in pairs])
             self.count = grow_array(self.count, self.end)
             self._numbers.add(hashes[first], new)
         np.add.at(self.count, found, 1)
@@ -240,10 +226,10 @@ class Interned:
 
     def _keys(self, numbers: Ints) -> list[Ints]:
         columns = [getattr(self, name)[numbers] for name in self._names]
-        return columns + [same(column[numbers]) for column in self.parameters]
+        return columns + [cols.same(column[numbers]) for column in self.parameters]
 
     def _hashes(self, keys: Sequence[Ints]) -> Ints:
-        return hashes_of(keys[: len(self._names)], keys[len(self._names) :])
+        return cols.hashes_of(keys[: len(self._names)], keys[len(self._names) :])
 
 
 class CountedPlaces(Slots):
@@ -277,10 +263,10 @@ class KeptEvents(CountedPlaces):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sides: list[Columns] = []
+        self.sides: list[cols.Columns] = []
         """The columns of each side, longer than there are events."""
 
-    def put(self, sides: Sequence[Columns]) -> Ints:
+    def put(self, sides: Sequence[cols.Columns]) -> Ints:
         """Adds events without uses; returns their places."""
         places = self.take(len(sides[0]))
         self.sides = [grow_record(side, self.end) for side in self.sides or [side.take(slice(0)) for side in sides]]

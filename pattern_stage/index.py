@@ -13,20 +13,8 @@ from typing import cast
 import numpy as np
 
 from common.arrays import Ints, distinct, group_starts
+from pattern_stage import columns as cols
 from pattern_stage.clauses import TURNED, Clauses, Conjunction, has_parameters, numeric, on_left, shape
-from pattern_stage.columns import (
-    Column,
-    ColumnRecord,
-    Columns,
-    Floats,
-    Mask,
-    bare_columns,
-    joined,
-    mixed,
-    same,
-    scatter,
-    spread,
-)
 from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
@@ -57,7 +45,7 @@ class RowClasses(Interned):
         columns = [rows.right[new], rows.shape[new], rows.made[new]]
         classes, fresh, first = self.intern(columns, [column[new] for column in rows.parameters])
         if len(fresh):
-            self.within = scatter(self.within, fresh, within[first], self.end)
+            self.within = cols.scatter(self.within, fresh, within[first], self.end)
         wider = np.flatnonzero(within > self.within[classes])
         if len(wider):
             if not self.within.flags.writeable:
@@ -81,7 +69,7 @@ class RowClasses(Interned):
         """Whether each class has exactly one row."""
         return len(self) == self._row_count
 
-    def marked(self, classes: Ints) -> Mask:
+    def marked(self, classes: Ints) -> cols.Mask:
         """Returns the mask of these classes over all class numbers."""
         result = np.zeros(self.end, np.bool_)
         result[classes] = True
@@ -153,7 +141,7 @@ def clause_form(clause: Conjunction) -> ClauseForm:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeRows(ColumnRecord):
+class ShapeRows(cols.ColumnRecord):
     """Rows of one shape. Row i, of target `entries[i]`, holds for events with its keys, whose value in column
     `columns[j][i]` is at least `bounds[j][i]` for each j, and for which the varying atoms hold with its `parameters`.
     """
@@ -161,21 +149,21 @@ class ShapeRows(ColumnRecord):
     entries: Ints
     keys: tuple[Ints, ...]
     columns: tuple[Ints, ...]
-    bounds: tuple[Floats, ...]
-    parameters: tuple[Column, ...]
+    bounds: tuple[cols.Floats, ...]
+    parameters: tuple[cols.Column, ...]
 
     def __len__(self) -> int:
         return len(self.entries)
 
 
 def clause_rows(
-    form: ClauseForm, entries: Ints, limit_places: Sequence[int], given: tuple[Column, ...], texts: Texts
+    form: ClauseForm, entries: Ints, limit_places: Sequence[int], given: tuple[cols.Column, ...], texts: Texts
 ) -> ShapeRows:
     """Returns the rows of a clause for parameter vectors, without those that never hold because a constant is NULL.
     `limit_places` has the column of each limit; upper limits are negated."""
-    nothing = every_event(bare_columns((), len(entries)), given)
+    nothing = every_event(cols.bare_columns((), len(entries)), given)
 
-    def column(source: algebra.Value) -> Column:
+    def column(source: algebra.Value) -> cols.Column:
         if isinstance(source, algebra.Parameter):
             return given[source.index]
         return compile_value(source, (), None, texts)(nothing)
@@ -185,10 +173,10 @@ def clause_rows(
     for key, constant in form.keys:
         values = column(constant)
         known &= values >= 0 if algebra.value_kind(key) == "string" else np.isfinite(values)
-        keys.append(same(values))
+        keys.append(cols.same(values))
     bounds = []
     for limit in form.limits:
-        bound = cast(Floats, column(limit.constant) if limit.least else -column(limit.constant))
+        bound = cast(cols.Floats, column(limit.constant) if limit.least else -column(limit.constant))
         known &= np.isfinite(bound)
         bounds.append(np.nextafter(bound, np.inf) if limit.strict else bound)
     columns = tuple(np.full(len(entries), place, np.int64) for place in limit_places)
@@ -227,7 +215,7 @@ class StaticRun:
     def __init__(self, rows: ShapeRows) -> None:
         self.rows = rows
 
-    def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
+    def candidates(self, keys: list[Ints], numbers: cols.Floats, chosen: Ints) -> Ranges:
         """Returns the rows that the chosen events, with these keys and values to compare, may satisfy."""
         return chosen, np.zeros(len(chosen), np.int64), np.full(len(chosen), len(self.rows))
 
@@ -240,7 +228,7 @@ class HashedRun(StaticRun):
     def __init__(self, rows: ShapeRows) -> None:
         seed = 0
         while True:
-            hashes = mixed(rows.keys, seed)
+            hashes = cols.mixed(rows.keys, seed)
             order = np.argsort(hashes, kind="stable")
             hashes, ordered = hashes[order], rows.take(order)
             begins = group_starts(hashes)
@@ -253,11 +241,11 @@ class HashedRun(StaticRun):
         self._keys = [key[begins] for key in ordered.keys]
         self._begins = np.append(begins, len(hashes))
 
-    def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
+    def candidates(self, keys: list[Ints], numbers: cols.Floats, chosen: Ints) -> Ranges:
         keys = [key[chosen] for key in keys]
-        at = np.searchsorted(self._hashes, mixed(keys, self._seed))
+        at = np.searchsorted(self._hashes, cols.mixed(keys, self._seed))
         at[at == len(self._hashes)] = 0
-        found: Mask = np.ones(len(chosen), np.bool_)
+        found: cols.Mask = np.ones(len(chosen), np.bool_)
         for key, stored in zip(keys, self._keys, strict=True):
             found &= stored[at] == key
         at = at[found]
@@ -271,7 +259,7 @@ class BoundedRun(StaticRun):
 
     bounds_tested = 1
 
-    def __init__(self, rows: ShapeRows, sample: Floats) -> None:
+    def __init__(self, rows: ShapeRows, sample: cols.Floats) -> None:
         columns, bounds = np.array(rows.columns), np.array(rows.bounds)
         kept = np.empty(bounds.shape)
         for column in distinct(columns.ravel()).tolist():
@@ -287,7 +275,7 @@ class BoundedRun(StaticRun):
         ends = np.append(begins[1:], len(rows))
         self._parts = list(zip(rows.columns[0][begins].tolist(), begins.tolist(), ends.tolist(), strict=True))
 
-    def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
+    def candidates(self, keys: list[Ints], numbers: cols.Floats, chosen: Ints) -> Ranges:
         counts = []
         for column, begin, end in self._parts:
             values = numbers[chosen, column]
@@ -309,7 +297,7 @@ _MANY_REMOVED = 1000
 
 _TARGET_BITS = 32
 
-_Probe = tuple[Columns, list[Ints], Floats]
+_Probe = tuple[cols.Columns, list[Ints], cols.Floats]
 """Events, the keys that a shape compares, and all compared values, each beside its negative."""
 
 
@@ -321,9 +309,9 @@ class StaticIndex:
     def __init__(self, schema: algebra.Schema, texts: Texts, *, hashed: bool = True) -> None:
         self._schema, self._texts, self._hashed = schema, texts, hashed
         self._shapes: dict[tuple[object, ...], _Shape] = {}
-        self._keys: dict[algebra.Value, Callable[[Pairs], Column]] = {}
-        self._numbers: dict[algebra.Value, tuple[int, Callable[[Pairs], Column]]] = {}
-        self._sample: Floats = np.zeros((0, 0))
+        self._keys: dict[algebra.Value, Callable[[Pairs], cols.Column]] = {}
+        self._numbers: dict[algebra.Value, tuple[int, Callable[[Pairs], cols.Column]]] = {}
+        self._sample: cols.Floats = np.zeros((0, 0))
         # Rows know targets by entries, which are not used again: a target that is removed and added is another entry.
         self._entry_of = np.full(0, -1, np.int64)
         self._target_of = np.zeros(0, np.int64)
@@ -334,7 +322,7 @@ class StaticIndex:
 
     # ------------------------------------------------------------ what is indexed
 
-    def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
+    def add(self, targets: Ints, clauses: Clauses, parameters: tuple[cols.Column, ...]) -> None:
         """Adds clauses, any of which must hold, for targets with these parameters; a target may be given again."""
         self._entry_of = grow_array(self._entry_of, int(targets.max(initial=-1)) + 1, -1)
         new = distinct(targets[self._entry_of[targets] < 0])
@@ -389,7 +377,7 @@ class StaticIndex:
 
     # ------------------------------------------------------------ what events hit
 
-    def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
+    def hits(self, events: cols.Columns, active: cols.Mask | None = None) -> tuple[Ints, Ints]:
         """Returns distinct pairs of event place and target, sorted. `active` is a mask of targets to consider."""
         found = [np.zeros(0, np.int64)]
         if len(events) and self._shapes:
@@ -399,7 +387,7 @@ class StaticIndex:
                 numbers[:, 2 * place] = number(singles)
                 np.negative(numbers[:, 2 * place], out=numbers[:, 2 * place + 1])
             self._sample = numbers[:_SAMPLE]
-            keys_of = {key: same(values(singles)) for key, values in self._keys.items()}
+            keys_of = {key: cols.same(values(singles)) for key, values in self._keys.items()}
             for kind in self._shapes.values():
                 chosen = singles.left_at if kind.common is None else np.flatnonzero(kind.common(singles))
                 keys = [keys_of[key] for key in kind.keys]
@@ -409,11 +397,13 @@ class StaticIndex:
         hits = distinct(np.concatenate(found))
         return hits >> _TARGET_BITS, hits & ((1 << _TARGET_BITS) - 1)
 
-    def _tested(self, kind: _Shape, run: StaticRun, probe: _Probe, active: Mask | None, at: Ints, rows: Ints) -> Ints:
+    def _tested(
+        self, kind: _Shape, run: StaticRun, probe: _Probe, active: cols.Mask | None, at: Ints, rows: Ints
+    ) -> Ints:
         events, keys, numbers = probe
         targets = self._target_of[run.rows.entries[rows]]
 
-        def keep(held: Mask) -> None:
+        def keep(held: cols.Mask) -> None:
             nonlocal at, rows, targets
             kept = np.flatnonzero(held)
             at, rows, targets = at[kept], rows[kept], targets[kept]
@@ -473,13 +463,13 @@ class _Shape:
             for atoms in (form.common, form.varying)
         )
 
-    def runs_over(self, sample: Floats, target_of: Ints, hashed: bool) -> list[StaticRun]:
+    def runs_over(self, sample: cols.Floats, target_of: Ints, hashed: bool) -> list[StaticRun]:
         """Returns the runs of all rows after sorting new ones. Merging drops removed rows."""
         if self.fresh:
-            rows = joined(self.fresh)
+            rows = cols.joined(self.fresh)
             self.fresh.clear()
             while self.runs and len(self.runs[-1].rows) < 2 * len(rows):
-                rows = joined([self.runs.pop().rows, rows])
+                rows = cols.joined([self.runs.pop().rows, rows])
                 rows = rows.take(target_of[rows.entries] >= 0)
             if len(rows):
                 if rows.keys and hashed:
@@ -491,9 +481,9 @@ class _Shape:
     def all_rows(self) -> list[ShapeRows]:
         return [run.rows for run in self.runs] + self.fresh
 
-    def purge(self, alive: Mask, number: Ints) -> bool:
+    def purge(self, alive: cols.Mask, number: Ints) -> bool:
         """Keeps and renumbers the rows of live entries. Returns whether any are left."""
-        rows = joined(self.all_rows())
+        rows = cols.joined(self.all_rows())
         rows = rows.take(alive[rows.entries])
         self.runs.clear()
         self.fresh = [replace(rows, entries=number[rows.entries])]
@@ -507,6 +497,6 @@ def _blocks(ranges: Ranges) -> Iterator[tuple[Ints, Ints]]:
     while begin < len(at):
         done = int(ends[begin - 1]) if begin else 0
         end = max(begin + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
-        rows, of = spread(begins[begin:end], counts[begin:end])
+        rows, of = cols.spread(begins[begin:end], counts[begin:end])
         yield at[begin:end][of], rows
         begin = end

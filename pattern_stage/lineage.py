@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct, group_starts
-from pattern_stage.columns import spread
+from pattern_stage.columns import NO_INTS, spread
 from pattern_stage.values import flatten_lists, lists
-
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class Lineage:
         many = np.flatnonzero(ends - begins > 1)
         numbers: Ints = members[begins]
         if len(many):
-            numbers[many] = self._add_sets(_NONE, _NONE, begins[many], (ends - begins)[many], members)
+            numbers[many] = self._add_sets(NO_INTS, NO_INTS, begins[many], (ends - begins)[many], members)
         return numbers
 
     def _add_sets(self, t0: Ints, t1: Ints, begins: Ints, sizes: Ints, members: Ints) -> Ints:
@@ -221,9 +219,9 @@ class Lineage:
 
     def with_parts(self, numbers: Iterable[Ints]) -> Ints:
         """Returns these numbers and those of all events behind them, distinct and sorted."""
-        found = waiting = distinct(np.concatenate([_NONE, *(part.ravel() for part in numbers)]))
+        found = waiting = distinct(np.concatenate([NO_INTS, *(part.ravel() for part in numbers)]))
         while len(waiting):
-            behind = [_NONE]
+            behind = [NO_INTS]
             for block, places in self._places(waiting):
                 places = places[block.docids[places] < 0]
                 skipped = np.where(block.docids[places] == COMPOSED, DIGEST_NUMBERS, 0)

@@ -13,7 +13,7 @@ import numpy as np
 from common.arrays import Ints, distinct
 from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
-from pattern_stage.columns import Column, ColumnRecord, Columns, Flow, Mask, joined, mixed, same, spread
+from pattern_stage.columns import NO_INTS, Column, ColumnRecord, Columns, Flow, Mask, joined, mixed, same, spread
 from pattern_stage.fan_out import CountedPlaces, KeptEvents, Slots, grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
@@ -199,8 +199,6 @@ class Instances:
         self.sweep(lonely.events, lonely.members)
 
 
-_NONE = np.zeros(0, np.int64)
-
 _PAIRS = 1 << 20
 """Approximate number of pairs tested at once."""
 
@@ -269,7 +267,7 @@ class Candidates:
             if part == len(stop):
                 size *= 4
         if not found:
-            return _NONE, _NONE, stops
+            return NO_INTS, NO_INTS, stops
         instances, events = (np.concatenate(column) for column in zip(*found, strict=True))
         if len(found) > 1:
             order = np.argsort(instances, kind="stable")
@@ -347,10 +345,10 @@ class PartnerSearch:
     def __init__(self, classes: RowClasses, instances: Instances, tests: Sequence[PairTests], right: Flow) -> None:
         self.right = right
         self._classes, self._instances, self._tests = classes, instances, tests
-        self._class_scopes, self._row_scopes = np.full(classes.end, -1, np.int64), _NONE
+        self._class_scopes, self._row_scopes = np.full(classes.end, -1, np.int64), NO_INTS
         self._blocks: dict[int, tuple[int, Ints]] = {}
-        self._parts: list[tuple[Ints, Ints, Ints]] = [(_NONE, _NONE, _NONE)]
-        self.marks = _NONE
+        self._parts: list[tuple[Ints, Ints, Ints]] = [(NO_INTS, NO_INTS, NO_INTS)]
+        self.marks = NO_INTS
         self._end = 0
         self.compared = 0
         """Number of pairs of an instance and a candidate up to the time of its partners."""
@@ -377,7 +375,7 @@ class PartnerSearch:
         self._add(shape, self.right.at, self.right.rows, self._row_scopes, int(self._row_scopes.max()) + 1)
 
     def _add(self, shape: int, at: Ints, of: Ints, scopes: Ints, count: int) -> None:
-        values, groups, keys = _NONE, scopes[of], np.zeros(len(at), np.int64)
+        values, groups, keys = NO_INTS, scopes[of], np.zeros(len(at), np.int64)
         key = self._tests[shape].key
         if key is not None:
             used, place = np.unique(at, return_inverse=True)
@@ -402,7 +400,7 @@ class PartnerSearch:
         """Returns pairs of instance and first partners, sorted by instance. Past `most`, or once more than `steps`
         were tested in all, some may be left out."""
         if not len(batch) or not len(self.right):
-            return _NONE, _NONE
+            return NO_INTS, NO_INTS
         start, end = self._ranges(batch)
         whose, at, stop = self.candidates.first(start, end, self._test(batch), most, steps)
         self.compared += int((stop - start).sum())

@@ -14,19 +14,8 @@ import pyarrow as pa
 
 from common.arrays import Ints, distinct
 from common.bounds import BEGINNING, LONGEST_WINDOW
-from pattern_stage.columns import (
-    Column,
-    Columns,
-    Flow,
-    Mask,
-    Stretches,
-    each_once,
-    mixed,
-    number_distinct,
-    same,
-    sets_of,
-    spread,
-)
+from pattern_stage import columns as cols
+from pattern_stage.columns import NO_INTS
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
@@ -43,8 +32,7 @@ from pattern_stage.search import (
 from pattern_stage.values import Pairs, compile_condition, compile_value, flatten_lists, ints, lists, loaded, saved
 from xscl.algebra.events import EventCondition, Fold, Next, Schema, made_of_latest
 
-_NONE = np.zeros(0, np.int64)
-NO_INSTANCES = InstanceColumns(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+NO_INSTANCES = InstanceColumns(NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS)
 
 _TEXTS_AT_ONCE = 256
 """Texts that may be made before they are counted; each has at most MOST_TEXT characters."""
@@ -97,7 +85,7 @@ class Joining(Bounded):
 
     # ------------------------------------------------------------ instances
 
-    def _enter(self, flow: Flow, sides: Callable[[Columns], Sequence[Columns]]) -> InstanceColumns:
+    def _enter(self, flow: cols.Flow, sides: Callable[[cols.Columns], Sequence[cols.Columns]]) -> InstanceColumns:
         """Returns the instances that begin with left events. `sides` returns the sides of an event."""
         if len(flow) == 0:
             return NO_INSTANCES
@@ -112,18 +100,18 @@ class Joining(Bounded):
         kept = self.instances.kept.put(sides(flow.events.take(used)))
         origins = self._origins + event_of
         self._origins += len(used)
-        batch, known = self.awaiting(InstanceColumns(kept[event_of], origins, classes, members, _NONE, _NONE))
+        batch, known = self.awaiting(InstanceColumns(kept[event_of], origins, classes, members, NO_INTS, NO_INTS))
         return batch if known.all() else batch.take(known)
 
-    def _in_sets(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
+    def _in_sets(self, flow: cols.Flow) -> tuple[Ints, Ints, Ints]:
         """Returns events, classes and members where classes have several rows. Events of the same left rows share
         members."""
-        at, numbers, of, left = sets_of(flow)
+        at, numbers, of, left = cols.sets_of(flow)
         places, rows = self._readers.of(left)
         of, classes = of[places], self.classes.of_row[rows]
         of, classes, members = self._members(of, classes, rows)
         counts = np.bincount(of, minlength=int(numbers.max()) + 1)
-        taken, place = spread((np.cumsum(counts) - counts)[numbers], counts[numbers])
+        taken, place = cols.spread((np.cumsum(counts) - counts)[numbers], counts[numbers])
         return at[place], classes[taken], members[taken]
 
     def _members(self, of: Ints, classes: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
@@ -134,7 +122,7 @@ class Joining(Bounded):
         members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
         return of[order][first], classes[order][first], members
 
-    def awaiting(self, batch: InstanceColumns) -> tuple[InstanceColumns, Mask]:
+    def awaiting(self, batch: InstanceColumns) -> tuple[InstanceColumns, cols.Mask]:
         """Returns instances with keys and marks, and which may match: not those whose key is NULL."""
         shapes = self.classes.shape[batch.classes]
         keys, known = np.zeros(len(batch), np.int64), np.ones(len(batch), np.bool_)
@@ -146,10 +134,14 @@ class Joining(Bounded):
                 keys[places], known[places] = known_keys(found[0](pairs))
         scopes = np.where(self._static[shapes], batch.classes, self.classes.right[batch.classes])
         self._made.append((batch.events, batch.members))
-        return replace(batch, keys=keys, marks=mixed([shapes, scopes, keys])), known
+        return replace(batch, keys=keys, marks=cols.mixed([shapes, scopes, keys])), known
 
     def begin(
-        self, inputs: Sequence[Flow], until: int, room: Room, sides: Callable[[Columns], Sequence[Columns]]
+        self,
+        inputs: Sequence[cols.Flow],
+        until: int,
+        room: Room,
+        sides: Callable[[cols.Columns], Sequence[cols.Columns]],
     ) -> tuple[PartnerSearch, Ints, InstanceColumns] | None:
         """Begins an interval. Returns the search, the places of the waiting instances that it may concern, and these
         instances with those that begin; None if nothing begins or finds a partner: then the interval has ended."""
@@ -192,7 +184,7 @@ class Joining(Bounded):
 
     def give_up(self, batch: InstanceColumns, results: Ints, room: Room) -> NoReturn:
         """Raises Crowded because of the results per instance so far."""
-        rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, self._meter.limits.matches)
+        rows = NO_INTS if room.epoch is None else self._over(batch, results, room.epoch, self._meter.limits.matches)
         self._sweep()
         raise Crowded("matches", rows)
 
@@ -213,13 +205,13 @@ class Joining(Bounded):
         if search.candidates.tests > room.compared:
             self._sweep()
             over = [rows for _, rows in found] if room.epoch is not None else []
-            raise Crowded("work", np.concatenate([_NONE, *over]))
+            raise Crowded("work", np.concatenate([NO_INTS, *over]))
         room.over += found
 
     def sizes_of(self, batch: InstanceColumns) -> Ints:
         """Returns what each instance counts for while it waits."""
         sizes = np.ones(len(batch), np.int64)
-        for number, places in each_shape(self.classes.made[batch.classes] if self._has_texts else _NONE):
+        for number, places in each_shape(self.classes.made[batch.classes] if self._has_texts else NO_INTS):
             for (name, _), column in zip(self._left, self.instances.kept.sides[0].values, strict=True):
                 if name in self._rows.sources[number][0]:
                     sizes[places] += self._texts.sizes(column[batch.events[places]])
@@ -231,7 +223,7 @@ class Joining(Bounded):
     def crowded(self, until: int) -> Ints:
         most = self._meter.limits.partial
         if len(self.instances) <= most and not self._has_texts:
-            return _NONE
+            return NO_INTS
         _, batch = self.instances.all()
         return self._over(batch, self.sizes_of(batch), until, most)
 
@@ -258,7 +250,7 @@ class Joining(Bounded):
 
     # ------------------------------------------------------------ partners
 
-    def search(self, right: Flow, new: Ints) -> PartnerSearch:
+    def search(self, right: cols.Flow, new: Ints) -> PartnerSearch:
         """Prepares the search among right events for waiting instances and new classes."""
         search = PartnerSearch(self.classes, self.instances, self._tests, right.compact())
         if not len(right):
@@ -272,7 +264,7 @@ class Joining(Bounded):
             search.add_all(shape)
         return search.finish()
 
-    def flow_of(self, events: Columns, members: Ints, at: Ints, spans: Ints) -> Flow:
+    def flow_of(self, events: cols.Columns, members: Ints, at: Ints, spans: Ints) -> cols.Flow:
         """Returns results from events, sorted by t1, and, by instance, its members, the place of its event and its
         span. A row has those within its window."""
         if np.any(at[1:] < at[:-1]):
@@ -282,7 +274,7 @@ class Joining(Bounded):
             if self._bounded:
                 inside = spans <= self._rows.within[members]
                 at, members = at[inside], members[inside]
-            return Flow(events, at, members).compact()
+            return cols.Flow(events, at, members).compact()
         codes, which = np.unique(members, return_inverse=True)
         of, rows = self.instances.members.rows(codes)
         counts = np.bincount(of, minlength=len(codes))
@@ -298,10 +290,10 @@ class Joining(Bounded):
             least = which * (len(levels) + 1) - np.searchsorted(levels, spans)
             sizes = np.searchsorted(keys, least, "right") - starts[which]
         there = np.flatnonzero(sizes)
-        stretches = Stretches(at[there], starts[which[there]], sizes[there], rows)
+        stretches = cols.Stretches(at[there], starts[which[there]], sizes[there], rows)
         if len(rows) < len(stretches):
-            return Flow.of(events, stretches).compact()
-        return Flow(events, *stretches.pairs()).compact()
+            return cols.Flow.of(events, stretches).compact()
+        return cols.Flow(events, *stretches.pairs()).compact()
 
     def codes(self) -> Iterable[Ints]:
         yield from self._index.used()
@@ -345,10 +337,10 @@ class Joining(Bounded):
         kept = self.instances.kept.put(sides)
         origins = ints(table, "origin") + self._origins
         self._origins = int(origins.max()) + 1
-        self._made.append((kept, _NONE))
+        self._made.append((kept, NO_INTS))
         of, classes, members = self._members(instances, self.classes.of_row[rows], rows)
-        batch, _ = self.awaiting(InstanceColumns(kept[event_of[of]], origins[of], classes, members, _NONE, _NONE))
-        self.finish(_NONE, batch, BEGINNING)
+        batch, _ = self.awaiting(InstanceColumns(kept[event_of[of]], origins[of], classes, members, NO_INTS, NO_INTS))
+        self.finish(NO_INTS, batch, BEGINNING)
 
 
 class Folding(Joining):
@@ -359,8 +351,8 @@ class Folding(Joining):
         definitions: Sequence[Fold] = context.definitions
         left, right = definitions[0].left.schema, definitions[0].right.schema
         super().__init__(context, (left, right), 2)
-        self._continues: list[Callable[[Pairs], Mask]] = []
-        self._sets: list[list[tuple[int, Callable[[Pairs], Column]]]] = []
+        self._continues: list[Callable[[Pairs], cols.Mask]] = []
+        self._sets: list[list[tuple[int, Callable[[Pairs], cols.Column]]]] = []
         self._makes_texts = False
         self._places = {name: place for place, (name, _) in enumerate(left)}
         self._columns = [(part == "latest", self._places[name]) for part, name in definitions[0].names]
@@ -374,7 +366,7 @@ class Folding(Joining):
         self._has_texts = self._has_texts or self._makes_texts
         return definition.chooses
 
-    def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+    def attempt(self, inputs: Sequence[cols.Flow], until: int, room: Room) -> cols.Flow:
         left, right = inputs[0].events, inputs[1].events
         width = right.parts.shape[1]
         begun = self.begin(
@@ -400,7 +392,7 @@ class Folding(Joining):
     def sizes_of(self, batch: InstanceColumns) -> Ints:
         return super().sizes_of(batch) + self._sizes(batch, self.classes.made[batch.classes]) - 1
 
-    def sizes(self, flow: Flow) -> Ints | None:
+    def sizes(self, flow: cols.Flow) -> Ints | None:
         if not self._makes_texts:
             return None
         classes = self.classes.of_row[flow.rows]
@@ -413,11 +405,11 @@ class Folding(Joining):
         latest = dict(enumerate(self.instances.kept.sides[1].values)) if len(batch) else {}
         return self._sizes_of(self.classes.shape[batch.classes], made, latest, batch.events)
 
-    def _sizes_of(self, shapes: Ints, made: Ints, values: Mapping[int, Column], at: Ints) -> Ints:
+    def _sizes_of(self, shapes: Ints, made: Ints, values: Mapping[int, cols.Column], at: Ints) -> Ints:
         sizes = np.ones(len(at), np.int64)
         if not self._has_texts or not len(at):
             return sizes
-        firsts, of = number_distinct([shapes, made])
+        firsts, of = cols.number_distinct([shapes, made])
         for number, first in enumerate(firsts.tolist()):
             left, right = self._rows.sources[made[first]]
             places = np.flatnonzero(of == number)
@@ -432,11 +424,11 @@ class Folding(Joining):
 
     def _generation(
         self, search: PartnerSearch, batch: InstanceColumns, room: Room
-    ) -> tuple[InstanceColumns, Mask, Mask]:
+    ) -> tuple[InstanceColumns, cols.Mask, cols.Mask]:
         """Returns the next generation, which of it can continue, and which of this one it came from. Runs multiply
         where many events are simultaneous, so they are processed in parts."""
         resolved = np.zeros(len(batch), np.bool_)
-        found: list[tuple[InstanceColumns, Mask]] = []
+        found: list[tuple[InstanceColumns, cols.Mask]] = []
         size = search.candidates.share(len(batch))
         for begin in range(0, len(batch), size):
             part = batch if size == len(batch) else batch.take(slice(begin, begin + size))
@@ -462,7 +454,7 @@ class Folding(Joining):
 
     def _next(
         self, search: PartnerSearch, batch: InstanceColumns, whose: Ints, at: Ints
-    ) -> tuple[InstanceColumns, Mask]:
+    ) -> tuple[InstanceColumns, cols.Mask]:
         instances = self.instances
         shapes = self.classes.shape[batch.classes[whose]]
         held = np.zeros(len(whose), np.bool_)
@@ -482,8 +474,8 @@ class Folding(Joining):
         first.t1[:] = latest.t1[:] = right.t1[at]
         latest.parts[:] = right.parts[at]
         inside = first.t1 - first.t0 <= self.classes.within[instances_of.classes]
-        keys = [instances_of.origins, instances_of.classes, at, *(same(column) for column in latest.values)]
-        once = number_distinct(keys)[0]
+        keys = [instances_of.origins, instances_of.classes, at, *(cols.same(column) for column in latest.values)]
+        once = cols.number_distinct(keys)[0]
         once = once[inside[once]]
         events = instances.kept.put([first.take(once), latest.take(once)])
         kept = instances_of.take(once)
@@ -496,17 +488,17 @@ class Folding(Joining):
         if not len(batch):
             return batch.events
         latest = self.instances.kept.sides[1].take(batch.events)
-        keys = [batch.origins, batch.classes, latest.t1, *(same(column) for column in latest.values)]
-        return number_distinct([*keys, *(np.ascontiguousarray(place) for place in latest.parts.T)])[0]
+        keys = [batch.origins, batch.classes, latest.t1, *(cols.same(column) for column in latest.values)]
+        return cols.number_distinct([*keys, *(np.ascontiguousarray(place) for place in latest.parts.T)])[0]
 
-    def _results(self, left: Columns, right: Columns, runs: InstanceColumns) -> Flow:
+    def _results(self, left: cols.Columns, right: cols.Columns, runs: InstanceColumns) -> cols.Flow:
         sides = self.instances.kept.sides or (left, left)
         runs = runs.take(np.argsort(sides[1].t1[runs.events], kind="stable"))
         first, latest = (side.take(runs.events) for side in sides)
         values = tuple((latest if is_latest else first).values[place] for is_latest, place in self._columns)
         then = latest.parts if len(runs) else right.parts[:0]
-        events = Columns(first.t0, first.t1, values, np.concatenate([first.parts, then], axis=1))
-        return each_once(self.flow_of(events, runs.members, np.arange(len(runs)), events.t1 - events.t0))
+        events = cols.Columns(first.t0, first.t1, values, np.concatenate([first.parts, then], axis=1))
+        return cols.each_once(self.flow_of(events, runs.members, np.arange(len(runs)), events.t1 - events.t0))
 
 
 class Sequencing(Joining):
@@ -523,11 +515,11 @@ class Sequencing(Joining):
     def _condition(self, definition: Next) -> EventCondition:
         return definition.condition
 
-    def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+    def attempt(self, inputs: Sequence[cols.Flow], until: int, room: Room) -> cols.Flow:
         left = inputs[0].events
         begun = self.begin(inputs, until, room, lambda events: [events])
         if begun is None:
-            return self._results(left, inputs[1].events, NO_INSTANCES, _NONE, _NONE)
+            return self._results(left, inputs[1].events, NO_INSTANCES, NO_INTS, NO_INTS)
         search, places, batch = begun
         whose, at = search.partners(batch, room.found, room.compared)
         if len(whose) > room.found:
@@ -540,16 +532,18 @@ class Sequencing(Joining):
         self.finish(places[resolved[:old]], batch.take(np.flatnonzero(~resolved[old:]) + old), until)
         return found
 
-    def _results(self, left: Columns, right: Columns, batch: InstanceColumns, whose: Ints, at: Ints) -> Flow:
+    def _results(
+        self, left: cols.Columns, right: cols.Columns, batch: InstanceColumns, whose: Ints, at: Ints
+    ) -> cols.Flow:
         sides = self.instances.kept.sides
         kept = sides[0] if sides else left
         width = max(len(kept), 1)
         codes, places = np.unique(at * width + batch.events[whose], return_inverse=True)
         ones, others = codes % width, codes // width
-        values: list[Column] = [
+        values: list[cols.Column] = [
             right.values[place][others] if side else kept.values[place][ones] for side, place in self._columns
         ]
         parts = np.concatenate([kept.parts[ones], right.parts[others]], axis=1)
-        made = Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
+        made = cols.Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
         spans = right.t1[at] - kept.t0[batch.events[whose]]
         return self.flow_of(made, batch.members[whose], places, spans)

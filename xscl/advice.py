@@ -10,22 +10,11 @@ from difflib import get_close_matches
 from lark import UnexpectedInput, UnexpectedToken
 from lark.lexer import PatternStr
 
+from xscl import text as texts
 from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
 from xscl.event_patterns import STRATEGIES
 from xscl.lalr import lark_of
-from xscl.text import (
-    EVENT_ADVICE,
-    KEYWORDS,
-    ONE_UNIT_HINT,
-    UNITS,
-    UNITS_HINT,
-    Lines,
-    Problem,
-    SyntaxKind,
-    bracket_problem,
-    unit_hint,
-)
 
 _WORDS = {
     name: word
@@ -85,12 +74,12 @@ _COMPUTE = (
 )
 
 _LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
-_LENGTH = rf"\s*(?i:{_LONG_UNITS}|{'|'.join(UNITS)}|m)\b"
+_LENGTH = rf"\s*(?i:{_LONG_UNITS}|{'|'.join(texts.UNITS)}|m)\b"
 _MORE = rf"\s*(?:,|\+|(?i:and\b))?\s*[0-9.]+{_LENGTH}"
 
 _SPELLINGS = (
-    Rule(_ONE_UNIT, ONE_UNIT_HINT, _MORE, rf"(?<![\w.])[0-9.]+{_LENGTH}\s*(?:,|(?i:and))?", whole=True),
-    Rule(_ONE_UNIT, ONE_UNIT_HINT, _LENGTH + _MORE, r"(?<![\w.])[0-9.]+", whole=True),
+    Rule(_ONE_UNIT, texts.ONE_UNIT_HINT, _MORE, rf"(?<![\w.])[0-9.]+{_LENGTH}\s*(?:,|(?i:and))?", whole=True),
+    Rule(_ONE_UNIT, texts.ONE_UNIT_HINT, _LENGTH + _MORE, r"(?<![\w.])[0-9.]+", whole=True),
     Rule("there is no operator ==", "write =", "=", "=", whole=True),
     Rule("there is no operator <>", "write !=", ">", "<", whole=True),
     Rule("there is no operator =<", "write <=", "<", "=", whole=True),
@@ -237,9 +226,9 @@ _EVENT_SPELLINGS = (
     Rule("there is no BETWEEN", "write x >= 1 AND x <= 2", r"(?i:between)\b", expects="AND"),
     Rule("there is no {0} BY", "events come in the order of time", r"(?i:(order)\b)"),
     Rule("numbers have no exponent", "write the digits out", r"[0-9.]+[eE][0-9+-]"),
-    Rule("unknown unit of time {0}", UNITS_HINT, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
-    Rule("unknown unit of time {0}", UNITS_HINT, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
-    Rule("unknown unit of time {0}", UNITS_HINT, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
+    Rule("unknown unit of time {0}", texts.UNITS_HINT, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
+    Rule("unknown unit of time {0}", texts.UNITS_HINT, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
+    Rule("unknown unit of time {0}", texts.UNITS_HINT, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
          r"(?i:\b(?:within|over))\s+[0-9.]+"),
     Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
 )  # fmt: skip
@@ -386,8 +375,8 @@ _CLAUSES = {
     "using": ("there is no USING", f"write the condition and a window in braces behind JOIN: {_JOIN}"),
     "then": ("there is no THEN", "write FOLLOWED BY {x = y, 1 h}"),
     "within": ("there is no WITHIN here", f"write the window behind the condition of a join: {_JOIN}"),
-    "group": ("there is no GROUP BY", EVENT_ADVICE),
-    "having": ("there is no HAVING", EVENT_ADVICE),
+    "group": ("there is no GROUP BY", texts.EVENT_ADVICE),
+    "having": ("there is no HAVING", texts.EVENT_ADVICE),
     "order": ("there is no ORDER BY", "outputs come in the order of time"),
     "limit": ("there is no LIMIT", "a query stands, and is answered for every document"),
     "union": ("there is no UNION", "PUBLISH two queries under one name"),
@@ -447,7 +436,7 @@ _HABITS = (
          r"\.(?:lower|upper|toLowerCase|toUpperCase)\s*"),
     Rule("the condition of a join stands in braces", f"write {_JOIN} in front of the second input, in place of ON",
          r"(?=[^{;]*\b(?i:on)\b)", r"(?i:\bjoin)", "LBRACE"),
-    Rule("there are no aggregates of documents", EVENT_ADVICE,
+    Rule("there are no aggregates of documents", texts.EVENT_ADVICE,
          r"\*|\w", r"(?i:\b(?:count|sum|max|min|avg))\s*\(\s*(?i:distinct)?"),
     Rule("a quote ends the string", "write it twice, or use the other kind of quotes",
          r"(?!(?i:from|select|declare|define|publish)\b)\w", r"""(?:'[^'\n\\]*'|"[^"\n\\]*")"""),
@@ -463,7 +452,7 @@ FAR = 200
 _EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "pattern": _PATTERN_RULES}
 
 
-def explain_syntax_error(text: str, start: int, lines: Lines, kind: SyntaxKind) -> Problem:
+def explain_syntax_error(text: str, start: int, lines: texts.Lines, kind: texts.SyntaxKind) -> texts.Problem:
     """The problem of a statement that its grammar does not accept. Its `text` begins at `start` in its script."""
     try:
         lark_of(kind).parse(text)
@@ -474,7 +463,7 @@ def explain_syntax_error(text: str, start: int, lines: Lines, kind: SyntaxKind) 
         expected, ended, place = set(getattr(error, "allowed", ())), False, error.pos_in_stream
     at = len(text) if ended else place or 0
     before, behind = text[:at], text[at:]
-    problem = bracket_problem(text, at, ended, expected, start, lines)
+    problem = texts.bracket_problem(text, at, ended, expected, start, lines)
     if kind == "pattern":
         problem = problem or _where_without_braces(text, at)
     if kind != "xscl":
@@ -490,7 +479,9 @@ def explain_syntax_error(text: str, start: int, lines: Lines, kind: SyntaxKind) 
     return problem.moved(start)
 
 
-def _known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+def _known_mistake(
+    rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]
+) -> texts.Problem | None:
     """The problem of the first rule that matches the text `before` and `behind` the place; else None."""
     before = before[-FAR:]
     for rule in rules:
@@ -502,8 +493,8 @@ def _known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, exp
             groups = [group for found in (ahead, after) for group in found.groups("")]
             start = at - len(before) + ahead.start() if rule.whole else at
             span = Span(start, max(at + len(after[0].rstrip()), start + 1))
-            hint = unit_hint(groups[0]) if rule.hint == UNITS_HINT else _filled(rule.hint, groups)
-            return Problem(_filled(rule.message, groups), span, hint)
+            hint = texts.unit_hint(groups[0]) if rule.hint == texts.UNITS_HINT else _filled(rule.hint, groups)
+            return texts.Problem(_filled(rule.message, groups), span, hint)
     return None
 
 
@@ -511,24 +502,24 @@ def _filled(text: str, groups: list[str]) -> str:
     return re.sub(r"\{([0-9])\}", lambda found: groups[int(found[1])], text)
 
 
-def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> texts.Problem | None:
     """The problem of another language's words or signs between the texts `before` and `behind` a place."""
     before = before[-FAR:]
     word = _word(behind)
     told = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
     if known := told.get(word.lower()):
-        return Problem(known[0], Span(at, at + len(word)), known[1])
+        return texts.Problem(known[0], Span(at, at + len(word)), known[1])
     start = re.search(r"(?:^|;)\s*([A-Za-z]+)\s+[\w$(*]*$", before) if "FOLLOWED" in expected or not expected else None
     start = start or re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
     cut = at - len(before)
     if start and (not cut or start.start()) and (known := _STARTS.get(start[1].lower())):
-        return Problem(known[0], Span(cut + start.start(1), cut + start.end(1)), known[1])
+        return texts.Problem(known[0], Span(cut + start.start(1), cut + start.end(1)), known[1])
     if habit := _known_mistake(_HABITS, before, behind, at, expected):
         return habit
     possible = [name for name in ("FROM", "FOLLOWED", "JOIN", "PUBLISH", "BY") if name in expected]
     close = get_close_matches(word.upper(), possible, n=1, cutoff=0.7)
     if close and word.upper() != close[0]:
-        return Problem(f"there is no {word}", Span(at, at + len(word)), f"did you mean {close[0]}?")
+        return texts.Problem(f"there is no {word}", Span(at, at + len(word)), f"did you mean {close[0]}?")
     return None
 
 
@@ -537,21 +528,21 @@ def _word(behind: str) -> str:
     return found[1] if found else ""
 
 
-def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> texts.Problem | None:
     """The problem of a misspelt keyword that passed for a stream, or of a variable without an arrow."""
     word = _word(behind)
     first = re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
     close = get_close_matches(first[1].upper(), ("SELECT", "FROM", "DECLARE"), n=1, cutoff=0.7) if first else []
     if first and close and first[1].upper() not in ("SELECT", "FROM", "DECLARE"):
-        return Problem(f"there is no {first[1]}", Span(first.start(1), first.end(1)), f"did you mean {close[0]}?")
+        return texts.Problem(f"there is no {first[1]}", Span(first.start(1), first.end(1)), f"did you mean {close[0]}?")
     if word and "FOLLOWED" in expected:
         span = Span(at, at + len(word))
         if _BEGINNING.match(behind):
-            return Problem("a new query begins here", span, "write ; between two queries")
+            return texts.Problem("a new query begins here", span, "write ; between two queries")
         hints = [f"to bind a variable, write ->{word} or AS {word}"] if "ARROW" in expected else []
         if re.search(r"\n\s*$", before):
             hints.append("to begin a query, write ; before it")
-        return Problem(f"unexpected {word}", span, "; ".join(hints)) if hints else None
+        return texts.Problem(f"unexpected {word}", span, "; ".join(hints)) if hints else None
     return None
 
 
@@ -559,12 +550,14 @@ _BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
 """A query without FROM, whose beginning is no variable's name."""
 
 
-_ALIAS = rf"(?!(?i:{'|'.join({*RESERVED, *KEYWORDS})})\b)\w+\s*(?:$|[,)]|(?i:within|publish|next|fold|union|where)\b)"
+_ALIAS = (
+    rf"(?!(?i:{'|'.join({*RESERVED, *texts.KEYWORDS})})\b)\w+\s*(?:$|[,)]|(?i:within|publish|next|fold|union|where)\b)"
+)
 _INPUT = re.compile(rf"(?:\b(?i:from|next|union|join)\b|\}}|^)\s*(\w+)\s*(->|\b(?i:as)\b|\b(?={_ALIAS}))\s*\w*")
 _QUOTED = re.compile(r"""(?<!\w)(?:"[^"\n]*"|'[^'\n]*')""")
 
 
-def variable_of_event(text: str, start: int, events: Container[str]) -> Problem | None:
+def variable_of_event(text: str, start: int, events: Container[str]) -> texts.Problem | None:
     """The problem of a statement that binds a variable to one of the `events`, as queries do to documents."""
     text = _QUOTED.sub(lambda quoted: '"' * len(quoted[0]), text)
     for found in _INPUT.finditer(text):
@@ -572,11 +565,11 @@ def variable_of_event(text: str, start: int, events: Container[str]) -> Problem 
             both = re.search(r"\b(?i:next|fold)\b", text)
             hint = f"write {name} alone, and " + ("x, $1.x or $2.x" if both else "x") + " for an attribute x"
             place = Span(start + found.start(2), start + found.end())
-            return Problem(f"{name} is an event, and has no variable", place, hint)
+            return texts.Problem(f"{name} is an event, and has no variable", place, hint)
     return None
 
 
-def _where_without_braces(text: str, at: int) -> Problem | None:
+def _where_without_braces(text: str, at: int) -> texts.Problem | None:
     found = _WHERE.search(text, text.rfind("{", 0, at) + 1, at)
     strategy = _STRATEGY.match(text, found.end()) if found else None
     if found is None or strategy is None:
@@ -588,28 +581,30 @@ def _where_without_braces(text: str, at: int) -> Problem | None:
     if "{" in condition or end < at:
         return None
     if not condition:
-        return Problem("WHERE without a condition", Span(*found.span()), "write it in braces: WHERE {a.x = b.x}")
+        return texts.Problem("WHERE without a condition", Span(*found.span()), "write it in braces: WHERE {a.x = b.x}")
     hint = "write WHERE {a.x = b.x}" if "\n" in condition else f"write {{{condition}}}"
-    return Problem("the conditions of WHERE stand in braces", Span(begin, begin + len(condition)), hint)
+    return texts.Problem("the conditions of WHERE stand in braces", Span(begin, begin + len(condition)), hint)
 
 
-def _keyword_problem(behind: str, at: int, expected: set[str], kind: SyntaxKind) -> Problem | None:
+def _keyword_problem(behind: str, at: int, expected: set[str], kind: texts.SyntaxKind) -> texts.Problem | None:
     of_documents = kind in ("xscl", "definition")
     found = re.match(r"[A-Za-z]+(?![\w.\-])" if of_documents else r"[A-Za-z]+(?!\w)", behind)
     if found is None or not expected & ({"WORD", "VAR"} if of_documents else {"NAME", "VARIABLE"}):
         return None
-    keywords = KEYWORDS if of_documents else RESERVED_IN_PATTERNS if "VARIABLE" in expected else RESERVED
+    keywords = texts.KEYWORDS if of_documents else RESERVED_IN_PATTERNS if "VARIABLE" in expected else RESERVED
     if found[0].lower() not in keywords:
         return None
     message = f"{found[0]} is a keyword, and a name is needed here"
     where = "/ or @" if of_documents else "a dot"
-    return Problem(message, Span(at, at + len(found[0])), f"choose another name (behind {where} any name will do)")
+    return texts.Problem(
+        message, Span(at, at + len(found[0])), f"choose another name (behind {where} any name will do)"
+    )
 
 
-def _plain_problem(behind: str, at: int, expected: set[str], kind: SyntaxKind) -> Problem:
+def _plain_problem(behind: str, at: int, expected: set[str], kind: texts.SyntaxKind) -> texts.Problem:
     found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
     message = f"unexpected {found[0]}" if found else "the query ends too early"
     signs = {one.name: one.pattern.value for one in lark_of(kind).terminals if isinstance(one.pattern, PatternStr)}
     words = sorted({_WORDS.get(name) or signs.get(name, name) for name in expected} - {"text"})
     hint = f"expected {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"expected {''.join(words)}"
-    return Problem(message, Span(at, at + (len(found[0]) if found else 0)), hint)
+    return texts.Problem(message, Span(at, at + (len(found[0]) if found else 0)), hint)

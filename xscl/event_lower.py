@@ -10,7 +10,6 @@ serves queries whose constants differ where equal ones would be merged."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
@@ -32,9 +31,7 @@ from xscl.event_resolve import MAX_ATTRIBUTES, MAX_INPUTS, MOST_DIGITS, Resolver
 from xscl.lower import PatternBuilder
 from xscl.skeletons import Fill, KnownTree, Skeleton, rebuilt
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, Sequenced, names_read
-from xscl.text import UNITS, Lines, Problem, window_us
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+from xscl.text import EVENT_NAME, UNITS, Lines, Problem, window_us
 
 
 def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Schema]:
@@ -86,7 +83,7 @@ def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], s
 
 
 def _name(name: str, span: Span, what: str) -> Iterator[Problem]:
-    if not _NAME.fullmatch(name):
+    if not EVENT_NAME.fullmatch(name):
         yield Problem(f"{name} cannot be the name of {what}", span, "use the letters A to Z, digits and _")
     elif name.lower() in RESERVED:
         yield Problem(f"{name} is a keyword of event statements", span, "choose another name")

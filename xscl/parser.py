@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 
 from common.tools import ClearedCache, track_progress
+from xscl import text as texts
 from xscl.advice import explain_syntax_error, variable_of_event
-from xscl.algebra.values import Span
+from xscl.algebra.values import XML_SPACE, Span
 from xscl.builder import Declaration, with_hole_texts
 from xscl.check import check_publishing, check_script
 from xscl.check_expressions import blocks
@@ -19,17 +20,6 @@ from xscl.event_lower import check_events, made_of
 from xscl.lalr import Unparsable, parser_of
 from xscl.skeletons import KnownTrees
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script
-from xscl.text import (
-    LACKS_EVENTS,
-    Lines,
-    Problem,
-    StatementSpan,
-    SyntaxKind,
-    XsclError,
-    XsclErrors,
-    kinds_of,
-    split_script,
-)
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
@@ -59,8 +49,6 @@ def located_queries(
 MAX_STATEMENTS = 20_000
 """Maximum number of cached statements' trees."""
 
-_SPACE = " \t\r\n"
-
 _known = ClearedCache[str, Query](MAX_STATEMENTS)
 """Trees of correct statements without prefixes, by text."""
 
@@ -69,8 +57,8 @@ def _known_script(text: str) -> Script | None:
     """The script if all its statements are cached and complete, so that none can run into the next; else None."""
     queries: list[Query] = []
     at = 0
-    for piece in text.rstrip(_SPACE).removesuffix(";").split(";\n"):
-        statement = piece.strip(_SPACE)  # a script may have no other white space
+    for piece in text.rstrip(XML_SPACE).removesuffix(";").split(";\n"):
+        statement = piece.strip(XML_SPACE)  # a script may have no other white space
         query = _known.get(statement)
         if query is None:
             return None
@@ -96,7 +84,9 @@ def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
     return replace(node, span=span)
 
 
-def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False) -> _Tree:
+def parse_statement(
+    script: str, kind: texts.SyntaxKind, span: Span, lines: texts.Lines, *, reuse: bool = False
+) -> _Tree:
     """The tree of a statement of a script, whose comments are blank. The spans inside a definition are in the script;
     others in the statement's own text or, with `reuse`, in another's. Raises Problem, with its place in the script."""
     text = script[span.start : span.end]
@@ -112,7 +102,7 @@ def parse_statement(script: str, kind: SyntaxKind, span: Span, lines: Lines, *, 
         node: _Tree = parser_of(kind).parse(parsed, start, end, reuse=reuse and kind == "xscl")
     except Unparsable:
         raise explain_syntax_error(text, span.start, lines, kind) from None
-    except Problem as problem:
+    except texts.Problem as problem:
         if reuse and kind == "xscl":  # its place may be one in another filter
             return parse_statement(script, kind, span, lines)
         raise problem.moved(span.start - start) from None
@@ -130,14 +120,14 @@ _EVENT_LITERAL = re.compile(
 
 
 @cache
-def _trees_of(kind: SyntaxKind) -> KnownTrees:
+def _trees_of(kind: texts.SyntaxKind) -> KnownTrees:
     return KnownTrees(_LITERAL if kind == "xscl" else _EVENT_LITERAL, partial(_in_own_place, kind))
 
 
-def _in_own_place(kind: SyntaxKind, text: str) -> Query | EventQuery | None:
+def _in_own_place(kind: texts.SyntaxKind, text: str) -> Query | EventQuery | None:
     try:
         node = parser_of(kind).parse(text, 0, len(text))
-    except (Unparsable, Problem):
+    except (Unparsable, texts.Problem):
         return None
     if isinstance(node, EventQuery):
         return None if too_deep(node) else node
@@ -149,30 +139,31 @@ class _AnyName:
         return bool(name)
 
 
-def may_lack_events(text: str, errors: XsclErrors) -> bool:
+def may_lack_events(text: str, errors: texts.XsclErrors) -> bool:
     """Whether a script's mistakes are all reads of missing events, or in statements that read a bare name."""
-    clean, statements = split_script(text)
-    kinds = kinds_of(clean, statements, _AnyName()) or []
+    clean, statements = texts.split_script(text)
+    kinds = texts.kinds_of(clean, statements, _AnyName()) or []
     of_events = [one.span for one, kind in zip(statements, kinds, strict=False) if kind == "event query"]
     return all(
-        error.message.startswith(LACKS_EVENTS) or any(span.start <= error.span.start <= span.end for span in of_events)
+        error.message.startswith(texts.LACKS_EVENTS)
+        or any(span.start <= error.span.start <= span.end for span in of_events)
         for error in errors.errors
     )
 
 
 class _Parser:
     def __init__(self, text: str, events: EventStreams = NO_EVENTS, *, stored: bool = False) -> None:
-        self._text, self._lines, self._stored = text, Lines(text), stored
-        self._clean, self._statements = split_script(text, stored=stored)
+        self._text, self._lines, self._stored = text, texts.Lines(text), stored
+        self._clean, self._statements = texts.split_script(text, stored=stored)
         self._known_events = events
         self._nodes: list[Query | EventDefinition | EventQuery] = []
         self._failed_events: set[str] = set()
-        self._problems: list[Problem] = []
+        self._problems: list[texts.Problem] = []
         self._declarations: list[Declaration] = []
 
     def script(self, *, reuse: bool = True) -> Script:
         """With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
-        kinds = kinds_of(self._clean, self._statements, self._known_events)
+        kinds = texts.kinds_of(self._clean, self._statements, self._known_events)
         for number, statement in enumerate(track_progress("parsing", self._statements)):
             self._take(statement, "xscl" if kinds is None else kinds[number], reuse)
         problems = self._problems + _check_declarations(self._declarations)
@@ -189,13 +180,15 @@ class _Parser:
                 script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=self._stored
             )
         if not self._nodes and not problems:
-            problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
+            problems.append(
+                texts.Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
+            )
         if problems and self._defined:
             problems = self._with_variables_of_events(script, problems)
         if problems and reuse and script.has_events:  # their places may be those in other queries
             return _Parser(self._text, self._known_events, stored=self._stored).script(reuse=False)
         if problems:
-            raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
+            raise texts.XsclErrors(texts.XsclError(problem, self._lines) for problem in problems)
         if not namespaces and not self._stored:
             if len(_known) + len(script.queries) > _known.most:
                 _known.clear()
@@ -204,9 +197,9 @@ class _Parser:
                 _known[self._text[query.span.start : query.span.end]] = query
         return script
 
-    def _with_variables_of_events(self, script: Script, problems: list[Problem]) -> list[Problem]:
+    def _with_variables_of_events(self, script: Script, problems: list[texts.Problem]) -> list[texts.Problem]:
         """The problems with one in place of all those of a query that binds a variable to an event."""
-        wrong: dict[int, tuple[Span, Problem]] = {}
+        wrong: dict[int, tuple[Span, texts.Problem]] = {}
         for query in script.queries:
             if not any(block.stream in self._defined for block in blocks(query.source)):
                 continue
@@ -215,7 +208,7 @@ class _Parser:
                 wrong[start] = query.span, told
         starts = sorted(wrong)
 
-        def is_other(problem: Problem) -> bool:
+        def is_other(problem: texts.Problem) -> bool:
             at = bisect_right(starts, problem.span.start)
             return not at or problem.span.start > wrong[starts[at - 1]][0].end
 
@@ -225,7 +218,7 @@ class _Parser:
     def _defined(self) -> Set[str]:
         return self._known_events.defined.keys() | set(_DEFINED.findall(self._clean))
 
-    def _take(self, statement: StatementSpan, kind: SyntaxKind, reuse: bool) -> None:
+    def _take(self, statement: texts.StatementSpan, kind: texts.SyntaxKind, reuse: bool) -> None:
         span, text = statement.span, self._clean[statement.span.start : statement.span.end]
         if reuse and not statement.problem and (known := _known.get(text)) and kind == "xscl":
             self._nodes.append(_query_at(known, span))
@@ -235,11 +228,11 @@ class _Parser:
                 raise statement.problem
             if not text:
                 hint = "remove it"
-                raise Problem("there is no query before this semicolon", Span(span.start, span.start + 1), hint)
+                raise texts.Problem("there is no query before this semicolon", Span(span.start, span.start + 1), hint)
             # The text of a hole has its comments, which other statements do not have.
             reuse = reuse and ("<" not in text or kind != "xscl" or self._text.startswith(text, span.start))
             node = parse_statement(self._clean, kind, span, self._lines, reuse=reuse)
-        except Problem as problem:
+        except texts.Problem as problem:
             may_bind = kind in ("xscl", "event query")
             told = variable_of_event(text, span.start, self._defined) if may_bind else None
             self._problems.append(told or problem)
@@ -252,7 +245,7 @@ class _Parser:
         if isinstance(node, Declaration):
             if self._nodes:
                 hint = "move it to the beginning of the script"
-                self._problems.append(Problem("a declaration stands behind a query", span, hint))
+                self._problems.append(texts.Problem("a declaration stands behind a query", span, hint))
             self._declarations.append(node)
         else:
             self._nodes.append(
@@ -275,20 +268,20 @@ _PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)
 _FAILED_DECLARATION = re.compile(r"declare\s+namespace\s+([\w.\-]+)", re.IGNORECASE)
 
 
-def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_declarations(declarations: list[Declaration]) -> list[texts.Problem]:
+    problems: list[texts.Problem] = []
     known = {"xml": XML_NAMESPACE}
     for declaration in declarations:
         prefix, uri = declaration.prefix, declaration.uri
         if known.setdefault(prefix, uri) != uri:
             message = f"the prefix {prefix} is already declared for {known[prefix]}"
-            problems.append(Problem(message, declaration.span, "choose another prefix"))
+            problems.append(texts.Problem(message, declaration.span, "choose another prefix"))
         elif prefix == "xmlns":
-            problems.append(Problem("the prefix xmlns is reserved", declaration.span, "choose another prefix"))
+            problems.append(texts.Problem("the prefix xmlns is reserved", declaration.span, "choose another prefix"))
         elif uri == "*":
             message = "the namespace * is no URI"
-            problems.append(Problem(message, declaration.span, "write *:name for a name in any namespace"))
+            problems.append(texts.Problem(message, declaration.span, "write *:name for a name in any namespace"))
         elif not uri:
             hint = "a name without a prefix matches elements in no namespace; remove the declaration"
-            problems.append(Problem("the namespace is empty", declaration.span, hint))
+            problems.append(texts.Problem("the namespace is empty", declaration.span, hint))
     return problems

@@ -468,7 +468,7 @@ _BARE = re.compile(
     r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$", re.IGNORECASE
 )
 """Matches every statement that reads a bare name."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+EVENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BEFORE_A_SOURCE = frozenset({"", "(", "}", "from", "next", "union"})
 _NO_SOURCE = frozenset(
     {"select", "from", "publish", "as", "and", "or", "not", "followed", "by", "join", "within", "once", "next", "union"}
@@ -489,7 +489,7 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
         first = _FIRST.match(part)
         if first and first[1][0] in "dD":
             kinds[number] = "definition"
-            if name := _NAME.match(part[first.end() :].lstrip()):
+            if name := EVENT_NAME.match(part[first.end() :].lstrip()):
                 streams.add(name[0])
             continue
         if first or _OPERATOR_START.match(part):
@@ -561,7 +561,7 @@ def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
                 depth += {"(": 1, ")": -1}.get(tokens[at][0], 0)
                 at += 1
     name, lower = tokens[at] if at < len(tokens) else ("", "")
-    if not _is_word(lower) or not _NAME.fullmatch(name):
+    if not _is_word(lower) or not EVENT_NAME.fullmatch(name):
         return ""
     windowed = False
     for _, word in tokens[at + 1 :]:

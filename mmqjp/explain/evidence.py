@@ -16,53 +16,10 @@ from typing import NamedTuple
 from mmqjp.answers.output import Mirrors, node_order, residual_holds
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
-from mmqjp.explain.terms import (
-    CHARACTERS_PER_STEP,
-    MAX_SAMPLE_STEPS,
-    MOST_NEAR,
-    BlockStage,
-    DocumentsByText,
-    Exhausted,
-    FunnelStage,
-    PathHints,
-    ReadableQuery,
-    StageKind,
-    StepBudget,
-    TooLong,
-    apply_functions,
-    blocks_of,
-    duration_text,
-    format_window,
-    leaf_sides,
-    mended,
-    near_instead,
-    near_values,
-    nearness,
-    note,
-    shared,
-    truncate_value,
-)
+from mmqjp.explain import terms
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
-from xscl.algebra.joins import (
-    NEGATED,
-    UNORDERED,
-    Absent,
-    Condition,
-    Conjunct,
-    Hidden,
-    NormalQuery,
-    PatternNode,
-    Side,
-    Term,
-    attach_branch,
-    block_root,
-    mirror_of,
-    naming,
-    needed,
-    over_at,
-    variables_of,
-)
+from xscl.algebra import joins
 from xscl.algebra.values import NOWHERE, Expr, Span, String
 from xscl.lower import require
 from xscl.printer import to_xscl
@@ -124,11 +81,11 @@ _Rows = Sequence[EvidenceRow]
 class Stage:
     """A stage and what passes it; if nothing does, `told` says why. `span` is that of its part in the query's text."""
 
-    counted: FunnelStage
+    counted: terms.FunnelStage
     told: _Told | Callable[[], _Told]
     span: Span = NOWHERE
 
-    def shown(self) -> FunnelStage:
+    def shown(self) -> terms.FunnelStage:
         if self.counted.found:
             return self.counted
         return self.counted.told(*(self.told() if callable(self.told) else self.told))
@@ -159,7 +116,7 @@ class Passing:
     def found(self) -> int:
         return len({row.docids for row in self.rows})
 
-    def shown(self, last: Stage | None = None) -> tuple[FunnelStage, ...]:
+    def shown(self, last: Stage | None = None) -> tuple[terms.FunnelStage, ...]:
         """Returns the stages in words, up to one of them."""
         stages = self.stages if last is None else self.stages[: self.stages.index(last) + 1]
         return tuple(stage.shown() for stage in stages)
@@ -170,32 +127,32 @@ class BlockEvidence:
     """What documents have of one block. `left_out` counts those too large to search. Variables that are `needed` are
     bound in `rows`. With `fixed`, the nodes of some in an output's line, no stages are counted."""
 
-    query: ReadableQuery
+    query: terms.ReadableQuery
     number: int
-    side: Side
+    side: joins.Side
     needed: Collection[str] = ()
     fixed: Mapping[str, int | str] | None = None
     rows: list[EvidenceRow] = field(default_factory=list)
     left_out: int = 0
 
     def __post_init__(self) -> None:
-        self._whole = PreparedNode(naming(self.side.pattern, self.needed))
+        self._whole = PreparedNode(joins.naming(self.side.pattern, self.needed))
         self._streams, self._reached = Counter[str](), Counter[int]()
         self._sample: list[ParsedDocument] = []
 
     @property
-    def stages(self) -> list[BlockStage]:
+    def stages(self) -> list[terms.BlockStage]:
         return self.query.stages[self.number]
 
     @cached_property
     def _asked(self) -> list[_Asked]:
         query, found = self.query, list[_Asked]()
-        whole = query.builder.path(query.blocks[self.number].steps, block_root(self.number))
+        whole = query.builder.path(query.blocks[self.number].steps, joins.block_root(self.number))
         known = {(node.var, condition) for node in whole.walk() for condition in node.conditions}
         for var, conditions, above in _named(self.side.pattern):
             text = query.variable(var)
             if var in query.paths:
-                whole = attach_branch(whole, above, query.builder.path(query.paths[var].steps, last_var=var))
+                whole = joins.attach_branch(whole, above, query.builder.path(query.paths[var].steps, last_var=var))
                 hint = f"{text} is in the predicate or SELECT, so each match must have it"
                 found.append(_Asked(text, f"there is no {text}", whole, hint))
             for condition in (condition for condition in conditions if (var, condition) not in known):
@@ -211,7 +168,7 @@ class BlockEvidence:
     @cached_property
     def _parts(self) -> list[PreparedNode]:
         patterns = (self.query.builder.path(stage.steps) for stage in self.stages)
-        return [PreparedNode(naming(part, ())) for part in (*patterns, *(asked.pattern for asked in self._asked))]
+        return [PreparedNode(joins.naming(part, ())) for part in (*patterns, *(asked.pattern for asked in self._asked))]
 
     def look(self, record: Record, take: Take) -> None:
         """Evaluates one more document. Raises whatever `take` does; but TooLong, unless nodes are fixed, leaves the
@@ -225,7 +182,7 @@ class BlockEvidence:
         try:
             found = list(self._found(record, take))
             reached = len(self._parts) if found else self._furthest(record.tree, take)
-        except TooLong:
+        except terms.TooLong:
             self.left_out += 1
             return
         self.rows += found
@@ -242,12 +199,12 @@ class BlockEvidence:
         texts: dict[Node, str] = {}
         for number, binding in enumerate(each_binding(self._whole, record.tree, fixed, take)):
             if number == MOST_ROWS:
-                raise TooLong
+                raise terms.TooLong
             take(STEPS_FOR_A_ROW)
             for _, node in binding:
                 if node not in texts:
                     texts[node] = record.tree.string_value(*node)
-                    take(1 + len(texts[node]) // CHARACTERS_PER_STEP)
+                    take(1 + len(texts[node]) // terms.CHARACTERS_PER_STEP)
             bound = {var: BoundNode(record, node, texts[node]) for var, node in binding}
             yield EvidenceRow((record,), record.t0, record.t1, bound, self)
 
@@ -273,17 +230,17 @@ class BlockEvidence:
         stream, documents = self.side.stream, self._streams[self.side.stream]
         block, span = self.number + 1, self.query.blocks[self.number].span
         named = Span(span.start, max(self.stages[0].span.end, span.start + len(stream)))
-        yield Stage(FunnelStage("stream", stream, documents, block=block), self._no_document, named)
+        yield Stage(terms.FunnelStage("stream", stream, documents, block=block), self._no_document, named)
         if not documents:
             return
         for number, found in enumerate(self.counts()):
             if number < len(self.stages):
                 at = self.stages[number].span
-                counted = FunnelStage("pattern", self.query.part(at), found, block=block)
+                counted = terms.FunnelStage("pattern", self.query.part(at), found, block=block)
                 yield Stage(counted, partial(self._none_matches, number), at)
             else:
                 asked = self._asked[number - len(self.stages)]
-                counted = FunnelStage("asked", asked.text, found, block=block)
+                counted = terms.FunnelStage("asked", asked.text, found, block=block)
                 yield Stage(counted, (f"{asked.missing} in {self._where()}", asked.hint), span)
             if not found:
                 return
@@ -300,7 +257,9 @@ class BlockEvidence:
         if number:
             does = "does" if self._streams[self.side.stream] == 1 else f"matches {self.counts()[number - 1]:,}"
             before = f"; {self.query.part(self.stages[number - 1].span)}, before it, {does}"
-        hint = PathHints(self.query.builder, self._sample).of(stage.above, stage.condition) if self._sample else ""
+        hint = (
+            terms.PathHints(self.query.builder, self._sample).of(stage.above, stage.condition) if self._sample else ""
+        )
         return f"{self.query.part(stage.span)} does not match {self._where()}{before}", hint
 
     def _where(self) -> str:
@@ -311,14 +270,16 @@ class BlockEvidence:
         return f"any of {documents:,} documents of stream {stream}{too_large}"
 
 
-def paths(node: PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternPath, PatternNode]]:
+def paths(node: joins.PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternPath, joins.PatternNode]]:
     """Yields the nodes of a pattern, and which children lead there."""
     yield path, node
     for place, child in enumerate(node.children):
         yield from paths(child, (*path, place))
 
 
-def _fixed(pattern: PatternNode, record: Record, nodes: Mapping[str, int | str]) -> Iterator[tuple[PatternPath, Node]]:
+def _fixed(
+    pattern: joins.PatternNode, record: Record, nodes: Mapping[str, int | str]
+) -> Iterator[tuple[PatternPath, Node]]:
     for path, node in paths(pattern):
         if node.var is not None and node.var in nodes:
             element, attribute = node_order(nodes[node.var])
@@ -336,11 +297,11 @@ class _Asked(NamedTuple):
 
     text: str
     missing: str
-    pattern: PatternNode
+    pattern: joins.PatternNode
     hint: str = ""
 
 
-def _named(node: PatternNode, above: str = "") -> Iterator[tuple[str, Sequence[Condition], str]]:
+def _named(node: joins.PatternNode, above: str = "") -> Iterator[tuple[str, Sequence[joins.Condition], str]]:
     """Yields the variables of a pattern, each with its conditions and the nearest variable above it."""
     if node.var is not None:
         yield node.var, node.conditions, above
@@ -359,7 +320,7 @@ _DONE = 9, 0
 class _Test:
     """A stage after the equalities: its rank, the pairs that pass, and the words if none of some does."""
 
-    kind: StageKind
+    kind: terms.StageKind
     rank: tuple[int, int]
     part: str
     passes: Callable[[RowPair], bool]
@@ -370,9 +331,9 @@ class _Test:
 class JoinEvidence:
     """A conjunctive query over two inputs. `kept` are the variables that matter outside."""
 
-    query: ReadableQuery
-    whole: NormalQuery | Hidden
-    conjunct: Conjunct
+    query: terms.ReadableQuery
+    whole: joins.NormalQuery | joins.Hidden
+    conjunct: joins.Conjunct
     left: _Input
     right: _Input
     kept: Collection[str]
@@ -380,7 +341,7 @@ class JoinEvidence:
 
     def __post_init__(self) -> None:
         self.op, self.window, self._is_single = self.whole.op, self.whole.window, False
-        self.op = NEGATED.get(self.op, self.op)  # partners are joined
+        self.op = joins.NEGATED.get(self.op, self.op)  # partners are joined
         self._are_blocks = all(side.hidden is None for side in self.conjunct.sides())
 
     def result(self, take: Take) -> Passing:
@@ -402,8 +363,8 @@ class JoinEvidence:
         """Joins rows, stage by stage up to the first that no pair passes."""
         self._is_single = len({row.docids for row in lefts}) == len({row.docids for row in rights}) == 1
         stages: list[Stage] = []
-        for number, terms in enumerate(self.conjunct.equalities()):
-            equality = _Equality(self, terms, lefts, rights, take)
+        for number, pair in enumerate(self.conjunct.equalities()):
+            equality = _Equality(self, pair, lefts, rights, take)
             stages.append(equality.stage)
             if not equality.common:
                 return Passing(tuple(stages), before=equality.nearest_pairs, rank=(0, number))
@@ -414,7 +375,7 @@ class JoinEvidence:
         is_cut = len(pairs) == MOST_PAIRS and any(True for _ in every)
         if len(self.conjunct.equalities()) > 1 or not pairs:
             text = " and ".join(map(self.equality, self.conjunct.equalities())) or "two documents"
-            counted = FunnelStage("together", text, _choices(pairs), "pairs", at_least=is_cut)
+            counted = terms.FunnelStage("together", text, _choices(pairs), "pairs", at_least=is_cut)
             apart = "each equality holds for some nodes, but not all of them for the same nodes", ""
             stages.append(Stage(counted, apart, self.span))
             if not pairs:
@@ -422,7 +383,7 @@ class JoinEvidence:
         ties = 0
         for test in self._tests(take):
             passed = [pair for pair in pairs if test.passes(pair)]
-            counted = FunnelStage(test.kind, test.part, _choices(passed), "pairs", at_least=is_cut)
+            counted = terms.FunnelStage(test.kind, test.part, _choices(passed), "pairs", at_least=is_cut)
             stages.append(Stage(counted, partial(test.told, pairs), self.span))
             if test.kind == "order":
                 ties = self._ties(pairs, take)
@@ -431,8 +392,8 @@ class JoinEvidence:
             pairs = passed
         return Passing(tuple(stages), tuple(map(self._row, pairs)), ties=ties, rank=_DONE)
 
-    def equality(self, terms: tuple[Term, Term]) -> str:
-        return " = ".join(map(self.query.term, terms))
+    def equality(self, pair: tuple[joins.Term, joins.Term]) -> str:
+        return " = ".join(map(self.query.term, pair))
 
     def _tests(self, take: Take) -> Iterator[_Test]:
         op, window = str(self.op), self.window
@@ -442,19 +403,19 @@ class JoinEvidence:
             same = "both sides are the same document, and a join is of two different ones", ""
             yield _Test("different", (2, 0), op, _are_different, lambda _: same)
         if window is not None:
-            yield _Test("window", (3, 0), format_window(window), self._within, self._too_far)
+            yield _Test("window", (3, 0), terms.format_window(window), self._within, self._too_far)
         for number, expr in enumerate(self.conjunct.residual):
             holds, is_false = partial(_holds, expr, take), partial(self._is_false, expr)
             yield _Test("residual", (4, number), self.query.expression(expr), holds, is_false)
         # Those that may have the mirror of a match: an inner join's without outer restrictions.
-        alternatives = self.whole.alone if isinstance(self.whole, Hidden) else self.whole.conjuncts
-        if op == UNORDERED and (mirror := mirror_of(alternatives)) is not None:
+        alternatives = self.whole.alone if isinstance(self.whole, joins.Hidden) else self.whole.conjuncts
+        if op == joins.UNORDERED and (mirror := joins.mirror_of(alternatives)) is not None:
             mirrors = Mirrors()
 
             def is_told_so(pair: RowPair) -> bool:
                 try:
                     inputs = Inputs((pair[0].documents[0], pair[1].documents[0]))
-                    return not mirrors.tell(mirror, inputs, Steps(MAX_SAMPLE_STEPS))
+                    return not mirrors.tell(mirror, inputs, Steps(terms.MAX_SAMPLE_STEPS))
                 except OutOfSteps:
                     return True
 
@@ -467,7 +428,7 @@ class JoinEvidence:
     def _too_far(self, pairs: Sequence[RowPair]) -> _Told:
         nearest = min(map(distance, pairs))
         whose = "they are" if len(pairs) == 1 else "the nearest are"
-        return f"{whose} {duration_text(nearest)} apart, and the window is {format_window(self.window)}", ""
+        return f"{whose} {terms.duration_text(nearest)} apart, and the window is {terms.format_window(self.window)}", ""
 
     def _out_of_order(self, pairs: Sequence[RowPair]) -> _Told:
         if any(_is_tie(*pair) and self._within(pair) for pair in pairs):
@@ -476,14 +437,14 @@ class JoinEvidence:
         gap = min(left.t1 - right.t0 for left, right in pairs)
         if gap <= 0:
             return "the left one has not ended when the right one begins", "JOIN takes either order"
-        return f"the right one begins {duration_text(gap)} before the left one ends", "JOIN takes either order"
+        return f"the right one begins {terms.duration_text(gap)} before the left one ends", "JOIN takes either order"
 
     def _is_false(self, expr: Expr, pairs: Sequence[RowPair]) -> _Told:
         texts = [{var: one.text for row in pair for var, one in row.bound.items()} for pair in pairs]
-        if told := nearness(expr, texts):
+        if told := terms.nearness(expr, texts):
             return told, ""
-        variables = dict.fromkeys(variables_of(expr))
-        found = (f'{self.query.variable(var)} is "{truncate_value(texts[0][var])}"' for var in variables)
+        variables = dict.fromkeys(joins.variables_of(expr))
+        found = (f'{self.query.variable(var)} is "{terms.truncate_value(texts[0][var])}"' for var in variables)
         hint = "" if len(self.conjunct.residual) == 1 else "for other nodes, another condition is false"
         return f"{self.query.expression(expr)} is false: {', '.join(found)}", hint if len(pairs) > 1 else ""
 
@@ -497,61 +458,65 @@ class JoinEvidence:
 class _Equality:
     """An equality over the rows of both inputs; if no value satisfies it, what is nearest to that."""
 
-    def __init__(self, join: JoinEvidence, terms: tuple[Term, Term], lefts: _Rows, rights: _Rows, take: Take) -> None:
-        self._join, self._terms, self._rows, self._take = join, terms, (lefts, rights), take
-        self._left, self._right = values = DocumentsByText(), DocumentsByText()
-        for rows, term, found in zip(self._rows, terms, values, strict=True):
+    def __init__(
+        self, join: JoinEvidence, pair: tuple[joins.Term, joins.Term], lefts: _Rows, rights: _Rows, take: Take
+    ) -> None:
+        self._join, self._terms, self._rows, self._take = join, pair, (lefts, rights), take
+        self._left, self._right = values = terms.DocumentsByText(), terms.DocumentsByText()
+        for rows, term, found in zip(self._rows, pair, values, strict=True):
             for row in rows:
-                note(found, _value(row, term, take), [row.docids])
+                terms.note(found, _value(row, term, take), [row.docids])
         are_single = join._is_single
-        self.common = len(self._left.keys() & self._right.keys()) if are_single else shared(self._left, self._right)
+        self.common = (
+            len(self._left.keys() & self._right.keys()) if are_single else terms.shared(self._left, self._right)
+        )
         counts = len(self._left), len(self._right)
-        counted = FunnelStage("equality", join.equality(terms), self.common, "values", 0, *counts)
+        counted = terms.FunnelStage("equality", join.equality(pair), self.common, "values", 0, *counts)
         self.stage = Stage(counted, self._unequal, join.span)
 
     @cached_property
     def _near(self) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
         """The functions that would equate values, and the values nearest to each other."""
-        functions = mended(self._left, self._right)
-        return functions, list(islice(near_values(self._left, self._right, functions), MOST_NEAR))
+        functions = terms.mended(self._left, self._right)
+        return functions, list(islice(terms.near_values(self._left, self._right, functions), terms.MOST_NEAR))
 
     def nearest_pairs(self) -> Iterator[RowPair]:
         for near in self._near[1]:
             lefts, rights = (
-                list(islice((row for row in rows if _value(row, term, self._take) == value), MOST_NEAR))
+                list(islice((row for row in rows if _value(row, term, self._take) == value), terms.MOST_NEAR))
                 for rows, term, value in zip(self._rows, self._terms, near, strict=True)
             )
-            yield from islice(filter(_are_different, product(lefts, rights)), MOST_NEAR)
+            yield from islice(filter(_are_different, product(lefts, rights)), terms.MOST_NEAR)
 
     def _unequal(self) -> _Told:
         left, right = self._left, self._right
-        nodes = (node for side in leaf_sides(self._join.conjunct) for node in side.pattern.walk())
+        nodes = (node for side in terms.leaf_sides(self._join.conjunct) for node in side.pattern.walk())
         names = {node.var: node.test.local for node in nodes}
         one, other = (names.get(term.var, "value") for term in self._terms)
         functions, nearest = self._near
         if functions and nearest:
             differ = " and ".join(_DIFFER[name] for name in functions)
-            shown, against = map(truncate_value, nearest[0])
+            shown, against = map(terms.truncate_value, nearest[0])
             what = f'{one} "{shown}" and {other} "{against}" differ only in {differ}'
             return what, f"use {', '.join(functions)} on both sides"
-        near = near_instead(left, right, *map(self._join.query.term, self._terms))
+        near = terms.near_instead(left, right, *map(self._join.query.term, self._terms))
         if self._join._is_single:
             return near or (f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", "")
         for name, values, others in ((one, left, right), (other, right, left)):
-            if len(values) <= MOST_NEAR < len(others):
+            if len(values) <= terms.MOST_NEAR < len(others):
                 return f"no other document has {name} {_shown(values)} among {len(others):,} values", ""
         counts = f"{len(left):,} of {one} on the left, {len(right):,} of {other} on the right"
         return near or (f"no two documents share a value: {counts}", "")
 
 
-def _shown(values: DocumentsByText) -> str:
-    listed = [f'"{truncate_value(value)}"' for value in list(values)[:3]]
+def _shown(values: terms.DocumentsByText) -> str:
+    listed = [f'"{terms.truncate_value(value)}"' for value in list(values)[:3]]
     more = f" and {len(values) - 3:,} more" if len(values) > 3 else ""
     return ", ".join(listed) + more
 
 
 def _joined(
-    conjunct: Conjunct, lefts: Iterable[EvidenceRow], rights: Iterable[EvidenceRow], take: Take
+    conjunct: joins.Conjunct, lefts: Iterable[EvidenceRow], rights: Iterable[EvidenceRow], take: Take
 ) -> Iterator[RowPair]:
     """Yields the pairs of rows that satisfy all equalities."""
     ours, theirs = ([pair[place] for pair in conjunct.equalities()] for place in (0, 1))
@@ -564,16 +529,16 @@ def _joined(
             yield row, other
 
 
-def _value(row: EvidenceRow, term: Term, take: Take) -> str:
+def _value(row: EvidenceRow, term: joins.Term, take: Take) -> str:
     text = row.bound[term.var].text
-    take(1 + len(text) // CHARACTERS_PER_STEP)
-    return apply_functions(text, term.functions)
+    take(1 + len(text) // terms.CHARACTERS_PER_STEP)
+    return terms.apply_functions(text, term.functions)
 
 
 def _holds(expr: Expr, take: Take, pair: RowPair) -> bool:
     def text_of(var: str) -> str:
         bound = pair[0].bound.get(var) or pair[1].bound[var]
-        take(1 + len(bound.text) // CHARACTERS_PER_STEP)
+        take(1 + len(bound.text) // terms.CHARACTERS_PER_STEP)
         return bound.text
 
     return residual_holds(expr, text_of)
@@ -603,8 +568,8 @@ class _Branched:
     """The rows of an absence's left input, as `found`, with the nodes on paths of a predicate: each is a part of those
     that it gives."""
 
-    query: ReadableQuery
-    absent: Absent
+    query: terms.ReadableQuery
+    absent: joins.Absent
     found: Passing = field(default_factory=Passing)
 
     def result(self, take: Take) -> Passing:
@@ -621,7 +586,7 @@ class _Branched:
                         more = {name: BoundNode(at.record, node, tree.string_value(*node)) for name, node in binding}
                         rows.append(replace(row, bound={**row.bound, **more}))
                 at.record.__dict__.pop("tree", None)
-            counted = FunnelStage("asked", text, len({row.docids for row in rows}), block=1)
+            counted = terms.FunnelStage("asked", text, len({row.docids for row in rows}), block=1)
             stages.append(Stage(counted, (f"there is no {text}", "")))
             if not rows:
                 break
@@ -636,7 +601,7 @@ def _docid_at(var: str, row: EvidenceRow) -> int:
 class AbsenceEvidence:
     """An input whose rows have no partner: none of `partners` joins them to another input."""
 
-    whole: NormalQuery | Hidden
+    whole: joins.NormalQuery | joins.Hidden
     left: _Input
     partners: Disjuncts
     lefts: Sequence[_Branched]
@@ -653,11 +618,11 @@ class AbsenceEvidence:
         op, window = self.whole.op, self.whole.window or 0
         assert op is not None, "an absence is a join"
         rows = tuple(
-            replace(row, t1=over_at(op, window, row.t0, row.t1), of=self, parts=(row,))
+            replace(row, t1=joins.over_at(op, window, row.t0, row.t1), of=self, parts=(row,))
             for row in left.rows
             if id(row) not in having
         )
-        counted = FunnelStage("alone", op, len({row.docids for row in rows}))
+        counted = terms.FunnelStage("alone", op, len({row.docids for row in rows}))
         alone = Stage(counted, ("each of them has a partner among kept documents", ""))
         return replace(left, stages=(*left.stages, alone), rows=rows, rank=(1, bool(rows)), partners=partners)
 
@@ -680,20 +645,20 @@ class Evidence:
 
     def __init__(
         self,
-        query: ReadableQuery,
+        query: terms.ReadableQuery,
         *,
         selects: bool = False,
         keep: Collection[str] = (),
         steps: int = STEPS,
         fixed: Mapping[str, int | str] | None = None,
     ) -> None:
-        self.query, self._steps, self._work = query, steps, StepBudget(steps)
+        self.query, self._steps, self._work = query, steps, terms.StepBudget(steps)
         self._fixed, self._is_incomplete = fixed, False
-        self._blocks: dict[tuple[int, PatternNode], BlockEvidence] = {}
+        self._blocks: dict[tuple[int, joins.PatternNode], BlockEvidence] = {}
         normal, kept = query.normal, set(keep)
         if selects:
-            kept |= {entry.value.var for entry in normal.entries if isinstance(entry.value, Term)}
-            kept |= {var for key in (normal.once.keys if normal.once else ()) for var in variables_of(key)}
+            kept |= {entry.value.var for entry in normal.entries if isinstance(entry.value, joins.Term)}
+            kept |= {var for key in (normal.once.keys if normal.once else ()) for var in joins.variables_of(key)}
         self._top = self._joins(normal, kept, 0)
 
     @property
@@ -708,63 +673,63 @@ class Evidence:
                 if number in blocks:
                     self._work.here = STEPS_FOR_A_DOCUMENT
                     block.look(record, self._work.take_here)
-        except Exhausted:
+        except terms.Exhausted:
             self._is_incomplete = True
 
     def rows(self) -> Sequence[EvidenceRow]:
         """Returns the rows of an output; partners of an absence are not looked for. Raises Exhausted."""
         if self._is_incomplete:
-            raise Exhausted
+            raise terms.Exhausted
         return self._top.result(self._work.take).rows
 
     def result(self) -> Passing:
         """Joins what was found. The step count starts again for the joins."""
         try:
-            found = self._top.result(StepBudget(self._steps).take)
-        except Exhausted:
+            found = self._top.result(terms.StepBudget(self._steps).take)
+        except terms.Exhausted:
             found = Passing(incomplete=True)
         left_out = sum(block.left_out for block in self._blocks.values())
         return replace(found, left_out=left_out, incomplete=self._is_incomplete or found.incomplete)
 
-    def _joins(self, whole: NormalQuery | Hidden, kept: Collection[str], first: int) -> Disjuncts:
+    def _joins(self, whole: joins.NormalQuery | joins.Hidden, kept: Collection[str], first: int) -> Disjuncts:
         if whole.absent:
             return self._absence(whole, kept, first)
         found = Disjuncts()
         for conjunct in whole.conjuncts:
-            wanted = needed(conjunct) | set(kept)
+            wanted = joins.needed(conjunct) | set(kept)
             left = self._input(conjunct.left, wanted, first)
             if conjunct.right is None:
                 found.append(left)
                 continue
-            right = self._input(conjunct.right, wanted, first + blocks_of(conjunct.left))
+            right = self._input(conjunct.right, wanted, first + terms.blocks_of(conjunct.left))
             span = self._span(first, *conjunct.sides())
             found.append(JoinEvidence(self.query, whole, conjunct, left, right, kept, span))
         return found
 
-    def _absence(self, whole: NormalQuery | Hidden, kept: Collection[str], first: int) -> Disjuncts:
+    def _absence(self, whole: joins.NormalQuery | joins.Hidden, kept: Collection[str], first: int) -> Disjuncts:
         side = whole.conjuncts[0].left
         wanted = set(kept).union(*(absent.variables() for absent in whole.absent))
         left, partners, lefts = self._input(side, wanted, first), Disjuncts(), list[_Branched]()
         for absent in whole.absent if self._fixed is None else ():
-            right = self._input(absent.right, absent.variables(), first + blocks_of(side))
-            conjunct = Conjunct(side, absent.right, absent.joins, absent.residual)
+            right = self._input(absent.right, absent.variables(), first + terms.blocks_of(side))
+            conjunct = joins.Conjunct(side, absent.right, absent.joins, absent.residual)
             inputs: tuple[_Input, _Input] = _Branched(self.query, absent), right
             if whole.op == "NOT PRECEDED BY":
                 turned = tuple((other, one) for one, other in absent.joins)
-                conjunct, inputs = Conjunct(absent.right, side, turned, absent.residual), inputs[::-1]
+                conjunct, inputs = joins.Conjunct(absent.right, side, turned, absent.residual), inputs[::-1]
             lefts += (one for one in inputs if isinstance(one, _Branched))
             span = self._span(first, side, absent.right)
             partners.append(JoinEvidence(self.query, whole, conjunct, *inputs, (), span))
         return Disjuncts([AbsenceEvidence(whole, left, partners, lefts)])
 
-    def _span(self, first: int, *sides: Side) -> Span:
-        own = self.query.blocks[first : first + sum(map(blocks_of, sides))]
+    def _span(self, first: int, *sides: joins.Side) -> Span:
+        own = self.query.blocks[first : first + sum(map(terms.blocks_of, sides))]
         return Span(own[0].span.start, own[-1].span.end)
 
-    def _input(self, side: Side, wanted: Collection[str], first: int) -> _Input:
+    def _input(self, side: joins.Side, wanted: Collection[str], first: int) -> _Input:
         if side.hidden is not None:
             return self._joins(side.hidden, set(side.hidden.variables) & set(wanted), first)
-        key = first, naming(side.pattern, wanted)
+        key = first, joins.naming(side.pattern, wanted)
         if key not in self._blocks:
             self._blocks[key] = BlockEvidence(self.query, first, side, wanted, self._fixed)
         return self._blocks[key]

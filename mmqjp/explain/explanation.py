@@ -28,18 +28,8 @@ from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
 from templates.graph import Minor, Shape, conjunctive_query
+from xscl.algebra import joins
 from xscl.algebra.events import Events, read_by
-from xscl.algebra.joins import (
-    NEGATED,
-    UNORDERED,
-    NormalQuery,
-    Side,
-    Term,
-    is_system_variable,
-    mirror_of,
-    short_name,
-    variables_of,
-)
 from xscl.algebra.values import ElementConstructor, many_valued
 from xscl.event_lower import schema_of
 from xscl.parser import parse_script
@@ -218,7 +208,7 @@ class _Explanation:
 
     def _targets(self, owner: Subscription | HiddenStream, indent: int) -> Iterator[str]:
         for number, target in enumerate(owner.targets, 1):
-            if target.op in NEGATED:
+            if target.op in joins.NEGATED:
                 what = "the left input" if not target.disjunct else f"the right input of disjunct {target.disjunct}"
                 yield from indented(["", what], indent)
             elif len(owner.targets) > 1:
@@ -228,11 +218,11 @@ class _Explanation:
                 if side.hidden is not None:
                     yield from indented(self._hidden(side), indent)
 
-    def _hidden(self, side: Side) -> Iterator[str]:
+    def _hidden(self, side: joins.Side) -> Iterator[str]:
         assert side.hidden is not None
         hidden = side.hidden
         yield ""
-        yield f"inner join {short_name(hidden.stream)}, whose tuples are read above"
+        yield f"inner join {joins.short_name(hidden.stream)}, whose tuples are read above"
         yield f"  {hidden.op} within {terms.format_window(hidden.window)}"
         handed = [
             f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
@@ -249,7 +239,7 @@ class _Explanation:
         yield "join graph" if conjunct.joins else "pattern"
         for label, side in zip(("left", "right"), conjunct.sides(), strict=False):
             what = "inner join" if side.hidden else "stream"
-            yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {short_name(side.stream)}"
+            yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {joins.short_name(side.stream)}"
             yield from indented(tree(side.pattern), 4)
         if conjunct.joins:
             yield "  value joins"
@@ -294,7 +284,7 @@ class _Explanation:
         yield from wrapped_sql(sql, 4)
 
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
-        number, variables_of = target.template, self._registry.catalog.variables_of
+        number, variables = target.template, self._registry.catalog.variables_of
         yield f"  plan {self._plan}"
         guess = self._estimates
         if not shape.joins:
@@ -302,9 +292,9 @@ class _Explanation:
         elif guess is None:
             text = "no documents are kept (--state DIR names a store with some)"
         else:
-            row = guess.of_row(shape, variables_of(target.row))
+            row = guess.of_row(shape, variables(target.row))
             rows = [row for row, targets in self._registry.rows.items() if targets.template == number]
-            total = guess.of_rows(shape, map(variables_of, rows))
+            total = guess.of_rows(shape, map(variables, rows))
             text = f"for a document like the {guess.documents:,} kept, {row[0] if row else 0:,.1f} pairs of equal "
             text += f"nodes for this row's rarest join, {total:,.1f} for the {len(rows):,} rows of the template"
         yield from wrapped(f"estimated cost: {text}", 2)
@@ -323,7 +313,7 @@ def _heading(text: str) -> list[str]:
     return [text, "=" * len(text)]
 
 
-def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
+def _normal_form(normal: joins.NormalQuery, publishes: bool) -> Iterator[str]:
     yield "  normal form"
     kind = (
         f"{normal.op} within {terms.format_window(normal.window)}" if normal.op else "a filter: each match is an output"
@@ -341,17 +331,17 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     elif len(normal.conjuncts) > 1:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
     yield f"    {kind}"
-    if normal.op == UNORDERED:
-        yield f"    {_MIRRORED[bool(mirror_of(normal.conjuncts))]}"
+    if normal.op == joins.UNORDERED:
+        yield f"    {_MIRRORED[bool(joins.mirror_of(normal.conjuncts))]}"
     entries = []
     for entry in normal.entries:
         text = f'"{entry.value}"' if isinstance(entry.value, str) else terms.term_text(entry.value)
         entries.append(entry.key if text == entry.key else f"{text} AS {entry.key}")
     root = f" in <{normal.constructor.name}>" if isinstance(normal.constructor, ElementConstructor) else ""
     yield from wrapped(f"SELECT {', '.join(entries) or 'nothing'}{root}", 4)
-    shown = [e.value.var for e in normal.entries if isinstance(e.value, Term)]
-    shown += [var for key in (normal.once.keys if normal.once else ()) for var in variables_of(key)]
-    if any(map(is_system_variable, shown)):
+    shown = [e.value.var for e in normal.entries if isinstance(e.value, joins.Term)]
+    shown += [var for key in (normal.once.keys if normal.once else ()) for var in joins.variables_of(key)]
+    if any(map(joins.is_system_variable, shown)):
         yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
     if publishes:
         yield "    its outputs are documents of the stream of its name"
@@ -379,7 +369,7 @@ def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
     return [rows[slot] for slot in range(len(ids))]
 
 
-def _node_name(side: Side, minor: Minor, index: int) -> str:
+def _node_name(side: joins.Side, minor: Minor, index: int) -> str:
     """Returns the query's name for a node of K: its value-join term, its variable, or its node test."""
     for term, node in minor.node_of.items():
         if node == index:
@@ -390,7 +380,7 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
     return pattern.var or f"({pattern.test})"
 
 
-def _join_text(one: Term, other: Term) -> str:
+def _join_text(one: joins.Term, other: joins.Term) -> str:
     threshold = many_valued(one.functions)
     if threshold is None:
         return f"{terms.term_text(one)} = {terms.term_text(other)}"

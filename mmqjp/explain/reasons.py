@@ -12,43 +12,10 @@ from itertools import islice
 
 from mmqjp.answers.output import BoundValue, Output, residual_holds
 from mmqjp.documents.record import Record
+from mmqjp.explain import terms
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow, paths
+from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.retrace.search import GivenEvents, Partial, SearchGoal, search_of
-from mmqjp.explain.retrace.values import (
-    Covering,
-    Derived,
-    DocumentRef,
-    Event,
-    MatchBindings,
-    SourceEvent,
-    ValueScope,
-    conjunct_of,
-    conjuncts,
-    given_parts,
-    having_of,
-    own_scope,
-    said,
-    step_scope,
-    stream_text,
-)
-from mmqjp.explain.terms import (
-    Exhausted,
-    FilledPart,
-    Filling,
-    JoinedValue,
-    JoinTiming,
-    Operand,
-    PartDuration,
-    Plain,
-    ReadableQuery,
-    Reason,
-    ShownCondition,
-    ShownEvent,
-    StepBudget,
-    in_parts,
-    lacking,
-    operand_of,
-)
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xscl.algebra import values as exp
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
@@ -57,18 +24,18 @@ from xscl.printer import to_xscl
 
 
 def reason_of(
-    query: ReadableQuery,
+    query: terms.ReadableQuery,
     nodes: Mapping[str, int | str],
     parts: Sequence[tuple[Record, int]],
     steps: int,
     *,
     whole: bool = True,
-) -> Reason | None:
+) -> terms.Reason | None:
     """Returns the reason of an output with these nodes; None if these documents have none of them. `parts` are the
     documents of the blocks, each with its index in the output (-1: none). Unless `whole`, the reason has only joined
     values and join conditions. Raises Exhausted after `steps` steps, TooLong."""
-    terms = {entry.key: entry.value for entry in query.normal.entries if isinstance(entry.value, Term)}
-    fixed = {term.var: nodes[key] for key, term in terms.items() if key in nodes}
+    bound_terms = {entry.key: entry.value for entry in query.normal.entries if isinstance(entry.value, Term)}
+    fixed = {term.var: nodes[key] for key, term in bound_terms.items() if key in nodes}
     evidence = Evidence(query, selects=True, steps=steps, fixed=fixed)
     numbers = dict.fromkeys(block.number for block in evidence.blocks)
     if len(numbers) != len(parts):
@@ -76,7 +43,7 @@ def reason_of(
     for number, (record, _) in zip(numbers, parts, strict=True):
         evidence.look(record, (number,))
     for row in evidence.rows():
-        bound = {key: row.bound[term.var] for key, term in terms.items()}
+        bound = {key: row.bound[term.var] for key, term in bound_terms.items()}
         if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == nodes:
             return _Reader(query, {record.docid: place for record, place in parts}, steps).reason(row, whole=whole)
     return None
@@ -85,13 +52,13 @@ def reason_of(
 class _Reader:
     """Reads the trail of a row. `places` maps documents to their indexes in the output."""
 
-    def __init__(self, query: ReadableQuery, places: Mapping[int, int], steps: int) -> None:
-        self._query, self._places, self._take = query, places, StepBudget(steps).take
+    def __init__(self, query: terms.ReadableQuery, places: Mapping[int, int], steps: int) -> None:
+        self._query, self._places, self._take = query, places, terms.StepBudget(steps).take
 
-    def reason(self, row: EvidenceRow, *, whole: bool) -> Reason:
-        joined: list[JoinedValue] = []
-        conditions: list[ShownCondition] = []
-        timings: list[JoinTiming] = []
+    def reason(self, row: EvidenceRow, *, whole: bool) -> terms.Reason:
+        joined: list[terms.JoinedValue] = []
+        conditions: list[terms.ShownCondition] = []
+        timings: list[terms.JoinTiming] = []
         for step in row.trail():
             if isinstance(step.of, BlockEvidence):
                 continue
@@ -100,26 +67,26 @@ class _Reader:
             assert join.op is not None, "what has parts is a join"
             if isinstance(step.of, AbsenceEvidence):
                 operands = self._lacked(join, bound)
-                conditions.append(lacking(join.op, join.window, join.absent, operands, times[0]))
+                conditions.append(terms.lacking(join.op, join.window, join.absent, operands, times[0]))
                 continue
             for left, right in step.of.conjunct.equalities():
-                joined.append(JoinedValue(self._operand(bound, left), self._operand(bound, right)))
+                joined.append(terms.JoinedValue(self._operand(bound, left), self._operand(bound, right)))
             for expr in step.of.conjunct.residual:
                 operands = {var: self._operand(bound, Term(var)) for var in variables_of(expr)}
-                conditions.append(ShownCondition(in_parts(expr, operands)))
-            timings.append(JoinTiming(join.op, join.window, times[0], times[1]))
+                conditions.append(terms.ShownCondition(terms.in_parts(expr, operands)))
+            timings.append(terms.JoinTiming(join.op, join.window, times[0], times[1]))
         if not whole:
-            return Reason(tuple(joined), tuple(conditions))
-        return Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(self._filters(row)))
+            return terms.Reason(tuple(joined), tuple(conditions))
+        return terms.Reason(tuple(joined), tuple(conditions), tuple(timings), tuple(self._filters(row)))
 
-    def _operand(self, bound: Mapping[str, BoundNode], term: Term) -> Operand:
+    def _operand(self, bound: Mapping[str, BoundNode], term: Term) -> terms.Operand:
         one = bound[term.var]
-        return operand_of(one.record.tree, one.node, term.functions, self._places[one.record.docid], one.text)
+        return terms.operand_of(one.record.tree, one.node, term.functions, self._places[one.record.docid], one.text)
 
-    def _lacked(self, join: NormalQuery | Hidden, bound: Mapping[str, BoundNode]) -> dict[str, Operand]:
+    def _lacked(self, join: NormalQuery | Hidden, bound: Mapping[str, BoundNode]) -> dict[str, terms.Operand]:
         """Returns the values that nothing was joined to. A path with several nodes stays a path."""
         known, wanted = dict(bound), set[str]().union(*(one.variables() for one in join.absent))
-        with suppress(Exhausted):
+        with suppress(terms.Exhausted):
             for branch in (branch for one in join.absent for branch in one.branches):
                 record, node = bound[branch.var].record, bound[branch.var].node
                 found = list(islice(each_below(PreparedNode(branch.path), record.tree, node, self._take), 2))
@@ -128,23 +95,23 @@ class _Reader:
                     known[var] = BoundNode(record, below, record.tree.string_value(*below))
         return {var: self._operand(known, Term(var)) for var in wanted if var in known}
 
-    def _filters(self, row: EvidenceRow) -> Iterator[ShownCondition]:
+    def _filters(self, row: EvidenceRow) -> Iterator[terms.ShownCondition]:
         """Yields the conditions on single documents while steps remain: the reason is valid without them."""
-        with suppress(Exhausted):
+        with suppress(terms.Exhausted):
             for leaf in row.trail():
                 if isinstance(leaf.of, BlockEvidence) and any(node.conditions for node in leaf.of.side.pattern.walk()):
                     yield from self._filters_of(leaf, leaf.of.side.pattern)
 
-    def _filters_of(self, leaf: EvidenceRow, pattern: PatternNode) -> Iterator[ShownCondition]:
+    def _filters_of(self, leaf: EvidenceRow, pattern: PatternNode) -> Iterator[terms.ShownCondition]:
         """Yields the conditions of a pattern with their values, for the first match with the row's nodes."""
         (record,), named = leaf.documents, _numbered(pattern)
         fixed = {path: leaf.bound[str(node.var)].node for path, node in paths(pattern) if node.var in leaf.bound}
 
-        def operand(node: Node) -> Operand:
-            return operand_of(record.tree, node, (), self._places[record.docid])
+        def operand(node: Node) -> terms.Operand:
+            return terms.operand_of(record.tree, node, (), self._places[record.docid])
 
-        def shown(expr: exp.Expr, path: PatternPath, at: Node) -> ShownCondition:
-            operands: dict[str, Operand] = {}
+        def shown(expr: exp.Expr, path: PatternPath, at: Node) -> terms.ShownCondition:
+            operands: dict[str, terms.Operand] = {}
 
             def name_of(rel: exp.Rel) -> exp.Expr:
                 nodes = [at]
@@ -158,7 +125,7 @@ class _Reader:
                 operands[name] = next((one for one in found if _holds(expr, rel, one.text)), found[0])
                 return exp.VarPath(name)
 
-            return ShownCondition(in_parts(_with_values(expr, name_of), operands))
+            return terms.ShownCondition(terms.in_parts(_with_values(expr, name_of), operands))
 
         for found in islice(each_binding(PreparedNode(named), record.tree, fixed, self._take), 1):
             image = dict(found)
@@ -166,7 +133,7 @@ class _Reader:
                 at = image[_name(path)]
                 for condition in node.conditions:
                     if condition.literal is not None:
-                        yield ShownCondition((operand(at), f" = {to_xscl(exp.String(condition.literal))}"))
+                        yield terms.ShownCondition((operand(at), f" = {to_xscl(exp.String(condition.literal))}"))
                     elif (expr := self._query.conditions.get(str(condition.xpath))) is not None:
                         yield shown(expr, path, at)
 
@@ -218,41 +185,46 @@ MAX_SHOWN_EVENTS = 5
 """Maximum number of events shown of a run or group."""
 
 
-def explain_event(event: Event, documents: Sequence[DocumentRef]) -> tuple[Filling, Reason]:
+def explain_event(event: traced.Event, documents: Sequence[traced.DocumentRef]) -> tuple[terms.Filling, terms.Reason]:
     telling = _Telling(source_places(documents))
     telling.tell(event)
-    reason = Reason((), tuple(telling.conditions), (), tuple(telling.filters))
-    return Filling(tuple(telling.parts), tuple(telling.spans)), reason
+    reason = terms.Reason((), tuple(telling.conditions), (), tuple(telling.filters))
+    return terms.Filling(tuple(telling.parts), tuple(telling.spans)), reason
 
 
 class _Telling:
-    def __init__(self, places: Mapping[DocumentRef, int]) -> None:
+    def __init__(self, places: Mapping[traced.DocumentRef, int]) -> None:
         self._places = places
-        self.parts: list[FilledPart] = []
-        self.spans: list[PartDuration] = []
-        self.conditions: list[ShownCondition] = []
-        self.filters: list[ShownCondition] = []
+        self.parts: list[terms.FilledPart] = []
+        self.spans: list[terms.PartDuration] = []
+        self.conditions: list[terms.ShownCondition] = []
+        self.filters: list[terms.ShownCondition] = []
 
-    def tell(self, event: Event, operator: str = "") -> None:
+    def tell(self, event: traced.Event, operator: str = "") -> None:
         match event.made:
-            case SourceEvent(stream=stream):
+            case traced.SourceEvent(stream=stream):
                 self._fill(f"{operator} {stream}".lstrip(), [event])
-            case Derived(by=Next() | Fold() as by, inputs=(first, *rest)):
+            case traced.Derived(by=Next() | Fold() as by, inputs=(first, *rest)):
                 self._tell_sequence(by, first, rest, event.made.steps, operator)
-            case Derived(by=Aggregate() as by, inputs=window):
-                name = f"{operator} AGGREGATE of {stream_text(by.source)}".lstrip()
+            case traced.Derived(by=Aggregate() as by, inputs=window):
+                name = f"{operator} AGGREGATE of {traced.stream_text(by.source)}".lstrip()
                 self._fill(name, window)
                 if by.over is not None:
-                    self.spans.append(PartDuration(name, event.t1 - window[0].t1, None, by.over))
-            case Derived(inputs=(source,)):
+                    self.spans.append(terms.PartDuration(name, event.t1 - window[0].t1, None, by.over))
+            case traced.Derived(inputs=(source,)):
                 self.tell(source, operator)
                 self._tell_filter(event)
 
     def _tell_sequence(
-        self, by: Next | Fold, first: Event, rest: Sequence[Event], steps: Sequence[Mapping[str, Plain]], operator: str
+        self,
+        by: Next | Fold,
+        first: traced.Event,
+        rest: Sequence[traced.Event],
+        steps: Sequence[Mapping[str, terms.Plain]],
+        operator: str,
     ) -> None:
         """Describes the last step of a run; that of NEXT is its only one."""
-        name = f"{type(by).__name__.upper()} {stream_text(by.right)}"
+        name = f"{type(by).__name__.upper()} {traced.stream_text(by.right)}"
         self.tell(first, operator)
         if isinstance(by, Next):
             self.tell(rest[-1], "NEXT")
@@ -260,48 +232,50 @@ class _Telling:
             self._fill(name, rest)
             self._tell_filter(rest[-1])
         latest, values = ([first, *rest][-2], [first.values, *steps][len(rest) - 1])
-        scope = step_scope(first, latest, rest[-1], values)
+        scope = traced.step_scope(first, latest, rest[-1], values)
         for condition in (by.condition,) if isinstance(by, Next) else (by.chooses, by.continues):
-            self.conditions += (shown(by, one, scope) for one in conjuncts(condition))
-        self.spans.append(PartDuration(name, rest[-1].t1 - first.t0, rest[-1].t0 - latest.t1, by.within))
+            self.conditions += (shown(by, one, scope) for one in traced.conjuncts(condition))
+        self.spans.append(terms.PartDuration(name, rest[-1].t1 - first.t0, rest[-1].t0 - latest.t1, by.within))
 
-    def _tell_filter(self, event: Event) -> None:
+    def _tell_filter(self, event: traced.Event) -> None:
         match event.made:
-            case Derived(by=Filter() as by, inputs=(source,)):
-                self.filters += (shown(by, one, own_scope(source)) for one in conjuncts(by.condition))
+            case traced.Derived(by=Filter() as by, inputs=(source,)):
+                self.filters += (shown(by, one, traced.own_scope(source)) for one in traced.conjuncts(by.condition))
 
-    def _fill(self, name: str, events: Sequence[Event]) -> None:
+    def _fill(self, name: str, events: Sequence[traced.Event]) -> None:
         self.parts.append(build_part(name, events, self._places))
 
 
-def source_places(documents: Sequence[DocumentRef]) -> dict[DocumentRef, int]:
+def source_places(documents: Sequence[traced.DocumentRef]) -> dict[traced.DocumentRef, int]:
     return {source: place for place, source in reversed([*enumerate(documents)])}
 
 
-def build_part(name: str, events: Sequence[Event], places: Mapping[DocumentRef, int]) -> FilledPart:
+def build_part(name: str, events: Sequence[traced.Event], places: Mapping[traced.DocumentRef, int]) -> terms.FilledPart:
     shown = list(events) if len(events) <= MAX_SHOWN_EVENTS else [events[0], *events[1 - MAX_SHOWN_EVENTS :]]
-    return FilledPart(name, len(events), tuple(_seen(event, places) for event in shown))
+    return terms.FilledPart(name, len(events), tuple(_seen(event, places) for event in shown))
 
 
-def _seen(event: Event, places: Mapping[DocumentRef, int]) -> ShownEvent:
+def _seen(event: traced.Event, places: Mapping[traced.DocumentRef, int]) -> terms.ShownEvent:
     own = tuple(places[source] for source in _behind(event) if source in places)
-    seen = ShownEvent(tuple(event.values.items()), event.t0, event.t1, own)
-    while isinstance(event.made, Derived) and isinstance(event.made.by, Filter):
+    seen = terms.ShownEvent(tuple(event.values.items()), event.t0, event.t1, own)
+    while isinstance(event.made, traced.Derived) and isinstance(event.made.by, Filter):
         (event,) = event.made.inputs
-    if isinstance(event.made, SourceEvent) and event.made.output:
+    if isinstance(event.made, traced.SourceEvent) and event.made.output:
         return replace(seen, output=event.made.source[0], query=event.made.stream)
     return seen
 
 
-def shown(operator: Stream, condition: EventCondition, scope: ValueScope) -> ShownCondition:
+def shown(operator: Stream, condition: EventCondition, scope: traced.ValueScope) -> terms.ShownCondition:
     """Returns a condition that held as reasons show it, with texts like those of nodes."""
-    parts: list[str | Operand] = []
-    for part in said(condition, operator, scope):
+    parts: list[str | terms.Operand] = []
+    for part in traced.said(condition, operator, scope):
         if isinstance(part, str):
             parts.append(part)
         else:
-            parts.append(Operand(part.name, part.value) if isinstance(part.value, str) else f"{part.name} {part.text}")
-    return ShownCondition(tuple(parts))
+            parts.append(
+                terms.Operand(part.name, part.value) if isinstance(part.value, str) else f"{part.name} {part.text}"
+            )
+    return terms.ShownCondition(tuple(parts))
 
 
 _NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")
@@ -324,22 +298,22 @@ def match_slots(nodes: Mapping[str, int | str]) -> dict[tuple[str, int], set[int
 
 def output_match(
     pattern: Pattern | NearPattern, given: GivenEvents, output: Output, take: Take
-) -> MatchBindings | None:
+) -> traced.MatchBindings | None:
     """Returns a match with the events in an output; None if there is none. `take` is called with the steps done."""
     sources = set(zip(output.documents, output.streams, strict=True))
     documents, slots = sorted(sources), match_slots(output.nodes)
 
-    def own(name: str) -> list[Event]:
+    def own(name: str) -> list[traced.Event]:
         return [one for one in given(name) if one.t0 >= output.t0 and _behind(one).keys() <= sources]
 
-    def fits(partial: Partial, one: Event, to: int) -> bool:
+    def fits(partial: Partial, one: traced.Event, to: int) -> bool:
         name = search.name(one, to)
         place = len(search.match(partial).get(name, ()))
-        return slots.get((name, place)) == {root for part in given_parts(one) for root in part.roots}
+        return slots.get((name, place)) == {root for part in traced.given_parts(one) for root in part.roots}
 
     if isinstance(pattern, Pattern):  # what it was chosen from is perhaps not kept
         pattern = replace(pattern, strategy="any", maximal=False)
-    search = search_of(pattern, own, SearchGoal(Covering(documents).of, range(len(documents)), take))
+    search = search_of(pattern, own, SearchGoal(traced.Covering(documents).of, range(len(documents)), take))
     search.fits, search.kills = fits, {}
     for partial in search.results():
         events = list(partial.events())
@@ -348,19 +322,21 @@ def output_match(
     return None
 
 
-def tested(pattern: Pattern | NearPattern, match: MatchBindings) -> Iterator[tuple[EventCondition, ValueScope]]:
+def tested(
+    pattern: Pattern | NearPattern, match: traced.MatchBindings
+) -> Iterator[tuple[EventCondition, traced.ValueScope]]:
     """Yields the conditions on a match, HAVING last, with the values of their names, for each event in order."""
     if isinstance(pattern, Pattern):
-        for asked in [*(conjunct_of(pattern, one) for one in pattern.conjuncts), *having_of(pattern)]:
+        for asked in [*(traced.conjunct_of(pattern, one) for one in pattern.conjuncts), *traced.having_of(pattern)]:
             yield from ((asked.said, scope) for scope in asked.scopes(match))
 
 
-def known_at(pattern: Pattern | NearPattern, match: MatchBindings) -> int:
+def known_at(pattern: Pattern | NearPattern, match: traced.MatchBindings) -> int:
     every = [one for events in match.values() for one in events]
     if isinstance(pattern, Pattern) and pattern.is_late and pattern.within is not None:
         return min(one.t0 for one in every) + pattern.within
     return max(one.t1 for one in every)
 
 
-def _behind(event: Event) -> dict[DocumentRef, None]:
-    return {source: None for part in given_parts(event) for source in part.behind}
+def _behind(event: traced.Event) -> dict[traced.DocumentRef, None]:
+    return {source: None for part in traced.given_parts(event) for source in part.behind}

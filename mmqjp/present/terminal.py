@@ -26,26 +26,7 @@ from rich.text import Text
 
 from mmqjp.explain.svg import text_lines
 from mmqjp.explain.terms import FunnelStage
-from mmqjp.present.item import (
-    Fact,
-    FactToken,
-    MatchSpool,
-    Report,
-    ShownItem,
-    ShownMatch,
-    TimeFormat,
-    WhyNot,
-    events,
-    fact_text,
-    filters,
-    marked_title,
-    match_count_text,
-    reason_facts,
-    source,
-    spans,
-    timings,
-    values,
-)
+from mmqjp.present import item as content
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.why_not import QueryFunnel, QueryFunnels
 from mmqjp.process import json_line, pluralise, printable_line
@@ -67,9 +48,9 @@ def write_json_array(found: Iterable[object], out: BinaryIO) -> None:
     out.write(b"[]\n" if before == b"[\n" else b"\n]\n")
 
 
-def write_csv(matches: Iterable[ShownMatch], out: BinaryIO, clock: TimeFormat) -> None:
+def write_csv(matches: Iterable[content.ShownMatch], out: BinaryIO, clock: content.TimeFormat) -> None:
     """Writes a header and a row for each match, with its documents side by side."""
-    with MatchSpool().add(matches) as spool:
+    with content.MatchSpool().add(matches) as spool:
         own = ("time", "title", "site", "link", "id")
         header = [f"{name}_{place + 1}" for place in range(spool.most_documents) for name in own]
         names = ("query", "time", "why", "selected", "id", "seq", *header)
@@ -86,10 +67,10 @@ def write_csv_rows(header: Iterable[object], rows: Iterable[Iterable[object]], o
         text.detach()
 
 
-def _row(match: ShownMatch, clock: TimeFormat) -> list[object]:
+def _row(match: content.ShownMatch, clock: content.TimeFormat) -> list[object]:
     output = match.output
     chosen = "; ".join(f"{name}: {text}" for name, text in match.selected)
-    reasons = "; ".join(map(fact_text, reason_facts(match)))
+    reasons = "; ".join(map(content.fact_text, content.reason_facts(match)))
     row: list[object] = [output.query, clock.iso(output.t1), reasons, chosen, output.id, output.seq]
     for item in match.items:
         time = "" if item.time is None else clock.iso(item.time)
@@ -112,16 +93,16 @@ _REFERENCE = re.compile(r"(?=@|[#!]\d|\bGH-\d)")
 unless an invisible character precedes them."""
 
 
-def write_markdown(report: Report, out: BinaryIO) -> None:
+def write_markdown(report: content.Report, out: BinaryIO) -> None:
     out.write(f"**{report.summary}**\n".encode())
     for group in report.groups:
-        title = f"\n## {escape_markdown(group.name)}: {match_count_text(len(group))}\n"
+        title = f"\n## {escape_markdown(group.name)}: {content.match_count_text(len(group))}\n"
         out.write(f"{title}\n| when | what | why |\n| --- | --- | --- |\n".encode())
         for match in group.matches:
             times = ["" if item.time is None else report.clock.minute(item.time) for item in match.items]
-            items = [f"{_title(item)}, {escape_markdown(source(item))}" for item in match.items]
-            why = [fact_text(fact, escape_markdown) for fact in reason_facts(match)]
-            why += [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in values(match)]
+            items = [f"{_title(item)}, {escape_markdown(content.source(item))}" for item in match.items]
+            why = [content.fact_text(fact, escape_markdown) for fact in content.reason_facts(match)]
+            why += [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in content.values(match)]
             out.write(f"| {' | '.join(map('<br>'.join, (times, items, why)))} |\n".encode())
 
 
@@ -142,12 +123,12 @@ def escape_markdown(text: str) -> str:
     return _REFERENCE.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", in_line))
 
 
-def _title(item: ShownItem) -> str:
+def _title(item: content.ShownItem) -> str:
     # The address stands in angle brackets, where only these, a backslash, a pipe and a line break would end it.
     return f"[{escape_markdown(item.title)}](<{item.link}>)" if item.link else escape_markdown(item.title)
 
 
-def write_page(report: Report, out: BinaryIO) -> None:
+def write_page(report: content.Report, out: BinaryIO) -> None:
     clock = report.clock
     _write("matches.html", {"report": report, "zone": report.zone, "minute": clock.minute, "iso": clock.iso}, out)
 
@@ -178,7 +159,11 @@ def template_environment(loader: BaseLoader) -> Environment:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.globals.update(
-        why=reason_facts, values=values, marked_title=marked_title, source=source, counted=match_count_text
+        why=content.reason_facts,
+        values=content.values,
+        marked_title=content.marked_title,
+        source=content.source,
+        counted=content.match_count_text,
     )
     return environment
 
@@ -189,9 +174,9 @@ INDENT = 18
 _STYLES = {"name": "cyan", "value": "", "plain": "dim"}
 
 
-def print_report(report: Report, out: Console) -> None:
+def print_report(report: content.Report, out: Console) -> None:
     for group in report.groups:
-        print_heading(group.name, match_count_text(len(group)), out)
+        print_heading(group.name, content.match_count_text(len(group)), out)
         for match in group.matches:
             print_match(match, report.clock, out)
             out.print()
@@ -207,26 +192,28 @@ def print_heading(name: str, about: str, out: Console) -> None:
     out.print(Rule(style="dim", characters="─"))
 
 
-def print_match(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
+def print_match(match: content.ShownMatch, clock: content.TimeFormat, out: Console) -> None:
     for place, item in enumerate(match.items):
-        print_item(item, clock, out, marked_title(match, place))
-    print_facts("because", reason_facts(match), out)
-    for name, text in values(match):
+        print_item(item, clock, out, content.marked_title(match, place))
+    print_facts("because", content.reason_facts(match), out)
+    for name, text in content.values(match):
         _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
 
 
-def print_item(item: ShownItem, clock: TimeFormat, out: Console, title: Sequence[tuple[str, bool]] = ()) -> None:
+def print_item(
+    item: content.ShownItem, clock: content.TimeFormat, out: Console, title: Sequence[tuple[str, bool]] = ()
+) -> None:
     """Prints a document. `title` has its title in parts, each with whether it is marked."""
     shown = Text()
     for part, marked in title or ((item.title, False),):
         shown.append(part, style="bold underline" if marked and out.is_terminal else "bold")
     _print_row(Text("" if item.time is None else clock.minute(item.time), style="dim"), shown, out)
-    _print_row(Text(""), Text(source(item), style="dim"), out)
+    _print_row(Text(""), Text(content.source(item), style="dim"), out)
     if item.link:  # not wrapped: a link in two lines cannot be followed
         out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)
 
 
-def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:
+def print_facts(label: str, facts: Iterable[content.Fact], out: Console) -> None:
     for number, fact in enumerate(facts):
         text = Text()
         for word in fact:
@@ -242,7 +229,7 @@ def _print_row(first: Text, second: Text, out: Console) -> None:
         out.print(Text.assemble(before, "  ", part), soft_wrap=True)
 
 
-def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
+def print_why(found: OutputWhy, clock: content.TimeFormat, out: Console) -> None:
     output = found.match.output
     print_heading(output.query, f"output {output.id}, number {output.seq}, at {clock.iso(output.t1)}", out)
     print_match(found.match, clock, out)
@@ -254,35 +241,39 @@ def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
             out.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def sections(found: OutputWhy) -> Iterator[tuple[str, list[Fact]]]:
-    told = reason_facts(found.match)
-    conditions = [fact for fact in filters(found.match) if fact not in told]
-    filled = [] if found.events is None else list(events(found.events))
-    times = timings(found.match) if found.events is None else list(spans(found.events))
-    fed: list[Fact] = [
-        (FactToken("plain", "output "), FactToken("name", one.id), FactToken("plain", f" of {one.query}"))
+def sections(found: OutputWhy) -> Iterator[tuple[str, list[content.Fact]]]:
+    told = content.reason_facts(found.match)
+    conditions = [fact for fact in content.filters(found.match) if fact not in told]
+    filled = [] if found.events is None else list(content.events(found.events))
+    times = content.timings(found.match) if found.events is None else list(content.spans(found.events))
+    fed: list[content.Fact] = [
+        (
+            content.FactToken("plain", "output "),
+            content.FactToken("name", one.id),
+            content.FactToken("plain", f" of {one.query}"),
+        )
         for one in found.fed
     ]
     parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", fed)
     yield from ((label, facts) for label, facts in parts if facts)
 
 
-def matches_html(matches: Sequence[ShownMatch], more: str, clock: TimeFormat) -> str:
+def matches_html(matches: Sequence[content.ShownMatch], more: str, clock: content.TimeFormat) -> str:
     """Returns matches in order. `more` says what is omitted, or is ""."""
     return _rendered("notebook_matches.html", matches, clock, matches=matches, more=more)
 
 
-def why_html(found: OutputWhy, clock: TimeFormat) -> str:
+def why_html(found: OutputWhy, clock: content.TimeFormat) -> str:
     return _rendered("notebook_why.html", [found.match], clock, found=found, sections=list(sections(found)))
 
 
 def explanation_html(lines: Iterable[str], picture: str) -> str:
     # The picture is ours: what draws it escapes the texts of queries.
     text = "\n".join(lines)
-    return _rendered("notebook_explanation.html", (), TimeFormat(), lines=text, picture=Markup(picture))
+    return _rendered("notebook_explanation.html", (), content.TimeFormat(), lines=text, picture=Markup(picture))
 
 
-def _rendered(name: str, shown: Sequence[ShownMatch], clock: TimeFormat, **context: object) -> str:
+def _rendered(name: str, shown: Sequence[content.ShownMatch], clock: content.TimeFormat, **context: object) -> str:
     zone = clock.zone_at(shown[-1].output.t1) if shown else ""
     style = Markup(_environment().get_template("notebook.css").render())
     known = {"minute": clock.minute, "iso": clock.iso, "zone": zone, "style": style}
@@ -332,13 +323,13 @@ TITLES = {
 """Short text for each kind of verdict."""
 
 
-def print_why_not(found: WhyNot, clock: TimeFormat, out: Console) -> None:
+def print_why_not(found: content.WhyNot, clock: content.TimeFormat, out: Console) -> None:
     print_heading(found.query, TITLES.get(found.kind, found.kind), out)
     for item in found.items:
         print_item(item, clock, out)
     print_facts("" if found.kind == "output" else "because", _said(found.part, found.message), out)
     print_facts("hint", _plain(found.hint), out)
-    print_facts("outputs", [(FactToken("name", id),) for id in found.outputs], out)
+    print_facts("outputs", [(content.FactToken("name", id),) for id in found.outputs], out)
     tried = f"with {found.tried:,} kept documents of its streams" if found.tried else ""
     print_facts("tried", _plain(tried), out)
     last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
@@ -346,7 +337,7 @@ def print_why_not(found: WhyNot, clock: TimeFormat, out: Console) -> None:
     for number, stage in enumerate(found.stages):
         if stage.found and (not last or stage.block == last):
             passed.setdefault(stage.block or -number, []).append(printable_line(stage.part))
-    print_facts("passed", [(FactToken("plain", "  ".join(parts)),) for parts in passed.values()], out)
+    print_facts("passed", [(content.FactToken("plain", "  ".join(parts)),) for parts in passed.values()], out)
     for number, near in enumerate(found.nearest):
         if not number:
             out.print()
@@ -416,11 +407,13 @@ def stage_name(stage: FunnelStage) -> str:
     return {"equality": "equal", "together": "all equal"}.get(stage.kind, stage.kind)
 
 
-def _said(part: str, message: str) -> list[Fact]:
+def _said(part: str, message: str) -> list[content.Fact]:
     if not message or not part or message.startswith(part):
         return _plain(message)
-    return [(FactToken("name", printable_line(part)), FactToken("plain", f": {printable_line(message)}"))]
+    return [
+        (content.FactToken("name", printable_line(part)), content.FactToken("plain", f": {printable_line(message)}"))
+    ]
 
 
-def _plain(*texts: str) -> list[Fact]:
-    return [(FactToken("plain", printable_line(text)),) for text in texts if text]
+def _plain(*texts: str) -> list[content.Fact]:
+    return [(content.FactToken("plain", printable_line(text)),) for text in texts if text]

@@ -20,7 +20,7 @@ from common.executors import Shipped, run_tasks, with_shipped
 from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, bare_columns, joined, padded, sorted_flow
 from pattern_stage.definition import StatementForm, StatementForms, needs_order
-from pattern_stage.kernel import Kernel, Results
+from pattern_stage.kernel import Kernel, Results, SavedState
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.keys import (
     FIRST,
@@ -36,9 +36,6 @@ from xscl.algebra.events import Statement as AnyStatement
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-
-KernelState = Mapping[str, pa.Table]
-"""The state, as `Kernel.state` returns it."""
 
 
 class NumberedStatement(NamedTuple):
@@ -66,7 +63,7 @@ class GroupWork:
     part: int
     until: int
     events: Mapping[str, tuple[Schema, pa.Table]]
-    state: KernelState
+    state: SavedState
     lineage: pa.Table
     ids: Mapping[int, Any]
 
@@ -91,7 +88,7 @@ class GroupDone:
     group: str
     part: int
     found: Sequence[GroupResults]
-    state: KernelState
+    state: SavedState
     waiting: tuple[Ints, Ints]
     due: int | None
     sets: pa.Table | None
@@ -155,7 +152,7 @@ _Keeping = Next | Fold | Aggregate | Pattern | NearPattern
 """Operators with state."""
 
 
-def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[KernelState]:
+def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[SavedState]:
     """Splits the state by parts. All statements of the kernel must be partitionable in one way."""
     state = kernel.state()
     tables = {name: [table] * parts for name, table in state.items()}
@@ -194,7 +191,7 @@ MOST_REST = 20
 class _Part:
     """The state of a part of a group; see GroupDone."""
 
-    state: KernelState
+    state: SavedState
     waiting: tuple[Ints, Ints]
     due: int | None
     rested: int = 0
@@ -379,7 +376,7 @@ class PartitionedKernel(Kernel):
         return min((time for time in times if time is not None), default=None)
 
 
-def _parts_in(state: KernelState) -> Iterator[Ints]:
+def _parts_in(state: SavedState) -> Iterator[Ints]:
     for table in state.values():
         for name in table.column_names:
             if name.endswith("parts"):

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from common.arrays import Ints
 from pattern_stage.clauses import TooManyClauses, common_equalities, on_left, split_condition
-from pattern_stage.columns import Columns, mixed, same
+from pattern_stage.columns import NO_INTS, Columns, mixed, same
 from pattern_stage.definition import StatementForm
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts, compile_value, every_event, flatten_lists, ints, lists
@@ -190,8 +190,6 @@ def _spread(numbers: Ints, parts: int) -> Ints:
 FIRST = 1 << 61
 """The first provisional number of a set; the driver's are less."""
 
-_NONE = np.zeros(0, np.int64)
-
 
 def new_sets(lineage: Lineage) -> pa.Table | None:
     """Returns the sets of a part: `number` and `refers`, their members. None if there are none."""
@@ -225,7 +223,7 @@ class Numbers:
 
 def set_numbers(sets: pa.Table | None, lineage: Lineage) -> Numbers:
     if sets is None:
-        return Numbers(_NONE, _NONE)
+        return Numbers(NO_INTS, NO_INTS)
     members, sizes = flatten_lists(sets, "refers")
     groups = np.repeat(np.arange(len(sizes)), sizes)
     known = members >= 0

@@ -18,7 +18,7 @@ import numpy as np
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, END
-from pattern_stage.columns import Mask
+from pattern_stage.columns import NO_INTS, Mask
 from pattern_stage.fan_out import grow_array
 
 _FEW = 8
@@ -89,7 +89,6 @@ def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
 
 EVERY = -1
 
-_NONE = np.zeros(0, np.int64)
 
 EventTuple = tuple[Any, ...]
 """An event: t0, t1, the number of its part, and values."""
@@ -144,7 +143,7 @@ class Trail:
         self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
         self.roots: list[Root] = []
         self.segments: list[Segment] = []
-        self._numbers, self._known = _NONE, 0
+        self._numbers, self._known = NO_INTS, 0
 
     @property
     def last(self) -> int:
@@ -178,7 +177,7 @@ class Trail:
         if 2 * (first - self.forgotten) >= len(self.events):
             self.events = self.events[first - self.forgotten :]
             self.roots = self.roots[gone:]
-            self.forgotten, self._numbers, self._known = first, _NONE, 0
+            self.forgotten, self._numbers, self._known = first, NO_INTS, 0
 
 
 class Draft:

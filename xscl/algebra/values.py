@@ -272,7 +272,7 @@ def _as_time(expr: Expr) -> Expr:
 
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
-_SPACE = " \t\r\n"
+XML_SPACE = " \t\r\n"
 
 MOST_TEXT = 1_000_000
 """Maximum number of characters of concat(). A run of FOLD could double a text with each step; NULL has no length."""
@@ -326,7 +326,7 @@ NUMERIC: dict[str, Callable[[str], float]] = {"number": xpath_number, "string-le
 DERIVED: dict[str, Callable[[str], str]] = {
     "lower-case": str.lower,
     "upper-case": str.upper,
-    "normalize-space": lambda text: _SPACES.sub(" ", text.strip(_SPACE)),  # XML's, without no-break space
+    "normalize-space": lambda text: _SPACES.sub(" ", text.strip(XML_SPACE)),  # XML's, without no-break space
     "canonical-url": canonical_url,
     "host": url_host,
     "domain": url_domain,

@@ -17,29 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 from common.dates import iso_utc
-from mmqjp.explain.retrace.values import (
-    AttributeValues,
-    BoundCondition,
-    Event,
-    MatchBindings,
-    SourceEvent,
-    ValueScope,
-    as_number,
-    before,
-    component_text,
-    condition_holds,
-    conjunct_of,
-    conjuncts,
-    early_text,
-    evaluate_value,
-    event_text,
-    false_text,
-    having_of,
-    operator_condition_text,
-    sequence_event,
-    step_scope,
-    stream_text,
-)
+from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.terms import FunnelStage, Plain, StageKind, display_value, duration_text, format_window
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
 from pattern_stage.definition import inputs, pattern_template
@@ -61,7 +39,7 @@ failed test; and minus its duration, or minus the letters that it lacks."""
 
 _t1 = attrgetter("t1")
 
-GivenEvents = Callable[[str], Sequence[Event]]
+GivenEvents = Callable[[str], Sequence[traced.Event]]
 """Returns the events of a defined or published stream, given its name, in order of t1."""
 
 
@@ -69,7 +47,7 @@ GivenEvents = Callable[[str], Sequence[Event]]
 class SearchGoal:
     """The documents, by number, that a result derives from; those that an event derives from; and a count of steps."""
 
-    covers: Callable[[Event], frozenset[int]]
+    covers: Callable[[traced.Event], frozenset[int]]
     docs: Collection[int]
     take: Take
 
@@ -84,7 +62,7 @@ class Refusal:
     part: str
     what: Callable[[], str]
     hint: str = ""
-    near: tuple[Event, ...] = ()
+    near: tuple[traced.Event, ...] = ()
     is_for_all: bool = False
     less: int | None = None
 
@@ -98,26 +76,26 @@ class Partial:
     """A partial result: the events of its places, and the documents they derive from. `state` has the values of a FOLD
     at each step, or the position in the letters of a PATTERN and how many are left out so far."""
 
-    bound: tuple[tuple[Event, ...], ...] = ()
+    bound: tuple[tuple[traced.Event, ...], ...] = ()
     covered: frozenset[int] = frozenset()
     state: tuple[Any, ...] = ()
 
     @property
-    def first(self) -> Event:
+    def first(self) -> traced.Event:
         return self.bound[0][0]
 
     @property
-    def last(self) -> Event:
+    def last(self) -> traced.Event:
         return self.bound[-1][-1]
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[traced.Event]:
         return chain.from_iterable(self.bound)
 
-    def span_with(self, *more: Event) -> int:
+    def span_with(self, *more: traced.Event) -> int:
         every = [*self.events(), *more]
         return max(one.t1 for one in every) - min(one.t0 for one in every)
 
-    def with_event(self, one: Event, to: int, covers: frozenset[int], state: tuple[Any, ...] = ()) -> Partial:
+    def with_event(self, one: traced.Event, to: int, covers: frozenset[int], state: tuple[Any, ...] = ()) -> Partial:
         own = (*self.bound[to], one) if to < len(self.bound) else (one,)
         return Partial((*self.bound[:to], own), self.covered | covers, state)
 
@@ -135,14 +113,14 @@ class SequenceSearch(ABC):
     """Whether events of some places come in any order."""
 
     def __init__(
-        self, events: Sequence[Sequence[Event]], repeats: Sequence[bool], within: int | None, goal: SearchGoal
+        self, events: Sequence[Sequence[traced.Event]], repeats: Sequence[bool], within: int | None, goal: SearchGoal
     ) -> None:
         self.events, self.repeats, self.within, self.take = events, repeats, within, goal.take
         wanted = self.wanted = frozenset(goal.docs)
-        self.covers: Callable[[Event], frozenset[int]] = lambda one: goal.covers(one) & wanted
+        self.covers: Callable[[traced.Event], frozenset[int]] = lambda one: goal.covers(one) & wanted
         self.named = [[one for one in some if wanted and self.covers(one)] for some in events]
         """Of each place, the events that derive from the documents."""
-        self.fits: Callable[[Partial, Event, int], bool] | None = None
+        self.fits: Callable[[Partial, traced.Event, int], bool] | None = None
         """Whether an event may fill a place next."""
         self.best: Refusal | None = None
         """The failure that gets furthest."""
@@ -169,28 +147,28 @@ class SequenceSearch(ABC):
     def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
         """Yields the stages of results, each with how far first events that pass it get."""
 
-    def chosen(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
+    def chosen(self, match: traced.MatchBindings) -> tuple[traced.MatchBindings, traced.Event | None]:
         """Returns the match that EARLIEST MAXIMAL keeps, reached step by step from this one, and the event of the last
         step; None if it is this one."""
         return match, None
 
     @abstractmethod
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
+    def conditions(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Refusal | None]:
         """Yields for each condition on a next event why it fails, or None."""
 
-    def barrier(self, partial: Partial, to: int) -> Event | None:
+    def barrier(self, partial: Partial, to: int) -> traced.Event | None:
         """Returns the first event that a partial result does not pass over; `to` is the place that it fills first."""
         return None
 
-    def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
+    def blocked(self, partial: Partial, one: traced.Event, by: traced.Event) -> Refusal:
         """Returns why an event that fits is not next: another one, the `barrier`, if any, comes before."""
         raise NotImplementedError
 
-    def refuses(self, partial: Partial, one: Event) -> Refusal | None:
+    def refuses(self, partial: Partial, one: traced.Event) -> Refusal | None:
         """Returns why a run ends at an event that it has chosen; None if it goes on."""
         return None
 
-    def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
+    def longer(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Partial]:
         yield partial.with_event(one, to, self.covers(one))
 
     def signature(self, partial: Partial) -> Hashable:
@@ -205,11 +183,11 @@ class SequenceSearch(ABC):
         """Returns why what has all documents and satisfies the conditions is no result."""
         return None
 
-    def latest(self, partial: Partial, to: int) -> Event | None:
+    def latest(self, partial: Partial, to: int) -> traced.Event | None:
         """Returns the event that ends last of those that come before an event of a place; None if there is none."""
         return partial.last if partial.bound else None
 
-    def key_of(self, to: int) -> Callable[[Event], Hashable] | None:
+    def key_of(self, to: int) -> Callable[[traced.Event], Hashable] | None:
         """Returns the key by which events of a place are found; None: there is none. Events without the key that
         `wanted_key` returns cannot be next."""
         return (lambda one: tuple([one.values[key] for key in self.keys])) if self.keys else None
@@ -266,7 +244,7 @@ class SequenceSearch(ABC):
             return
         barrier = cache(lambda: self.barrier(partial, nexts[0]) if at else None)
         for to in nexts:
-            tried: dict[int, Event] = {}
+            tried: dict[int, traced.Event] = {}
             named = [one for one in self.named[to] if self.covers(one) & missing]
             is_only = bool(missing) and to == len(self.events) - 1 and not self.repeats[to]  # no others have them
             for one in () if is_only else self._candidates(partial, to):
@@ -282,18 +260,18 @@ class SequenceSearch(ABC):
             if at == to and at and not tried and not is_only:
                 self._tell_none(partial, to)
 
-    def _behind(self, partial: Partial, events: Sequence[Event], to: int) -> Iterator[Event]:
+    def _behind(self, partial: Partial, events: Sequence[traced.Event], to: int) -> Iterator[traced.Event]:
         """Yields those of events in order of t1 that may be next in time."""
         latest = self.latest(partial, to)
         used = set(map(id, partial.events())) if self.has_sets else ()
         first = 0 if latest is None else bisect_right(events, latest.t1, key=_t1)
         for place in range(first, len(events)):
             one = events[place]
-            is_later = id(one) not in used and (latest is None or before(latest, one))
+            is_later = id(one) not in used and (latest is None or traced.before(latest, one))
             if is_later and (self.fits is None or self.fits(partial, one, to)):
                 yield one
 
-    def _candidates(self, partial: Partial, to: int) -> Iterator[Event]:
+    def _candidates(self, partial: Partial, to: int) -> Iterator[traced.Event]:
         """Yields the events of a place that may be next in time; of those without the wanted key, the first at most."""
         keyed = self._by_key(to) if partial.bound else None
         if keyed is None:
@@ -305,15 +283,15 @@ class SequenceSearch(ABC):
         with_key = keyed.get(self.wanted_key(partial), ())
         yield from (one for one in self._behind(partial, with_key, to) if one is not first)
 
-    def _keyed(self, to: int) -> dict[Hashable, list[Event]] | None:
+    def _keyed(self, to: int) -> dict[Hashable, list[traced.Event]] | None:
         if (key_of := self.key_of(to)) is None:
             return None
-        found = defaultdict[Hashable, list[Event]](list)
+        found = defaultdict[Hashable, list[traced.Event]](list)
         for one in self.events[to]:
             found[key_of(one)].append(one)
         return found
 
-    def first_taken(self, partial: Partial, to: int) -> Event | None:
+    def first_taken(self, partial: Partial, to: int) -> traced.Event | None:
         for one in self._candidates(partial, to):
             self.take(1)
             if self._misfit(partial, one, to) is None:
@@ -322,7 +300,7 @@ class SequenceSearch(ABC):
                 break
         return None
 
-    def _is_too_far(self, partial: Partial, one: Event) -> bool:
+    def _is_too_far(self, partial: Partial, one: traced.Event) -> bool:
         return bool(partial.bound) and self.within is not None and one.t1 - partial.first.t0 > self.within
 
     def _may_have_all(self, partial: Partial, missing: frozenset[int], to: int) -> bool:
@@ -336,13 +314,15 @@ class SequenceSearch(ABC):
         for place in range(to, len(self.events)):
             latest = self.latest(partial, place)
             for one in self.named[place]:
-                if latest is None or before(latest, one):
+                if latest is None or traced.before(latest, one):
                     found |= self.covers(one)
         return missing <= found
 
     # ------------------------------------------------------------ tests of a next event
 
-    def _refusal(self, partial: Partial, one: Event, to: int, barrier: Callable[[], Event | None]) -> Refusal | None:
+    def _refusal(
+        self, partial: Partial, one: traced.Event, to: int, barrier: Callable[[], traced.Event | None]
+    ) -> Refusal | None:
         """Returns why an event is not next, and tells it."""
         self.take(1)
         refusal = self._misfit(partial, one, to)
@@ -358,7 +338,7 @@ class SequenceSearch(ABC):
                 self._comes(partial.first, (to, refusal.test))
         return refusal
 
-    def _misfit(self, partial: Partial, one: Event, to: int) -> Refusal | None:
+    def _misfit(self, partial: Partial, one: traced.Event, to: int) -> Refusal | None:
         """Returns the first test that a next event does not pass, apart from others that come before."""
         first = partial.first if partial.bound else one
         if not self.is_alike(one, first):
@@ -369,17 +349,17 @@ class SequenceSearch(ABC):
             return Refusal(WINDOW, "window", window, lambda: what)
         return self._first_false(self.conditions(partial, one, to))
 
-    def _rank(self, partial: Partial, one: Event, to: int, test: int) -> Rank:
+    def _rank(self, partial: Partial, one: traced.Event, to: int, test: int) -> Rank:
         return len(partial.covered | self.covers(one)), to, test, -partial.span_with(one)
 
-    def is_alike(self, one: Event, first: Event) -> bool:
+    def is_alike(self, one: traced.Event, first: traced.Event) -> bool:
         return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self.keys)
 
     def _fails(self, rank: Rank, refusal: Refusal) -> None:
         if self.best is None or rank > self.rank:
             self.rank, self.best = rank, refusal
 
-    def _comes(self, first: Event, far: tuple[int, int]) -> None:
+    def _comes(self, first: traced.Event, far: tuple[int, int]) -> None:
         self._reached[id(first)] = max(far, self._reached.get(id(first), far))
 
     def _tell_early(self, partial: Partial, missing: frozenset[int], to: int) -> None:
@@ -388,21 +368,21 @@ class SequenceSearch(ABC):
             latest = self.latest(partial, place)
             for one in self.named[place] if latest is not None else ():
                 assert latest is not None
-                may_lead = before(one, latest) and self._places[self.covers(one)] < len(partial.bound)
-                if self.covers(one) & missing and not before(latest, one) and not may_lead:
+                may_lead = traced.before(one, latest) and self._places[self.covers(one)] < len(partial.bound)
+                if self.covers(one) & missing and not traced.before(latest, one) and not may_lead:
                     self.take(1)
-                    refusal = Refusal(ORDER, "order", self.component(place), bound(early_text, latest, one))
+                    refusal = Refusal(ORDER, "order", self.component(place), bound(traced.early_text, latest, one))
                     self._fails(self._rank(partial, one, place, ORDER), refusal)
 
     def _tell_none(self, partial: Partial, to: int) -> None:
         if (latest := self.latest(partial, to)) is not None:
             rank = len(partial.covered), to, ORDER, partial.first.t0 - latest.t1
             what = f"no {self.source(to)} begins after the end of "
-            self._fails(rank, Refusal(ORDER, "order", self.component(to), lambda: what + event_text(latest)))
+            self._fails(rank, Refusal(ORDER, "order", self.component(to), lambda: what + traced.event_text(latest)))
 
-    def _unequal(self, one: Event, first: Event) -> str:
+    def _unequal(self, one: traced.Event, first: traced.Event) -> str:
         key = next(key for key in self.keys if one.values[key] is None or one.values[key] != first.values[key])
-        what = f"{key} is {display_value(one.values[key])}, of {event_text(one)}"
+        what = f"{key} is {display_value(one.values[key])}, of {traced.event_text(one)}"
         return what if one.values[key] is None else f"{what}, and {display_value(first.values[key])} of the first"
 
     def failed(self) -> tuple[FunnelStage, ...]:
@@ -443,97 +423,99 @@ class RunSearch(SequenceSearch):
     """Results of NEXT and FOLD: a left event with the first later right events for which a condition holds. A FOLD goes
     on from there; its partial results have the values of each step."""
 
-    def __init__(self, stream: algebra.Next | algebra.Fold, sides: Sequence[Sequence[Event]], goal: SearchGoal) -> None:
+    def __init__(
+        self, stream: algebra.Next | algebra.Fold, sides: Sequence[Sequence[traced.Event]], goal: SearchGoal
+    ) -> None:
         super().__init__(sides, (False, isinstance(stream, algebra.Fold)), stream.within, goal)
         self._stream, self._name = stream, "FOLD" if isinstance(stream, algebra.Fold) else "NEXT"
         chooses = stream.chooses if isinstance(stream, algebra.Fold) else stream.condition
-        self._chooses = [(one, operator_condition_text(one, stream)) for one in conjuncts(chooses)]
+        self._chooses = [(one, traced.operator_condition_text(one, stream)) for one in traced.conjuncts(chooses)]
         self._continues = [
-            (one, operator_condition_text(one, stream))
-            for one in (conjuncts(stream.continues) if isinstance(stream, algebra.Fold) else ())
+            (one, traced.operator_condition_text(one, stream))
+            for one in (traced.conjuncts(stream.continues) if isinstance(stream, algebra.Fold) else ())
         ]
         self._equality = next(iter(common_equalities(split_condition(chooses))), None)
-        self.part = f"{self._name} {stream_text(stream.right)}"
+        self.part = f"{self._name} {traced.stream_text(stream.right)}"
         self.conditions_part = " AND ".join(text for _, text in self._chooses)
 
     def component(self, at: int) -> str:
         return self.part if at else self.source(at)
 
     def source(self, at: int) -> str:
-        return stream_text(self._stream.right if at else self._stream.left)
+        return traced.stream_text(self._stream.right if at else self._stream.left)
 
     def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
-        yield "order", f"before {stream_text(self._stream.right)}", (1, EQUAL)
+        yield "order", f"before {traced.stream_text(self._stream.right)}", (1, EQUAL)
         if self.within is not None:
             yield "window", format_window(self.within), (1, FIRST_CONDITION)
         yield "condition", self.part, (2, -1)
 
-    def event(self, partial: Partial) -> Event:
-        return sequence_event(self._stream, tuple(partial.events()), partial.state)
+    def event(self, partial: Partial) -> traced.Event:
+        return traced.sequence_event(self._stream, tuple(partial.events()), partial.state)
 
-    def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
+    def longer(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Partial]:
         steps = partial.state
         if to and isinstance(self._stream, algebra.Fold):
             scope = self._scope(partial, one)
-            sets = {name: evaluate_value(value, scope) for name, value in self._stream.sets}
+            sets = {name: traced.evaluate_value(value, scope) for name, value in self._stream.sets}
             steps = (*steps, {**self._values(partial), **one.values, **sets})
         yield partial.with_event(one, to, self.covers(one), steps)
 
     def signature(self, partial: Partial) -> Hashable:
         return tuple(partial.state[-1].values()) if partial.state else ()
 
-    def key_of(self, to: int) -> Callable[[Event], Hashable] | None:
+    def key_of(self, to: int) -> Callable[[traced.Event], Hashable] | None:
         if self._equality is None or not to:
             return None
         value = self._equality[1]
-        return lambda one: self._key(evaluate_value(value, ValueScope({}, 0, one.values)))
+        return lambda one: self._key(traced.evaluate_value(value, traced.ValueScope({}, 0, one.values)))
 
     def wanted_key(self, partial: Partial) -> Hashable:
         assert self._equality is not None, "else events have no key"
-        scope = ValueScope(partial.first.values, 0, None, self._values(partial))
-        key = self._key(evaluate_value(self._equality[0], scope))
+        scope = traced.ValueScope(partial.first.values, 0, None, self._values(partial))
+        key = self._key(traced.evaluate_value(self._equality[0], scope))
         return self if key is None else key  # no event has the key of an unknown value
 
     def _key(self, value: Plain) -> Plain:
         assert self._equality is not None, "else events have no key"
-        return value if all(algebra.value_kind(one) == "string" for one in self._equality) else as_number(value)
+        return value if all(algebra.value_kind(one) == "string" for one in self._equality) else traced.as_number(value)
 
-    def _values(self, partial: Partial) -> AttributeValues:
+    def _values(self, partial: Partial) -> traced.AttributeValues:
         return partial.state[-1] if partial.state else partial.first.values
 
-    def _scope(self, partial: Partial, one: Event) -> ValueScope:
-        return step_scope(partial.first, partial.last, one, self._values(partial))
+    def _scope(self, partial: Partial, one: traced.Event) -> traced.ValueScope:
+        return traced.step_scope(partial.first, partial.last, one, self._values(partial))
 
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
+    def conditions(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Refusal | None]:
         if to:
             yield from (self._failing("condition", asked, partial, one) for asked in self._chooses)
 
-    def refuses(self, partial: Partial, one: Event) -> Refusal | None:
+    def refuses(self, partial: Partial, one: traced.Event) -> Refusal | None:
         every = (self._failing("ended", asked, partial, one) for asked in self._continues if partial.bound)
         refusal = next(filter(None, every), None)
         return None if refusal is None else replace(refusal, test=ENDED)
 
     def _failing(
-        self, kind: StageKind, asked: tuple[algebra.EventCondition, str], partial: Partial, one: Event
+        self, kind: StageKind, asked: tuple[algebra.EventCondition, str], partial: Partial, one: traced.Event
     ) -> Refusal | None:
         scope, parts = self._scope(partial, one), referenced_parts(asked[0])
-        if condition_holds(asked[0], scope):
+        if traced.condition_holds(asked[0], scope):
             return None
         whose = one if "right" in parts else partial.first if parts == {"left"} else None
-        return Refusal(FIRST_CONDITION, kind, asked[1], bound(false_text, asked[0], self._stream, scope, whose))
+        return Refusal(FIRST_CONDITION, kind, asked[1], bound(traced.false_text, asked[0], self._stream, scope, whose))
 
-    def barrier(self, partial: Partial, to: int) -> Event | None:
+    def barrier(self, partial: Partial, to: int) -> traced.Event | None:
         return self.first_taken(partial, to)
 
-    def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
+    def blocked(self, partial: Partial, one: traced.Event, by: traced.Event) -> Refusal:
         if (ended := self.refuses(partial, by)) is not None:
-            before = f"the run has ended at {iso_utc(by.t1)}: "
-            return replace(ended, what=lambda: before + ended.what(), near=(by,), is_for_all=True)
+            head = f"the run has ended at {iso_utc(by.t1)}: "
+            return replace(ended, what=lambda: head + ended.what(), near=(by,), is_for_all=True)
         hint = f"{self._name} takes the first right event for which its condition holds"
         hint += "; FOLLOWED BY takes all" if self._name == "NEXT" else ""
 
         def what() -> str:
-            return f"{event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(one.t1 - by.t1)} earlier"
+            return f"{traced.event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(one.t1 - by.t1)} earlier"
 
         return Refusal(STRATEGY, "consumed", self.part, what, hint, (by,), is_for_all=True)
 
@@ -547,10 +529,10 @@ class PatternSearch(SequenceSearch):
         self._numbers = [at for at, one in enumerate(pattern.variables) if not one.negated]
         """The numbers of the variables that take events."""
         self._positive = [pattern.variables[at] for at in self._numbers]
-        self._asked = [(conjunct_of(pattern, one), one) for one in pattern.conjuncts]
-        self._having = having_of(pattern)
+        self._asked = [(traced.conjunct_of(pattern, one), one) for one in pattern.conjuncts]
+        self._having = traced.having_of(pattern)
         self.kills = {
-            at: [conjunct_of(pattern, kill) for kill in pattern.kills if kill.variable == at]
+            at: [traced.conjunct_of(pattern, kill) for kill in pattern.kills if kill.variable == at]
             for at, one in enumerate(pattern.variables)
             if one.negated
         }
@@ -566,24 +548,24 @@ class PatternSearch(SequenceSearch):
         super().__init__(events, [one.kleene for one in self._positive], pattern.within, goal)
 
     def component(self, at: int) -> str:
-        return component_text(self._positive[at])
+        return traced.component_text(self._positive[at])
 
     def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
         every = len(self._positive)
-        yield from (("run", component_text(one), (at, -1)) for at, one in enumerate(self._positive, 1))
+        yield from (("run", traced.component_text(one), (at, -1)) for at, one in enumerate(self._positive, 1))
         yield "condition", "WHERE", (every, TOGETHER)
         if self._pattern.having != algebra.ALWAYS:
             yield "condition", "HAVING", (every, ABSENT)
         if self.kills:
             yield "absent", "~", (every, FOUND)
 
-    def name(self, one: Event, to: int) -> str:
+    def name(self, one: traced.Event, to: int) -> str:
         return self._positive[to].name
 
-    def match(self, partial: Partial) -> MatchBindings:
+    def match(self, partial: Partial) -> traced.MatchBindings:
         return {one.name: events for one, events in zip(self._positive, partial.bound, strict=False)}
 
-    def latest(self, partial: Partial, to: int) -> Event | None:
+    def latest(self, partial: Partial, to: int) -> traced.Event | None:
         if not self.has_sets or not partial.bound:
             return super().latest(partial, to)
         group = self._positive[to].group
@@ -612,7 +594,7 @@ class PatternSearch(SequenceSearch):
                 shared += map(id, some)
         return frozenset(shared), tuple(groups.items())
 
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
+    def conditions(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Refusal | None]:
         is_first = to == len(partial.bound)
         if is_first and partial.bound:
             yield from self.ends(partial)
@@ -626,14 +608,18 @@ class PatternSearch(SequenceSearch):
         return (self._false(asked, match) for asked, _ in asked_here)
 
     def _false(
-        self, asked: BoundCondition, match: MatchBindings, new: int | None = None, of: Event | None = None
+        self,
+        asked: traced.BoundCondition,
+        match: traced.MatchBindings,
+        new: int | None = None,
+        of: traced.Event | None = None,
     ) -> Refusal | None:
         if (scope := asked.failing(match, new)) is None:
             return None
-        what = bound(false_text, asked.said, self._pattern.variables[0].source, scope, of)
+        what = bound(traced.false_text, asked.said, self._pattern.variables[0].source, scope, of)
         return Refusal(FIRST_CONDITION, "condition", asked.text, what)
 
-    def _asked_at(self, at: int, *, of_steps: bool) -> Iterator[tuple[BoundCondition, algebra.WhereConjunct]]:
+    def _asked_at(self, at: int, *, of_steps: bool) -> Iterator[tuple[traced.BoundCondition, algebra.WhereConjunct]]:
         """Yields the conditions whose last variable this is: those on each event of it, or those on all."""
         for asked, conjunct in self._asked:
             last = max((self._numbers.index(one) for one in asked.variables), default=0)
@@ -641,7 +627,7 @@ class PatternSearch(SequenceSearch):
             if last == at and of_steps == (is_of_events and conjunct.phase != "complete"):
                 yield asked, conjunct
 
-    def barrier(self, partial: Partial, to: int) -> Event | None:
+    def barrier(self, partial: Partial, to: int) -> traced.Event | None:
         match self._pattern.strategy:
             case "any":
                 return None
@@ -650,23 +636,23 @@ class PatternSearch(SequenceSearch):
         every = [one for name in self._pattern.streams for one in self._first_behind(partial, self._given(name))]
         return min(every, key=_t1, default=None)
 
-    def _first_behind(self, partial: Partial, events: Sequence[Event]) -> Iterator[Event]:
+    def _first_behind(self, partial: Partial, events: Sequence[traced.Event]) -> Iterator[traced.Event]:
         for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
             self.take(1)
             one = events[place]
             is_any = self._pattern.strategy == "strict"
-            if before(partial.last, one) and (is_any or self.is_alike(one, partial.first)):
+            if traced.before(partial.last, one) and (is_any or self.is_alike(one, partial.first)):
                 yield one
                 return
 
-    def blocked(self, partial: Partial, one: Event, by: Event) -> Refusal:
+    def blocked(self, partial: Partial, one: traced.Event, by: traced.Event) -> Refusal:
         why = {
             "strict": "nothing may come in between",
             "partition": f"it is equal in {', '.join(self.keys)}",
             "next": "the match so far takes it",
         }[self._pattern.strategy]
         part = next(name for name, strategy in STRATEGIES.items() if strategy == self._pattern.strategy)
-        what = f"{event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
+        what = f"{traced.event_text(by)} came before, at {iso_utc(by.t1)}, and {why}"
         return Refusal(STRATEGY, "strategy", part, lambda: what, "", (by,), is_for_all=True)
 
     # ------------------------------------------------------------ HAVING and negated events
@@ -674,7 +660,7 @@ class PatternSearch(SequenceSearch):
     def fault(self, partial: Partial) -> Refusal | None:
         return self._fault(self.match(partial))
 
-    def _fault(self, match: MatchBindings) -> Refusal | None:
+    def _fault(self, match: traced.MatchBindings) -> Refusal | None:
         """Returns why a match that satisfies WHERE is none: HAVING, or an event that must not occur."""
         for asked in self._having:
             self.take(1)
@@ -683,10 +669,12 @@ class PatternSearch(SequenceSearch):
         killing = next(((one, at) for at in self.kills for one in self._killing(match, at)), None)
         if killing is None:
             return None
-        one, part = killing[0], component_text(self._pattern.variables[killing[1]])
-        return Refusal(ABSENT, "absent", part, lambda: f"{event_text(one)} came, at {iso_utc(one.t1)}", near=(one,))
+        one, part = killing[0], traced.component_text(self._pattern.variables[killing[1]])
+        return Refusal(
+            ABSENT, "absent", part, lambda: f"{traced.event_text(one)} came, at {iso_utc(one.t1)}", near=(one,)
+        )
 
-    def _killing(self, match: MatchBindings, at: int) -> Iterator[Event]:
+    def _killing(self, match: traced.MatchBindings, at: int) -> Iterator[traced.Event]:
         variable = self._pattern.variables[at]
         groups = self._groups(match)
         every = [one for some in groups for one in some]
@@ -695,7 +683,9 @@ class PatternSearch(SequenceSearch):
         ahead = groups[variable.group] if variable.group < len(groups) else ()
         for one in self._given(variable.source.stream):
             self.take(1)
-            if not (all(before(other, one) for other in behind) and all(before(one, other) for other in ahead)):
+            if not (
+                all(traced.before(other, one) for other in behind) and all(traced.before(one, other) for other in ahead)
+            ):
                 continue
             if not behind and not self._fits(t1 - one.t0):
                 continue
@@ -705,8 +695,8 @@ class PatternSearch(SequenceSearch):
             if self.is_alike(one, every[0]) and all(asked.failing(killed) is None for asked in self.kills[at]):
                 yield one
 
-    def _groups(self, match: MatchBindings) -> list[list[Event]]:
-        groups: list[list[Event]] = [[] for _ in range(self._pattern.groups)]
+    def _groups(self, match: traced.MatchBindings) -> list[list[traced.Event]]:
+        groups: list[list[traced.Event]] = [[] for _ in range(self._pattern.groups)]
         for one in self._positive:
             groups[one.group] += match[one.name]
         return groups
@@ -716,8 +706,8 @@ class PatternSearch(SequenceSearch):
 
     # ------------------------------------------------------------ EARLIEST MAXIMAL
 
-    def chosen(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
-        last: Event | None = None
+    def chosen(self, match: traced.MatchBindings) -> tuple[traced.MatchBindings, traced.Event | None]:
+        last: traced.Event | None = None
         while self._pattern.maximal:
             better = next(((one, by) for one, by in self._changed(match) if self._is_match(one)), None)
             if better is None:
@@ -725,7 +715,7 @@ class PatternSearch(SequenceSearch):
             match, last = better
         return match, last
 
-    def _changed(self, match: MatchBindings) -> Iterator[tuple[MatchBindings, Event]]:
+    def _changed(self, match: traced.MatchBindings) -> Iterator[tuple[traced.MatchBindings, traced.Event]]:
         used = {id(one) for events in match.values() for one in events}
         begin = min(_order(one) for events in match.values() for one in events)
         for variable in self._positive:
@@ -738,14 +728,14 @@ class PatternSearch(SequenceSearch):
                 if variable.kleene:
                     yield {**match, variable.name: tuple(sorted((*events, one), key=_order))}, one
 
-    def _is_match(self, match: MatchBindings) -> bool:
+    def _is_match(self, match: traced.MatchBindings) -> bool:
         """Whether bindings satisfy all but the strategy."""
         self.take(1 + len(self._asked))
         every = [one for events in match.values() for one in events]
         return (
             self._fits(max(one.t1 for one in every) - min(one.t0 for one in every))
             and all(self.is_alike(one, every[0]) for one in every)
-            and all(before(one, other) for events in match.values() for one, other in pairwise(events))
+            and all(traced.before(one, other) for events in match.values() for one, other in pairwise(events))
             and all(
                 max(one.t1 for one in behind) < min(one.t0 for one in ahead)
                 for behind, ahead in pairwise(self._groups(match))
@@ -755,9 +745,9 @@ class PatternSearch(SequenceSearch):
         )
 
 
-def _order(event: Event) -> tuple[int, tuple[object, ...]]:
+def _order(event: traced.Event) -> tuple[int, tuple[object, ...]]:
     made = event.made
-    assert isinstance(made, SourceEvent), "a pattern reads streams"
+    assert isinstance(made, traced.SourceEvent), "a pattern reads streams"
     return event.t1, (made.stream, made.source, made.nodes)
 
 
@@ -773,7 +763,7 @@ class LetterSearch(SequenceSearch):
         self._automaton = LetterAutomaton(numbered.letters, algebra.count_letters(pattern.letters, sum, 1))
         self._numbers = {name: number for number, (name, _) in enumerate(inputs(pattern))}
         self._errors, self.keys = pattern.errors, pattern.keys
-        self.kills: dict[int, list[BoundCondition]] = {}
+        self.kills: dict[int, list[traced.BoundCondition]] = {}
         events = sorted((one for name in self._numbers for one in given(name)), key=_t1)
         super().__init__([events], [True], pattern.within, goal)
 
@@ -783,26 +773,26 @@ class LetterSearch(SequenceSearch):
     def milestones(self) -> Iterator[tuple[StageKind, str, tuple[int, int]]]:
         yield "letters", f"ERRORS <= {self._errors}", (1, FOUND)
 
-    def name(self, one: Event, to: int) -> str:
+    def name(self, one: traced.Event, to: int) -> str:
         return stream_of(one)
 
-    def match(self, partial: Partial) -> MatchBindings:
-        found: dict[str, list[Event]] = {}
+    def match(self, partial: Partial) -> traced.MatchBindings:
+        found: dict[str, list[traced.Event]] = {}
         for one in partial.events():
             found.setdefault(stream_of(one), []).append(one)
         return found
 
-    def longer(self, partial: Partial, one: Event, to: int) -> Iterator[Partial]:
+    def longer(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Partial]:
         for state in self._vector(partial, one):
             yield partial.with_event(one, to, self.covers(one), state)
 
-    def _vector(self, partial: Partial, one: Event) -> Vector:
+    def _vector(self, partial: Partial, one: traced.Event) -> Vector:
         number = self._numbers[stream_of(one)]
         if not partial.bound:
             return self._automaton.begin(number)
         return self._automaton.step((partial.state,), number)
 
-    def conditions(self, partial: Partial, one: Event, to: int) -> Iterator[Refusal | None]:
+    def conditions(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Refusal | None]:
         yield None if self._vector(partial, one) else self._no_word
 
     def fault(self, partial: Partial) -> Refusal | None:
@@ -818,8 +808,8 @@ class LetterSearch(SequenceSearch):
         return Refusal(LETTERS, "letters", f"ERRORS <= {self._errors}", lambda: what, less=1 << 30)
 
 
-def stream_of(event: Event) -> str:
-    assert isinstance(event.made, SourceEvent), "a pattern reads streams"
+def stream_of(event: traced.Event) -> str:
+    assert isinstance(event.made, traced.SourceEvent), "a pattern reads streams"
     return event.made.stream
 
 

@@ -13,35 +13,8 @@ from operator import not_
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
-from mmqjp.explain.retrace.search import (
-    GivenEvents,
-    LetterSearch,
-    PatternSearch,
-    RunSearch,
-    SearchGoal,
-    SequenceSearch,
-    event_stage,
-    search_of,
-)
-from mmqjp.explain.retrace.values import (
-    Covering,
-    Derived,
-    DocumentRef,
-    Event,
-    MatchBindings,
-    SourceEvent,
-    as_number,
-    condition_holds,
-    conjuncts,
-    evaluate_value,
-    event_text,
-    false_text,
-    group_event,
-    identity,
-    operator_condition_text,
-    own_scope,
-    stream_text,
-)
+from mmqjp.explain.retrace import search as searches
+from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, Plain, ReadableQuery, TooLong
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import stored_definition
@@ -71,12 +44,12 @@ class DocumentEvents:
     def _paths(self) -> dict[str, PreparedNode]:
         return {one.name: PreparedNode(one.path) for one in self.definition.pattern.attributes if one.path is not None}
 
-    def of(self, record: Record, take: Take = uncounted) -> list[Event]:
+    def of(self, record: Record, take: Take = uncounted) -> list[traced.Event]:
         """Returns the events of a document. Raises TooLong if there are more than MAX_DOCUMENT_EVENTS."""
         pattern = self.definition.pattern
         if record.stream != pattern.stream:
             return []
-        made = dict[tuple[Node, ...], Event]()
+        made = dict[tuple[Node, ...], traced.Event]()
         for binding in each_binding(self._pattern, record.tree, {}, take):
             bound = dict(binding)
             nodes = tuple(bound[var] for var in pattern.variables)
@@ -85,9 +58,10 @@ class DocumentEvents:
             if len(made) == MAX_DOCUMENT_EVENTS:
                 raise TooLong
             values = {one.name: self._value(one, record, bound, take) for one in pattern.attributes}
-            source = record.id, record.stream
-            given = SourceEvent(self.definition.name, source, record.sources, (_label(record, nodes[0]),), nodes)
-            made[nodes] = Event(values, record.t0, record.t1, given)
+            (element, place), source = nodes[0], (record.id, record.stream)
+            label = f"{element}/@{record.tree.attribute(element, place)[0]}" if place else element
+            given = traced.SourceEvent(self.definition.name, source, record.sources, (label,), nodes)
+            made[nodes] = traced.Event(values, record.t0, record.t1, given)
         return list(made.values())
 
     def _value(self, attribute: algebra.EventAttribute, record: Record, bound: dict[str, Node], take: Take) -> Plain:
@@ -103,7 +77,7 @@ class DocumentEvents:
             take(1 + len(text) // CHARACTERS_PER_STEP)
             for name in attribute.functions:
                 text = derive(name, text)
-        return text if attribute.kind == "string" else as_number(text)
+        return text if attribute.kind == "string" else traced.as_number(text)
 
     @cached_property
     def _readable(self) -> ReadableQuery:
@@ -121,11 +95,6 @@ class DocumentEvents:
             if stage.kind == "asked" and not stage.found:
                 stage = replace(stage, hint="each event takes one with IN")
             yield replace(stage, block=0)
-
-
-def _label(record: Record, node: Node) -> int | str:
-    element, place = node
-    return f"{element}/@{record.tree.attribute(element, place)[0]}" if place else element
 
 
 Docs = tuple[int, ...]
@@ -149,13 +118,13 @@ class Trace:
     given.
     """
 
-    events: Sequence[Event]
+    events: Sequence[traced.Event]
     stages: tuple[FunnelStage, ...]
     found: int
     rank: tuple[int, ...] = ()
-    near: tuple[Event, ...] = ()
+    near: tuple[traced.Event, ...] = ()
     without: Docs = ()
-    match: MatchBindings | None = None
+    match: traced.MatchBindings | None = None
     starts: int = 0
 
 
@@ -171,13 +140,13 @@ class Evaluator:
 
     def __init__(
         self,
-        given: GivenEvents,
+        given: searches.GivenEvents,
         take: Take,
-        documents: Sequence[DocumentRef] = (),
+        documents: Sequence[traced.DocumentRef] = (),
         why_none: Callable[[str, int], Iterable[FunnelStage]] = lambda name, number: (),
     ) -> None:
         self._given, self._take, self._why_none = given, take, why_none
-        self._covering = Covering(documents)
+        self._covering = traced.Covering(documents)
         self._documents = tuple(range(len(documents)))
         self._known: dict[tuple[int, Docs], tuple[algebra.Stream, Trace]] = {}
 
@@ -192,12 +161,12 @@ class Evaluator:
         if key not in self._known:
             found = self._trace(stream, docs)
             if not isinstance(stream, algebra.Events):
-                events = {identity(one): one for one in found.events}.values()
+                events = {traced.identity(one): one for one in found.events}.values()
                 found = replace(found, events=sorted(events, key=lambda one: one.t1))
             self._known[key] = stream, found  # with the stream, so that its id stays its own
         return self._known[key][1]
 
-    def _covers(self, event: Event, docs: Docs) -> bool:
+    def _covers(self, event: traced.Event, docs: Docs) -> bool:
         return not docs or self._covering.of(event).issuperset(docs)
 
     def _trace(self, stream: algebra.Stream, docs: Docs) -> Trace:
@@ -226,25 +195,31 @@ class Evaluator:
         events = [one for one in self._given(name) if self._covers(one, docs)]
         if events or not docs:
             what = "" if events else f"no kept document has an event {name}"
-            return Trace(events, (event_stage("event", name, len(events), what),), len(docs) if events else 0, (0, 0))
+            return Trace(
+                events, (searches.event_stage("event", name, len(events), what),), len(docs) if events else 0, (0, 0)
+            )
         if len(docs) > 1:
             what = f"{len(docs)} documents are named for {name}, which is one event"
-            return Trace([], (event_stage("event", name, 0, what),), 0, SEVERAL)
+            return Trace([], (searches.event_stage("event", name, 0, what),), 0, SEVERAL)
         stages = tuple(self._why_none(name, docs[0]))
         is_there = bool(stages) and stages[-1].kind in ("late", "unseen")
         return Trace([], stages, int(is_there), (0, len(stages)), (), () if is_there else docs)
 
     def _filter(self, stream: algebra.Filter, source: Trace) -> Trace:
         stages, events = list(source.stages), source.events
-        for number, condition in enumerate(conjuncts(stream.condition) if events else (), 1):
+        for number, condition in enumerate(traced.conjuncts(stream.condition) if events else (), 1):
             self._take(len(events))
-            passed = [one for one in events if condition_holds(condition, own_scope(one))]
-            stages.append(event_stage("filtered", operator_condition_text(condition, stream), len(passed)))
+            passed = [one for one in events if traced.condition_holds(condition, traced.own_scope(one))]
+            stages.append(
+                searches.event_stage("filtered", traced.operator_condition_text(condition, stream), len(passed))
+            )
             if not passed:
-                stages[-1] = stages[-1].told(false_text(condition, stream, own_scope(events[-1]), events[-1]))
+                stages[-1] = stages[-1].told(
+                    traced.false_text(condition, stream, traced.own_scope(events[-1]), events[-1])
+                )
                 return Trace([], tuple(stages), source.found, (height(stream), number))
             events = passed
-        made = [Event(one.values, one.t0, one.t1, Derived(stream, (one,))) for one in events]
+        made = [traced.Event(one.values, one.t0, one.t1, traced.Derived(stream, (one,))) for one in events]
         return replace(source, events=made, stages=tuple(stages))
 
     def _together(self, stream: algebra.Aggregate, docs: Docs) -> Trace:
@@ -256,12 +231,12 @@ class Evaluator:
         events = [one for one in self._groups(stream, times) if self._covers(one, docs)]
         by = f" that are equal in {', '.join(stream.by)}" if stream.by else ""
         what = "" if events else f"an event of it is made of simultaneous events{by}, and these are not"
-        stage = event_stage("group", stream_text(stream), len(events), what)
+        stage = searches.event_stage("group", traced.stream_text(stream), len(events), what)
         return Trace(events, (*source.stages, stage), source.found, (height(stream), 1))
 
-    def _groups(self, stream: algebra.Aggregate, times: set[int] | None) -> Iterator[Event]:
+    def _groups(self, stream: algebra.Aggregate, times: set[int] | None) -> Iterator[traced.Event]:
         """Yields the events of AGGREGATE that end at these times, or all."""
-        groups: dict[tuple[Plain, ...], list[Event]] = {}
+        groups: dict[tuple[Plain, ...], list[traced.Event]] = {}
         for one in self._of(stream.source, ()).events:
             self._take(1)
             groups.setdefault(tuple([one.values[name] for name in stream.by]), []).append(one)
@@ -272,16 +247,16 @@ class Evaluator:
                     last = bisect_right(ends, end)
                     first = bisect_right(ends, end - (1 if stream.over is None else stream.over))
                     self._take(last - first)
-                    yield group_event(stream, key, tuple(events[first:last]))
+                    yield traced.group_event(stream, key, tuple(events[first:last]))
 
     # ------------------------------------------------------------ sequences
 
     def _sequence(self, stream: algebra.Next | algebra.Fold, docs: Docs) -> Trace:
         sources = [self._of(stream.left, ()), self._of(stream.right, ())]
-        found, search = list[Event](), None
+        found, search = list[traced.Event](), None
         if _failed(sources) is None:
-            goal = SearchGoal(self._covering.of, docs, self._take)
-            search = RunSearch(stream, [one.events for one in sources], goal)
+            goal = searches.SearchGoal(self._covering.of, docs, self._take)
+            search = searches.RunSearch(stream, [one.events for one in sources], goal)
             found = [search.event(partial) for partial in search.results()]
         return self._answer(search, height(stream), sources, docs, found, self._ways(stream, docs))
 
@@ -300,10 +275,10 @@ class Evaluator:
             names = list(dict.fromkeys(one.source.stream for one in pattern.variables if not one.negated))
             sources = [self._events(name, ()) for name in names]
         stages = tuple(stage for one in sources for stage in one.stages)
-        search: PatternSearch | LetterSearch | None = None
+        search: searches.PatternSearch | searches.LetterSearch | None = None
         if _failed(sources) is None:
-            search = search_of(pattern, self._given, SearchGoal(self._covering.of, docs, self._take))
-            better: Event | None = None
+            search = searches.search_of(pattern, self._given, searches.SearchGoal(self._covering.of, docs, self._take))
+            better: traced.Event | None = None
             for partial in search.results():
                 if not docs:
                     continue
@@ -313,19 +288,19 @@ class Evaluator:
                     return Trace(events, stages, len(docs), match=match)
                 better = better or last
             if better is not None:
-                what = f"a match with {event_text(better)} is earlier or has more events"
-                stage = event_stage("maximal", "EARLIEST MAXIMAL", 0, what)
+                what = f"a match with {traced.event_text(better)} is earlier or has more events"
+                stage = searches.event_stage("maximal", "EARLIEST MAXIMAL", 0, what)
                 return Trace([], (*stages, stage), len(docs), (0, len(docs), 1 << 20), (better,))
         way = [furthest_trace(self._events(name, (number,)) for name in names) for number in docs]
         return self._answer(search, 0, sources, docs, [], [[*way, *sources]])
 
     def _answer(
         self,
-        search: SequenceSearch | None,
+        search: searches.SequenceSearch | None,
         height: int,
         sources: Sequence[Trace],
         docs: Docs,
-        found: Sequence[Event],
+        found: Sequence[traced.Event],
         ways: Iterable[Sequence[Trace]],
     ) -> Trace:
         """Returns what a search found; if nothing with all documents gets to its end, the part without an event."""
@@ -345,9 +320,9 @@ class Evaluator:
         return Trace([], (*stages, *search.failed()), len(docs), (height, *search.rank), near)
 
 
-def _selected(stream: algebra.Select, one: Event) -> Event:
-    values = {name: evaluate_value(value, own_scope(one)) for name, value in stream.items}
-    return Event(values, one.t0, one.t1, Derived(stream, (one,)))
+def _selected(stream: algebra.Select, one: traced.Event) -> traced.Event:
+    values = {name: traced.evaluate_value(value, traced.own_scope(one)) for name, value in stream.items}
+    return traced.Event(values, one.t0, one.t1, traced.Derived(stream, (one,)))
 
 
 def _failed(sources: Sequence[Trace]) -> Trace | None:
@@ -381,7 +356,7 @@ def spelled_out_filters(stream: algebra.Stream) -> algebra.Stream:
     stream = replace(stream, left=spelled_out_filters(stream.left), right=spelled_out_filters(stream.right))
     if isinstance(stream, algebra.Union):
         return stream
-    every = conjuncts(stream.condition if isinstance(stream, algebra.Next) else stream.chooses)
+    every = traced.conjuncts(stream.condition if isinstance(stream, algebra.Next) else stream.chooses)
     filters = tuple(one for one in every if referenced_parts(one) == {"right"})
     if not filters:
         return stream

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 from typing import assert_never
 
 from mmqjp.explain import terms
-from pattern_stage.clauses import expression_text
+from pattern_stage.clauses import EVENT_SIGNS, expression_text
 from xscl.algebra import events as algebra
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import TESTS, compare, xpath_number
@@ -252,8 +252,6 @@ def group_event(stream: algebra.Aggregate, key: tuple[terms.Plain, ...], window:
 
 # ---------------------------------------------------------------- texts
 
-_SIGN = {"left": "$1", "latest": "$", "right": "$2"}
-
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
@@ -281,7 +279,7 @@ def said(condition: algebra.EventCondition, operator: algebra.Stream, scope: Val
     def named(leaf: algebra.Value) -> algebra.Value:
         match leaf:
             case algebra.Attribute(part=part, name=name):
-                text = f"{_SIGN[part]}.{name}" if part == "latest" or name in common else name
+                text = f"{EVENT_SIGNS[part]}.{name}" if part == "latest" or name in common else name
             case algebra.Duration() | algebra.Gap():
                 text = "DUR" if isinstance(leaf, algebra.Duration) else "GAP"
             case _:
