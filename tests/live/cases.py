@@ -12,24 +12,10 @@ from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.near import near_case
 from tests.generate.once import with_once
 from tests.generate.strategies import random_case
+from tests.live import operations as ops
 from tests.live.events import DEFINED, SCHEMAS, SETTLE, STATEMENTS, EventScript, streams_read
 from tests.live.model import has_inner_absence
-from tests.live.operations import (
-    Batch,
-    Broken,
-    Change,
-    Delivered,
-    Doc,
-    How,
-    Operation,
-    PassTime,
-    Pause,
-    Prune,
-    Reopen,
-    Resume,
-    Subscribe,
-    Unsubscribe,
-)
+from tests.live.operations import Batch, Broken, Change, Doc, Operation, Pause, Reopen, Resume, Subscribe, Unsubscribe
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Join, Query, Script, Window
@@ -40,7 +26,7 @@ FUNCTIONS = ("", "", "", "lower-case", "normalize-space", "canonical-url", "host
 WINDOWS = ("2", "5", "8", "INF")
 JOINS = (0, 0, 1, 1, 1, 2, 3)
 CHAINS = (0, 1, 2, 2, 2, 3)
-HOWS: tuple[How, ...] = ("replace", "replace", "add", "ensure")
+HOWS: tuple[ops.How, ...] = ("replace", "replace", "add", "ensure")
 
 Timing = tuple[str, ...]
 FREE = ()
@@ -80,13 +66,13 @@ def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: b
             name = rng.choice(names)
             operation = rng.choice((Unsubscribe, Pause, Pause, Resume, Resume, Resume))(name)
         elif shape < 86:
-            operation = Prune(rng.choice((None, 0, 3 * SECOND)), rng.choice((None, 0, 5 * SECOND)))
+            operation = ops.Prune(rng.choice((None, 0, 3 * SECOND)), rng.choice((None, 0, 5 * SECOND)))
         elif shape < 94:
             operation = _reopen(rng, timing)
         elif shape < 97:
-            operation = PassTime(rng.randrange(-3, 12) * SECOND)
+            operation = ops.PassTime(rng.randrange(-3, 12) * SECOND)
         else:
-            operation = Delivered()
+            operation = ops.Delivered()
         if isinstance(operation, Change) and chance(rng, 15):
             operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
         operations.append(operation)

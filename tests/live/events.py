@@ -16,26 +16,9 @@ from typing import NamedTuple
 from lxml import etree
 
 from tests.generate.documents import SECOND
+from tests.oracle import event_syntax
 from tests.oracle.bindings import Stored
-from tests.oracle.event_syntax import (
-    Aggregate,
-    Cel,
-    Cmp,
-    Filter,
-    Fn,
-    Fold,
-    Item,
-    Len,
-    Name,
-    Next,
-    Of,
-    Ref,
-    Schema,
-    Str,
-    Union,
-    Window,
-    reads,
-)
+from tests.oracle.event_syntax import Aggregate, Cel, Cmp, Filter, Fn, Item, Name, Next, Of, Ref, Str, Window, reads
 from tests.oracle.events import Event, Events, event
 from tests.oracle.pattern_syntax import Absent, AnyOrder, Letter, Many, Near, One, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, pattern_schema
@@ -53,8 +36,8 @@ DEFINED = {
 }
 """Each event with texts of its definition."""
 
-K: Schema = {"k": "string"}
-SCHEMAS: dict[str, Schema] = {"A": K, "B": K, "E": K, "F": K, "P": {"k_1": "string", "k": "string"}}
+K: event_syntax.Schema = {"k": "string"}
+SCHEMAS: dict[str, event_syntax.Schema] = {"A": K, "B": K, "E": K, "F": K, "P": {"k_1": "string", "k": "string"}}
 SCHEMAS |= {"Q": SCHEMAS["P"], "M": {"p": "string", "q": "string"}, "N": {"p": "string", "q": "string"}}
 """The attributes of events by their name. Two names have equal statements each."""
 
@@ -85,11 +68,13 @@ def _statements() -> Iterator[Statement]:
     for name in ("E", "F"):
         yield Cel(a, publish=name)
         yield from (Cel(Filter(Cmp("=", Ref("k"), Str(text)), one), publish=name) for text in "uv" for one in (a, b))
-        yield Cel(Union(a, b), publish=name)
+        yield Cel(event_syntax.Union(a, b), publish=name)
     for name in ("P", "Q"):
         yield Cel(Next(a, _SAME, b), publish=name)
         yield Cel(Next(a, None, b), within=Window("6"), publish=name)
-        yield Cel(Fold(a, Cmp("=", Ref("k", "$2"), Ref("k", "$")), None, (), a), within=Window("8"), publish=name)
+        yield Cel(
+            event_syntax.Fold(a, Cmp("=", Ref("k", "$2"), Ref("k", "$")), None, (), a), within=Window("8"), publish=name
+        )
         yield Cel(Next(Filter(Cmp("!=", Ref("k"), Str("v")), Name("E")), _SAME, b), publish=name)
     yield from (*_patterns("M"), *_patterns("N"), *_patterns(None))
     pair = Name("P"), Cmp("=", Ref("k"), Ref("k_1"))
@@ -100,7 +85,7 @@ def _statements() -> Iterator[Statement]:
     yield Pattern((One("M", "m"), One("B", "b")), Window("9"), select=items)
     many = (One("A", "a"), Many("B", "b"))
     yield from (
-        Pattern(many, Window("6"), strategy, select=(_ITEMS[0], Item(Len("b"), "n")))
+        Pattern(many, Window("6"), strategy, select=(_ITEMS[0], Item(event_syntax.Len("b"), "n")))
         for strategy in ("skip_till_next_match", "skip_till_any_match", "strict_contiguity")
     )
     yield Near((Letter("A"), Letter("B"), Letter("A")), 1, Window("5"), ("k",))

@@ -18,22 +18,10 @@ from mmqjp.answers.output import Output
 from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.state import sql_worker
 from tests.generate.seeds import at_length
+from tests.live import operations as ops
 from tests.live.events import STATEMENTS, EventRow, event_row, parsed_events
 from tests.live.model import Expected, LiveModel, Refused, kept_texts
-from tests.live.operations import (
-    Batch,
-    Broken,
-    Change,
-    Delivered,
-    Operation,
-    PassTime,
-    Pause,
-    Prune,
-    Reopen,
-    Resume,
-    Subscribe,
-    Unsubscribe,
-)
+from tests.live.operations import Batch, Broken, Change, Operation, PassTime, Pause, Prune, Reopen, Resume, Subscribe
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
@@ -101,7 +89,7 @@ class Live:
                 self._now += operation.by
                 if self._engine.pass_time():
                     self._model.noted()
-            case Delivered():
+            case ops.Delivered():
                 self._deliver()
             case Broken():
                 self._break(operation)
@@ -159,7 +147,7 @@ class Live:
             case Subscribe():
                 names = engine.subscribe(change.text, add=change.how == "add", backfill=change.backfill)
                 return Expected(names=names)
-            case Unsubscribe():
+            case ops.Unsubscribe():
                 engine.unsubscribe(change.name)
             case Pause():
                 engine.pause(change.name)

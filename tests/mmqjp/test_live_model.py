@@ -17,21 +17,10 @@ from join_stage.signature import disk, join
 from mmqjp.documents import record
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import at_length, seeds
+from tests.live import operations as ops
 from tests.live.cases import BOUNDED, FREE, SILENT, operations_with_events, random_operations
 from tests.live.events import SETTLE
-from tests.live.operations import (
-    Batch,
-    Broken,
-    Doc,
-    Operation,
-    PassTime,
-    Pause,
-    Prune,
-    Reopen,
-    Resume,
-    Subscribe,
-    Unsubscribe,
-)
+from tests.live.operations import Batch, Broken, Doc, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
 from tests.live.run import Live
 from tests.live.shrink import printed, shrunk
 from tests.support.in_turn import in_turn
@@ -373,7 +362,7 @@ WRONG: dict[str, list[Operation]] = {
         Batch(tuple(doc(f"d{n}", n, "<a>v</a>") for n in range(5))),
         Subscribe("S/a->x FOLLOWED BY {x = y, 10} S/a->y"),
         Reopen(lateness=0, idle_after=SECOND),
-        PassTime(10**6 * SECOND),
+        ops.PassTime(10**6 * SECOND),
         Prune(0, None),
         Reopen(lateness=0, idle_after=SECOND),
         Batch((doc("e0", 10**6, "<a>v</a>"), doc("e1", 10**6 + 1, "<a>v</a>"))),

@@ -21,21 +21,7 @@ from common.errors import InputError
 from feeds.documents import Document
 from join_stage.store.protocol import QuestionInterrupted, StoreError
 from mmqjp import backtest
-from mmqjp import backtest as trials
-from mmqjp.backtest import (
-    DAY_US,
-    DOCUMENTS,
-    LATEST,
-    LONGEST_XML,
-    Backtest,
-    Novelty,
-    QueryResult,
-    TrialRequest,
-    day_text,
-    read_batches,
-    summary,
-    try_script,
-)
+from mmqjp.backtest import DAY_US, Backtest, Novelty, QueryResult, TrialRequest, day_text, summary, try_script
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.present.item import IN_UTC
 from mmqjp.service.commands import CommandQueue
@@ -136,8 +122,8 @@ def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_
 
 
 def tried_of_store(engine: Session, text: str, *limits: int) -> Backtest:
-    script = trials.prepared(text, engine.registry)
-    return trials.backtest_store(script, lambda sql: engine.question(sql, own=True).answer(), Event(), *limits)
+    script = backtest.prepared(text, engine.registry)
+    return backtest.backtest_store(script, lambda sql: engine.question(sql, own=True).answer(), Event(), *limits)
 
 
 @pytest.mark.usefixtures("here")
@@ -167,10 +153,10 @@ def test_the_newest_documents_are_tried_and_that_is_told():
             found = tried_of_store(opened, PAIRS, *limits)
             assert (found.documents, found.kept, found.outputs, found.since) == (3, 10, 3, 7_000_000)
             assert found.cut_short == "only the newest 3 documents are tried"
-        backtest = SelectQuestion(opened, Command("", BACKTEST, {"text": PAIRS}))
-        backtest.interrupt()
+        question = SelectQuestion(opened, Command("", BACKTEST, {"text": PAIRS}))
+        question.interrupt()
         with pytest.raises(QuestionInterrupted):
-            backtest.answer()
+            question.answer()
 
 
 @pytest.mark.usefixtures("here")
@@ -251,30 +237,30 @@ def python(code: str) -> list[str]:
 
 @pytest.fixture
 def started(monkeypatch):
-    found: list[trials._Running] = []
-    made = trials._Running.__init__
+    found: list[backtest._Running] = []
+    made = backtest._Running.__init__
 
-    def noting(self: trials._Running, *arguments: object) -> None:
+    def noting(self: backtest._Running, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type]  # as it was called
         found.append(self)
 
-    monkeypatch.setattr(trials._Running, "__init__", noting)
+    monkeypatch.setattr(backtest._Running, "__init__", noting)
     yield found
     assert found and all(one._process.returncode is not None for one in found)
 
 
 def row_batch(xml: bytes = b"<a/>", count: int = 1) -> pa.RecordBatch:
     rows = [{"id": f"d{n}", "stream": "S", "t0": n, "t1": n, "xml": xml} for n in range(count)]
-    return pa.RecordBatch.from_pylist(rows, DOCUMENTS)
+    return pa.RecordBatch.from_pylist(rows, backtest.DOCUMENTS)
 
 
 def test_a_process_that_takes_too_long_is_killed(started):
     clock = jumping(lambda: started and started[0]._reported)
-    found = trials.run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
+    found = backtest.run_process(REQUEST, (), clock=clock, command=python(REPORT + HANG))
     assert found == replace(REPORTED, cut_short="it took more than 60 s")
     assert started.pop()._process.returncode is not None
-    with pytest.raises(trials.BacktestFailed, match="it took more than 60 s before the first documents were done"):
-        trials.run_process(REQUEST, (), clock=jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
+    with pytest.raises(backtest.BacktestFailed, match="it took more than 60 s before the first documents were done"):
+        backtest.run_process(REQUEST, (), clock=jumping(lambda: started), command=python(f"import sys, signal; {HANG}"))
 
 
 @pytest.mark.parametrize(
@@ -287,9 +273,9 @@ def test_a_process_that_takes_too_long_is_killed(started):
     ],
 )  # fmt: skip
 def test_what_a_process_reported_before_it_ended_counts(after, why):
-    assert trials.run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
-    with pytest.raises(trials.BacktestFailed, match=re.escape(why)):
-        trials.run_process(REQUEST, (), command=python(f"import os, sys, signal; {after}"))
+    assert backtest.run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
+    with pytest.raises(backtest.BacktestFailed, match=re.escape(why)):
+        backtest.run_process(REQUEST, (), command=python(f"import os, sys, signal; {after}"))
 
 
 def test_it_ends_when_nobody_waits(started):
@@ -301,9 +287,9 @@ def test_it_ends_when_nobody_waits(started):
         return 0.0
 
     with pytest.raises(QuestionInterrupted):
-        trials.run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
-    with pytest.raises(QuestionInterrupted), trials._one_at_a_time:  # so does one that waits for its turn
-        trials.run_process(REQUEST, (), stop=stop)
+        backtest.run_process(REQUEST, (), stop=stop, clock=clock, command=python(REPORT + HANG))
+    with pytest.raises(QuestionInterrupted), backtest._one_at_a_time:  # so does one that waits for its turn
+        backtest.run_process(REQUEST, (), stop=stop)
     assert len(started) == 1
 
 
@@ -313,7 +299,7 @@ def test_documents_that_cannot_be_read_or_an_interrupt_end_it(started):
         raise StoreError("the store is damaged")
 
     with pytest.raises(StoreError, match="damaged"):
-        trials.run_process(REQUEST, damaged(), command=python(REPORT + HANG))
+        backtest.run_process(REQUEST, damaged(), command=python(REPORT + HANG))
     assert started.pop()._process.returncode is not None
 
     def interrupted() -> float:
@@ -322,23 +308,23 @@ def test_documents_that_cannot_be_read_or_an_interrupt_end_it(started):
         return 0.0
 
     with pytest.raises(KeyboardInterrupt):
-        trials.run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
-    assert not trials._one_at_a_time.locked()
+        backtest.run_process(REQUEST, (), clock=interrupted, command=python(REPORT + HANG))
+    assert not backtest._one_at_a_time.locked()
 
 
 def test_a_script_that_cannot_be_registered_is_refused():
     request = replace(REQUEST, text="FROM p//a PUBLISH q", publishers=("FROM q//a PUBLISH p",))
-    with pytest.raises(trials.BacktestRefused, match="cycle of PUBLISHed names"):
-        trials.run_process(request, iter([row_batch()]))
-    assert issubclass(trials.BacktestRefused, InputError)
+    with pytest.raises(backtest.BacktestRefused, match="cycle of PUBLISHed names"):
+        backtest.run_process(request, iter([row_batch()]))
+    assert issubclass(backtest.BacktestRefused, InputError)
 
 
 def test_it_ends_when_a_batch_needs_far_too_much_memory():
     batch = row_batch(b"<r>" + b"<a>v</a>" * 100 + b"</r>", 1000)
     request = replace(REQUEST, text="FROM S//a PUBLISH all", memory=1 << 20)
     try:
-        why = trials.run_process(request, iter([batch])).cut_short
-    except trials.BacktestFailed as error:  # it may end before its first report
+        why = backtest.run_process(request, iter([batch])).cut_short
+    except backtest.BacktestFailed as error:  # it may end before its first report
         why = str(error)
     assert "it needed more than 1 MiB of memory" in str(why)
 
@@ -346,7 +332,7 @@ def test_it_ends_when_a_batch_needs_far_too_much_memory():
 def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
     """The worker of a process that is killed gets no signal of its own."""
     code = "import os, subprocess, sys; "
-    code += f"worker = subprocess.Popen([*{trials.WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
+    code += f"worker = subprocess.Popen([*{backtest.WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
     code += "print(worker.pid, flush=True); worker.wait()"
     own = os.getpriority(os.PRIO_PROCESS, os.getpid())
     with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asking:
@@ -370,7 +356,7 @@ ALL_PAIRS = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs"
 
 def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch]:
     streams = {document.stream for document in documents}
-    for batch in read_batches(documents, streams, Counter()):
+    for batch in backtest.read_batches(documents, streams, Counter()):
         yield from (batch.slice(first, size) for first in range(0, batch.num_rows, size))
 
 
@@ -399,7 +385,7 @@ def test_outputs_are_those_of_an_engine_over_the_same_documents(seed):
     assert {query.name: query.paused for query in result.queries if query.paused} == paused
     days = Counter(day_text(output.t1 // DAY_US) for output in outputs)
     assert dict(result.days) == dict(days)
-    last = sorted(outputs, key=lambda output: (-output.t1, output.query, output.id))[:LATEST]
+    last = sorted(outputs, key=lambda output: (-output.t1, output.query, output.id))[: backtest.LATEST]
     found = [match.output.to_dict() | {"seq": 0} for match in result.latest]
     assert found == [output.to_dict() | {"seq": 0} for output in last]
     assert (result.documents, result.refused, result.cut_short) == (known, 0, None)
@@ -416,7 +402,7 @@ def test_what_is_counted_and_which_queries_are_paused(monkeypatch):
     assert query.paused is not None and "matches" in query.paused
     result = tried(f"FROM {ALL_PAIRS}", [*numbered(2), Document("bad", "<a", time=9)])
     assert (result.documents, result.refused, result.outputs) == (2, 1, 1)
-    result = tried("FROM S//a", numbered(1, "x" * LONGEST_XML))
+    result = tried("FROM S//a", numbered(1, "x" * backtest.LONGEST_XML))
     assert [match.output.xml for match in result.latest] == [""], "long outputs are shown without their documents"
 
 

@@ -16,22 +16,8 @@ from tests.generate.event_worlds import world
 from tests.generate.events import events, schemas
 from tests.generate.patterns import PatternMaker
 from tests.generate.seeds import at_length, seeds
-from tests.oracle.event_syntax import (
-    Both,
-    Cel,
-    Cmp,
-    Cond,
-    Filter,
-    Fold,
-    Name,
-    Next,
-    Num,
-    Of,
-    Ref,
-    Schema,
-    Stream,
-    Window,
-)
+from tests.oracle import event_syntax
+from tests.oracle.event_syntax import Both, Cel, Cmp, Cond, Filter, Fold, Name, Next, Of, Ref, Schema, Stream, Window
 from tests.oracle.event_values import Scope, holds
 from tests.oracle.events import Event as Expected
 from tests.oracle.events import World, before
@@ -215,7 +201,9 @@ def _filtered(rng: Random, name: str, known: dict[str, Schema]) -> Stream:
     if chance(rng, 60):
         return Name(name)
     attribute = rng.choice([one for one, kind in known[name].items() if kind == "number"] or [next(iter(known[name]))])
-    return Filter(Cmp(rng.choice((">", "<=")), Ref(attribute), Num(rng.choice(("0.5", "1", "1.5")))), Name(name))
+    return Filter(
+        Cmp(rng.choice((">", "<=")), Ref(attribute), event_syntax.Num(rng.choice(("0.5", "1", "1.5")))), Name(name)
+    )
 
 
 Way = tuple[int, int, int, str]

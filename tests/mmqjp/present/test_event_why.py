@@ -20,18 +20,10 @@ from tests.generate.documents import SECOND, chance
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.answers import event_world
+from tests.mmqjp.answers import test_feed_examples as examples
 from tests.mmqjp.answers.event_world import DEFINITIONS, END, Doc
 from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, ends, script
-from tests.mmqjp.answers.test_feed_examples import (
-    STORY,
-    advisories,
-    corrected,
-    elements,
-    offers,
-    page,
-    releases,
-    statements,
-)
+from tests.mmqjp.answers.test_feed_examples import advisories, corrected, elements, offers, page, releases, statements
 from tests.oracle.pattern_syntax import Near, Pattern
 from tests.pattern_stage.defined import defined_events
 
@@ -292,7 +284,7 @@ def test_reasons_of_the_examples():
     assert [line.partition("target ")[2] for line in found if "target " in line and line.startswith("1970")] == [
         f'"http://{site}.example/1"' for site in "abc"
     ]
-    found = told("half_corrected", [*STORY, corrected("a", 2)])
+    found = told("half_corrected", [*examples.STORY, corrected("a", 2)])
     assert found[0].startswith('Carried s  title "Big news", one "http://a.example/1"')
     assert found[1] == 'Correction c  target "http://a.example/1"'
     assert found[-1] == "no Correction d afterwards in 5 d: d.target = s.two"

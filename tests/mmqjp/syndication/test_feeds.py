@@ -19,16 +19,9 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.present import recent, recipients
 from mmqjp.present.recent import RecentAnswers
+from mmqjp.syndication import serve_feeds
 from mmqjp.syndication.atom import Links, feed_path, load_feed_links, setting_of
-from mmqjp.syndication.serve_feeds import (
-    ArchiveGone,
-    Earlier,
-    FeedContents,
-    FeedPages,
-    FeedRequest,
-    StoreFeeds,
-    http_date,
-)
+from mmqjp.syndication.serve_feeds import ArchiveGone, Earlier, FeedContents, FeedPages, FeedRequest, StoreFeeds
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
 from tests.support.atom import ids_of, is_archive, link, validated
@@ -379,7 +372,7 @@ def test_tags_and_dates(published, clock):
     clock.time += 1_000_000
     second = pages.answer(request("every"))
     tag, date = second.headers["ETag"], second.headers["Last-Modified"]
-    assert first.headers["ETag"] == tag and date == http_date(1_784_200_000_000_000)
+    assert first.headers["ETag"] == tag and date == serve_feeds.http_date(1_784_200_000_000_000)
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
         answer = pages.answer(request("every", if_none_match=known))
         assert answer.status_code == 304 and answer.body == b"" and answer.headers["ETag"] == tag
