@@ -63,21 +63,26 @@ def fresh(query: Watched) -> Watched:
     return Watched(query.name, query.text, query.inner)
 
 
-def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: int = 16) -> set[str]:
+def assert_is_the_model(state: Path, seed: int, small: pytest.MonkeyPatch) -> set[str]:
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
     small.setattr("common.limits.BLOCK", BLOCK)
     small.setattr("mmqjp.answers.accounts.USAGE_COMPACTED_AFTER", 3)
-    rng = random.Random(seed)
+    rng, plans = random.Random(seed), random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)
     model.queries += map(fresh, rng.sample(QUERIES, rng.randint(1, len(QUERIES))))
     # What P publishes is kept only where somebody reads it.
     read = {query.name for query in model.queries} & {"R", "E"}
     late = [fresh(query) for query in LATE if query.name != "Z" or read]
-    waiting = documents(rng, count)
+    waiting = documents(rng, 16)
     reasons: set[str] = set()
-    engine: Session = make(matches, in_all)
+
+    def opened() -> Session:
+        plan = plans.choice(PLANS)
+        return Session("duckdb", state=state, plan=plan, max_matches=matches, max_outputs=in_all)
+
+    engine = opened()
     try:
         engine.subscribe("; ".join(query.text for query in model.queries))
         while waiting:
@@ -106,30 +111,18 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
                     reasons |= {s.paused for s in engine.registry.named(query.name) if s.paused is not None}
                 case "reopen":
                     engine.close()
-                    engine = make(matches, in_all)
+                    engine = opened()
         assert comparable(map(as_row, undelivered(engine))) == comparable(model.given)
     finally:
         engine.close()
     return reasons
 
 
-def on_duckdb(state: Path, plans: Iterator[str]) -> Any:
-    return lambda matches, in_all: Session(
-        "duckdb", state=state, plan=next(plans), max_matches=matches, max_outputs=in_all
-    )
-
-
-def random_plans(seed: int) -> Iterator[str]:
-    rng = random.Random(seed)
-    while True:
-        yield rng.choice(PLANS)
-
-
 @pytest.mark.parametrize("first", seeds(1, 300))
 def test_bounds_are_those_of_documents_that_come_one_by_one(first, tmp_path, monkeypatch):
     reasons: set[str] = set()
     for seed in range(4 * first, 4 * first + (3 if at_length() else 2)):
-        reasons |= assert_is_the_model(on_duckdb(tmp_path / str(seed), random_plans(seed)), seed, monkeypatch)
+        reasons |= assert_is_the_model(tmp_path / str(seed), seed, monkeypatch)
     expect_some([reason for reason in reasons if "matches of" in reason])
 
 

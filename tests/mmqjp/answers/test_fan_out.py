@@ -28,9 +28,6 @@ from tests.oracle.bindings import OutputRow
 from tests.support.agreement import Delivery, arranged, as_row
 from tests.support.in_process import run_in_process
 from tests.support.shown import assert_shown
-from xscl.syntax import Script
-
-ANSWERS = ANSWER_TABLES["answers"]
 
 
 def some_members(rng: random.Random, first_qid: int) -> Members:
@@ -90,8 +87,12 @@ def test_each_member_gets_its_answers_in_order(seed, most, monkeypatch):
                 })  # fmt: skip
     answers = [answer for answer in answers if list(brute_force([answer], members, withheld))]
     expected = sorted(brute_force(answers, members, withheld), key=lambda row: (row[5], row[0], row[1], row[3], row[4]))
-    number_groups(answers, [(row[5], row[0]) for row in expected])
-    table = pa.Table.from_pylist(answers, ANSWERS)
+    groups = [(row[5], row[0]) for row in expected]
+    for answer in answers:
+        group = answer["batch"], answer["t1"]
+        answer["first_seq"] = sum(other < group for other in groups)
+        answer["last_seq"] = answer["first_seq"] + groups.count(group) - 1
+    table = pa.Table.from_pylist(answers, ANSWER_TABLES["answers"])
     fan_out = FanOut(table, members, withheld)
     outputs = [output for chunk in fan_out.chunks() for output in chunk.outputs()]
     assert [(o.t1, o.query, list(o.documents), o.id) for o in outputs] == [
@@ -107,14 +108,6 @@ def test_each_member_gets_its_answers_in_order(seed, most, monkeypatch):
     assert outputs == sorted(again, key=lambda one: one.seq)
     assert [(o.t1, o.query, o.documents) for o in again] == sorted((o.t1, o.query, o.documents) for o in again)
     assert [o.seq for chunk in fan_out.chunks() for o in chunk.after(3).outputs()] == list(range(4, len(outputs)))
-
-
-def number_groups(answers: list[dict[str, Any]], groups: list[tuple[int, int]]) -> None:
-    for answer in answers:
-        group = answer["batch"], answer["t1"]
-        before = [other for other in groups if other < group]
-        answer["first_seq"] = len(before)
-        answer["last_seq"] = len(before) + groups.count(group) - 1
 
 
 def ids(outputs: list[Output]) -> list[tuple[str, OutputRow]]:
@@ -145,13 +138,6 @@ JOIN matches q ON q.match = m.match AND q.query = o.query""",
     assert engine.sql(unused, trusted=True)["n"].to_pylist() == [0]
 
 
-def answered(engine: Session, script: Script, documents: list[Document], delivery: Delivery) -> list[Output]:
-    engine.ensure(script)
-    outputs = [output for batch in arranged(documents, delivery) for output in engine.process(batch)]
-    assert_consistent(engine, outputs)
-    return outputs
-
-
 def matched(engine: Session) -> list[tuple[object, ...]]:
     """The rows of `matches`, with documents and nodes as every store has them."""
     rows = engine.sql("SELECT query, docid1, docid2, bindings FROM matches", trusted=True).to_pylist()
@@ -172,7 +158,9 @@ def test_ids_and_matches_do_not_depend_on_order_batches_plans_and_restarts(seed,
     rng = random.Random(seed)
     script, documents = random_case(seed)
     with Session("duckdb", plan=rng.choice(PLANS)) as engine:
-        first = answered(engine, script, documents, Delivery(None, 100))
+        engine.ensure(script)
+        first = [output for batch in arranged(documents, Delivery(None, 100)) for output in engine.process(batch)]
+        assert_consistent(engine, first)
         matches = matched(engine)
     state, again = tmp_path / "state", list[Output]()
     for batch in arranged(documents, Delivery(seed, rng.randint(1, 5))):
@@ -387,12 +375,10 @@ def answers_of(given: Sequence[Step], only: str | None, **quota: Any) -> dict[st
     return found
 
 
-QUOTAS: list[dict[str, Any]] = [{}, {"max_matches": 3}, {"max_outputs": 12}, {"max_work": 60}]
-
-
 @pytest.mark.parametrize("seed", seeds(1, 400))
 def test_queries_get_together_what_each_gets_alone(seed):
-    rng, quota = random.Random(seed), QUOTAS[seed % 4]
+    rng = random.Random(seed)
+    quota: dict[str, Any] = [{}, {"max_matches": 3}, {"max_outputs": 12}, {"max_work": 60}][seed % 4]
     given = steps(rng)
     together = answers_of(given, None, **quota)
     for name in list(together) if at_length() else rng.sample(list(together), 5):

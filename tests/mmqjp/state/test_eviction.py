@@ -10,6 +10,7 @@ from join_stage.signature.plan import SignaturePlan
 from join_stage.store.protocol import StoreError
 from mmqjp.engine import Session
 from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, missed_from, with_gap, with_recalled
+from tests.mmqjp.documents.test_time import kept
 from tests.support.delivery import mark_delivered
 
 SECOND, HOUR = 1_000_000, 3_600_000_000
@@ -19,10 +20,6 @@ WINDOW = "S/r->x JOIN {x = y, 2 h} S/r->y PUBLISH pairs"
 
 def doc(hours: float, stream: str = "S", id: str | None = None) -> Document:
     return Document(id or f"{stream}{hours:g}", "<r>v</r>", stream, NOW + int(hours * HOUR))
-
-
-def kept(engine: Session) -> int:
-    return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
 
 
 def test_what_could_meet_documents_that_are_gone_is_late(tmp_path):
