@@ -20,12 +20,11 @@ from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import A_DAY, seeds
+from tests.live.events import streams_read
 from tests.mmqjp.answers.event_world import DEFINITIONS, END
 from tests.oracle.bindings import Stored
 from tests.oracle.event_documents import in_time
-from tests.oracle.event_syntax import Cel, reads
 from tests.oracle.events import World
-from tests.oracle.pattern_syntax import Statement
 from tests.oracle.pattern_world import PatternWorld
 from tests.support.event_agreement import HereRunner
 from tests.support.faults import FaultySession, Injected, fail
@@ -84,10 +83,6 @@ def ends(found: World) -> list[Document]:
     return [Document(f"end {name}", "<end/>", f"documents_{name}", (END, END)) for name in found.given]
 
 
-def read_by(one: Statement) -> set[str]:
-    return {*(reads(one) if isinstance(one, Cel) else one.streams)}
-
-
 def in_order(found: PatternWorld) -> list[int]:
     """The places of statements, each behind those that publish what it reads."""
     names = {one.publish for one in found.statements}
@@ -96,7 +91,7 @@ def in_order(found: PatternWorld) -> list[int]:
         done = {found.statements[place].publish for place in ordered}
         left = {one.publish for place, one in enumerate(found.statements) if place not in ordered}
         for place, one in enumerate(found.statements):
-            wanted = {name for name in read_by(one) if name in names}
+            wanted = {name for name in streams_read(one) if name in names}
             if place not in ordered and wanted <= done - left:
                 ordered.append(place)
     return ordered
@@ -106,7 +101,7 @@ def in_time_only(
     found: PatternWorld, arriving: Sequence[Sequence[Document]], settle: Mapping[str, int]
 ) -> tuple[PatternWorld, list[str]]:
     """A world without the events of documents that came too late, and the ids of these."""
-    read = {f"documents_{name}" for one in found.statements for name in read_by(one) if name in found.given}
+    read = {f"documents_{name}" for one in found.statements for name in streams_read(one) if name in found.given}
     stored = [[Stored(one.stream, one.id, one.t0, one.t1, b"<e/>", ()) for one in batch] for batch in arriving]
     punctual, late = in_time(stored, read, {name: settle.get(name, settle["*"]) for name in read})
     kept = {one.id for one in punctual}
