@@ -331,8 +331,7 @@ def minds_since(stream: algebra.Statement) -> bool:
     """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
     depends on what preceded a match.
 
-    >>> from xscl.algebra.events import Filter
-    >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
+    >>> minds_since(algebra.Filter(algebra.Aggregate(algebra.Events("A", ()), (), (), None, ()), None))
     True
     """
     if isinstance(stream, algebra.Pattern | algebra.NearPattern):

@@ -44,7 +44,7 @@ def on_disk(directory: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "step", "error"),
     [
-        (store_module, "write_manifest", KeyboardInterrupt),  # stands for the end of the process
+        (manifests, "write_manifest", KeyboardInterrupt),  # stands for the end of the process
         (manifests, "sync_directory", KeyboardInterrupt),
         (manifests, "sync_file", OSError),
     ],

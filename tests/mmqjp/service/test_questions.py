@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from feeds.documents import Document
-from join_stage.store import duckdb as duckdb_module
+from join_stage.store import protocol
 from join_stage.store.protocol import LONGEST, Bounds, OutOfMemory, QuestionInterrupted, QuestionRefused, measured
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
@@ -344,7 +344,7 @@ def test_a_question_is_interrupted_while_its_answer_is_read(on_duckdb: Place, mo
         question.interrupt()
         return measured(reader, bounds)
 
-    monkeypatch.setattr(duckdb_module, "measured", interrupted)
+    monkeypatch.setattr(protocol, "measured", interrupted)
     with pytest.raises(QuestionInterrupted):
         question.answer()
 
