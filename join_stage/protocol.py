@@ -252,7 +252,7 @@ class JoinPlan:
         """Called before witnesses of earlier documents are added to the join state; `whole`: they are all of these."""
 
     def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
-        """Called when documents, all of which begin before a time, leave the state."""
+        """Called when documents leave the state. All of them begin before the time `before`."""
 
     def forget(self) -> None:
         """Called when the join state changes otherwise: the plan reloads it."""

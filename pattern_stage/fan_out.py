@@ -15,7 +15,7 @@ from pattern_stage import columns as cols
 
 Short = NDArray[np.int32]
 
-I = TypeVar("I", Ints, Short, cols.Mask)  # noqa: E741
+Grown = TypeVar("Grown", Ints, Short, cols.Mask)
 R = TypeVar("R", bound=cols.ColumnRecord)
 
 
@@ -115,13 +115,13 @@ class _BySource:
         return starts, self._starts[here + 1] - starts
 
 
-def grow_array(array: I, needed: int, fill: int = 0) -> I:
+def grow_array(array: Grown, needed: int, fill: int = 0) -> Grown:
     """Returns `array`, extended to at least `needed` places by `fill`."""
     if needed <= len(array):
         return array
     result = np.full((cols.room(needed, len(array)), *array.shape[1:]), fill, array.dtype)
     result[: len(array)] = array
-    return cast(I, result)
+    return cast(Grown, result)
 
 
 def grow_record(record: R, needed: int) -> R:

@@ -259,7 +259,7 @@ class FanOut:
         return np.array([rank[name] for name in names], np.int64)[place]
 
     def _seq(self, answer: Ints, given: dict[int, int]) -> Ints:
-        """Numbers outputs, consecutively in a batch's group, of which `given` counts those so far."""
+        """Numbers outputs consecutively within each group of a batch. `given` counts those numbered so far."""
         first = self._column["first_seq"][answer]
         order = np.argsort(first, kind="stable")
         groups, starts, counts = np.unique(first[order], return_index=True, return_counts=True)

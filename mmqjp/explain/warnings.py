@@ -1,5 +1,5 @@
 """Warns of correct queries and event statements that look like mistakes: conditions that never hold, names that feed
-items do not have, times or numbers compared as texts, streams that nothing writes, and state that is kept for ever."""
+items do not have, times or numbers compared as texts, streams that nothing writes, and state that is never evicted."""
 
 from __future__ import annotations
 

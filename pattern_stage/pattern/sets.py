@@ -370,7 +370,8 @@ def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: in
 
 
 _STEPS_OF_EVENT = 10
-"""Steps of an event that is tried, or that is one of a match to be tested: it takes as long as so many of a join."""
+"""Steps charged for an event that is tried, or that belongs to a match being tested: it costs as much as this many
+steps of a join."""
 
 _SWEEP = 100
 """Events are scanned for expired ones when they have doubled and grown by this number."""
