@@ -20,6 +20,7 @@ from urllib.parse import urljoin
 from lxml import etree
 
 from common.dates import parse_timestamp
+from common.tools import ClearedCache
 from feeds import items as feed_items
 from feeds.documents import FeedError
 
@@ -217,7 +218,7 @@ class _Reader:
     def __init__(self, atom: bool, base: str, size: int) -> None:
         self._atom, self._base = atom, base
         self._most = self._left = MOST_JOINED + size * JOINED_PER_BYTE
-        self._contexts: dict[etree._Element, tuple[str, str]] = {}
+        self._contexts = ClearedCache[etree._Element, tuple[str, str]](_CONTEXTS)
 
     def entry(self, element: etree._Element, feed: feed_items.Entry) -> feed_items.Entry:
         told = _children(element)
@@ -349,8 +350,6 @@ class _Reader:
         if (told := element.get(XML_LANG)) is not None:
             language = _language(told)
         if len(element):  # its children ask again, and an attribute may be long
-            if len(self._contexts) >= _CONTEXTS:
-                self._contexts.clear()
             self._contexts[element] = base, language
         return base, language
 

@@ -16,11 +16,12 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from common.errors import OperationalError
-from common.tools import frozen
+from common.tools import ClearedCache, frozen
 from templates import graph
 from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.events import ATTRIBUTE_END, EventPattern, Kind, Schema
@@ -360,7 +361,9 @@ class Catalog:
     _template_of: dict[tuple[object, ...], int] = field(default_factory=dict, init=False)
     rows: SharedRows = field(default_factory=SharedRows, init=False)
     # By identity: two equal but distinct queries have a placement each, with the same row.
-    _placed: dict[int, tuple[Conjunct, Placement]] = field(default_factory=dict, init=False)
+    _placed: ClearedCache[int, tuple[Conjunct, Placement]] = field(
+        default_factory=partial(ClearedCache, MAX_PLACED), init=False
+    )
 
     def __post_init__(self) -> None:
         for shape in self.known_templates:
@@ -455,8 +458,6 @@ class Catalog:
         left = len(minors[0].nodes)
         by_side = (found.slots,) if len(minors) == 1 else (found.slots[:left], found.slots[left:])
         placement = Placement(found.row.id, template, minors, by_side)
-        if len(self._placed) >= MAX_PLACED:
-            self._placed.clear()
         # The entry holds the conjunctive query, so that no other object can get its identity.
         self._placed[id(conjunct)] = conjunct, placement
         if not found.is_new:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from lxml import etree
 
 from common.errors import InputError
-from common.tools import decrease, lazy
+from common.tools import ClearedCache, decrease, lazy
 from common.xml import Prolog, read_prolog, wide_encoding, xml_parser
 from xscl.algebra.joins import Test
 
@@ -95,7 +95,7 @@ class Outlines:
 
     def __init__(self) -> None:
         self._known: dict[str, DocumentOutline] = {}
-        self._streams: dict[str, _Stream] = {}
+        self._streams = ClearedCache[str, _Stream](MOST_STREAMS)
         self._suits: dict[DocumentOutline, bool] = {}
 
     def forget(self) -> None:
@@ -109,8 +109,6 @@ class Outlines:
             return False
         state = self._streams.get(stream)
         if state is None:
-            if len(self._streams) >= MOST_STREAMS:
-                self._streams.clear()
             state = self._streams[stream] = _Stream()
         if state.resting:
             state.resting -= 1

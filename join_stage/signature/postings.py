@@ -32,7 +32,7 @@ from common.arrays import (
     expand_ranges,
     group_starts,
 )
-from common.tools import Memo
+from common.tools import ClearedCache, Memo
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
 from templates.witness import Witnesses
@@ -372,8 +372,6 @@ class PathClasses:
         """The rows of several joins that a set of kinds satisfies, for these pairs of streams, whatever the times."""
         found = self._within.get((streams, kinds))
         if found is None:
-            if len(self._within) >= MOST_SETS:
-                self._within.clear()
             having: dict[int, list[PairKind]] = {}
             for kind in sorted(kinds):
                 pair = self.pair(*kind, streams)
@@ -438,7 +436,7 @@ class PathClasses:
         self._version = self._rows.version
         self.open, self.bound = Memo(self._opening), Memo(self._binding)
         self._pairs, self._edges = Memo(self._pair), Memo(self._edge)
-        self._within: dict[tuple[Streams, frozenset[PairKind]], SatisfiedRows] = {}
+        self._within = ClearedCache[tuple[Streams, frozenset[PairKind]], SatisfiedRows](MOST_SETS)
         self._asked = [_AskedPaths("", frozenset())]
         self._asked_number: dict[_AskedPaths, int] = {}
         self._asked_of: list[Ints] = [np.zeros(1, np.int64), np.zeros(1, np.int64)]

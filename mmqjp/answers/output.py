@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from lxml import etree
 
+from common.tools import ClearedCache
 from join_stage.protocol import RESULT
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Inputs, Record
@@ -93,7 +94,7 @@ class JointBindings:
         self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
         self._held = 0
         self._parts: dict[FixedSide, PreparedNode] = {}
-        self._texts: dict[tuple[int, Node], str] = {}
+        self._texts = ClearedCache[tuple[int, Node], str](MAX_CACHED_TEXTS)
 
     def of(self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[JointBinding]:
         """Yields a part's joint bindings with the match's nodes that satisfy its residual predicates. `inputs` has one
@@ -189,8 +190,6 @@ class JointBindings:
         if (text := self._texts.get(key)) is None:
             text = BoundValue(record, node).text()
             if len(text) <= MAX_CACHED_TEXT:
-                if len(self._texts) >= MAX_CACHED_TEXTS:
-                    self._texts.clear()
                 self._texts[key] = text
         steps.take(len(text) // CHARACTERS_READ_PER_STEP)
         return text
@@ -258,7 +257,7 @@ class Mirrors:
 
     def __init__(self) -> None:
         self._tests: dict[Mirror, list[_Join]] = {}
-        self._found: dict[tuple[Mirror, int, int], tuple[int, bool]] = {}
+        self._found = ClearedCache[tuple[Mirror, int, int], tuple[int, bool]](MAX_CACHED_PAIRS)
 
     def tell(self, mirror: Mirror | None, inputs: Inputs, steps: Steps) -> bool:
         """Returns whether a match has a mirror whose first document is less by (t1, stream, id). Raises OutOfSteps."""
@@ -274,8 +273,6 @@ class Mirrors:
             self._tests[mirror] = list(map(_Join, mirror.conjuncts))
         before = steps.left
         found = any(join.holds(inputs[1], inputs[0], steps) for join in self._tests[mirror])
-        if len(self._found) >= MAX_CACHED_PAIRS:
-            self._found.clear()
         self._found[key] = before - steps.left, found
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.tools import in_batches, reachable, track_progress
+from common.tools import ClearedCache, in_batches, reachable, track_progress
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import (
@@ -154,13 +154,11 @@ class Compiler:
 
     def __init__(self) -> None:
         # With its syntax tree, so that no others can have the identities of its parts.
-        self._known: dict[tuple[object, ...], tuple[Query, SharedQuery]] = {}
+        self._known = ClearedCache[tuple[object, ...], tuple[Query, SharedQuery]](MAX_COMPILED)
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
         key = (*query.shared_parts(), namespaces)
         if (found := self._known.get(key)) is None:
-            if len(self._known) >= MAX_COMPILED:
-                self._known.clear()
             found = self._known[key] = query, SharedQuery(query, namespaces)
         return CompiledQuery(found[1], query)
 
