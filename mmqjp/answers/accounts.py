@@ -303,14 +303,14 @@ class Accounts:
     def is_limited(self) -> bool:
         return bool(self._cutoffs) or any(account.is_limited for _, account in self._accounts())
 
-    def exceeded(self) -> dict[Subscription, Cutoff]:
+    def cutoffs(self) -> dict[Subscription, Cutoff]:
         """Returns the queries over their quota in the step, with cutoffs. Omits a query that reads one whose cutoff
         comes first: without those outputs it may stay within its quota."""
         found: dict[Subscription, Cutoff] = {}
         for form in self._in_doubt():
             self.of(form)
         for _, account in self._accounts():
-            for query, excess in account.exceeded().items():
+            for query, excess in account.over_quota().items():
                 known = found.get(query, self._cutoffs.get(query.qid))
                 if known is None or excess.at < known.at:
                     found[query] = Cutoff(*excess, hidden=isinstance(account, ReaderGroup))

@@ -147,9 +147,9 @@ class Pipeline:
                 if documents:
                     answers += self._rounds(reader, documents)
                     answers += self._settled(context, reader, until)
-            if not (exceeded := accounts.exceeded()):
+            if not (over := accounts.cutoffs()):
                 break
-            cutoffs |= {query.qid: cutoff for query, cutoff in exceeded.items()}
+            cutoffs |= {query.qid: cutoff for query, cutoff in over.items()}
             begin_again()
         arrived = {record.arrival: record.docid for record in records if record.kind == "external"}
         # What the clock decides belongs to an earlier batch. Then no document of this one is answered.
@@ -219,8 +219,8 @@ class Pipeline:
             if documents := fresh(documents):
                 answers += self._rounds(reader, documents)
                 answers += self._settled(later, reader, until, fresh)
-        if exceeded := accounts.exceeded():
-            raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
+        if over := accounts.cutoffs():
+            raise QuotaExceeded({query.qid: cutoff for query, cutoff in over.items()})
         new = {s.qid for s in subscriptions}
         pauses = self._pauses(cutoffs, {}, lambda qid, docid: last if docid is None or qid not in new else docid - 1)
         if events:

@@ -336,7 +336,7 @@ def _counts_for(columns: _Columns, holder: Holder) -> NDArray[np.bool_]:
     return found
 
 
-def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, Excess]]:
+def holders_over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, Excess]]:
     """Yields the holders over their quota. Skips holders dominated by one within its quota."""
     within: list[tuple[int, int]] = []
     latest = None
@@ -414,7 +414,7 @@ class Account(ABC):
     def _work(self) -> int:
         return self._book.used.work + sum([times * book.used.work for book, times in self._others])
 
-    def exceeded(self) -> dict[Subscription, Excess]:
+    def over_quota(self) -> dict[Subscription, Excess]:
         """Returns the queries over their quota before the given cutoffs."""
         if self._is_checked or self._is_near():
             self._check()
@@ -563,7 +563,7 @@ class SharedAccount(Account):
                     found[query] = of_query
             else:
                 alike.setdefault(holder, []).append(query)
-        for holder, of_holder in over_quota(charges, quota, alike):
+        for holder, of_holder in holders_over_quota(charges, quota, alike):
             found |= dict.fromkeys(alike[holder], of_holder)
         if found:
             self._over |= found
