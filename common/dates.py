@@ -11,8 +11,7 @@ import unicodedata
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 
-MOST_CHARACTERS = 80
-"""Maximum length of a text that is a date, stripped."""
+MOST_CHARACTERS = 80  # maximum length of a text that is a date, stripped
 
 _MONTHS = tuple(
     frozenset(names.split())
@@ -127,6 +126,7 @@ _DAY_AND_HOUR = re.compile("(?:19[7-9][0-9]|20[0-9]{2})(?:0[1-9]|1[0-2])(?:0[1-9
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000  # in microseconds
 
 
 def parse_timestamp(text: str) -> int | None:

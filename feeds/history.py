@@ -69,9 +69,11 @@ class EndOfFetch:
 InputItem = Document | Reject | Sighting | EndOfFetch
 
 
-def size_of(item: InputItem) -> int:
-    """The approximate size of an item in bytes, for batching."""
+def size_of(item: InputItem | None) -> int | None:
+    """The approximate size of an item in bytes, for batching; None if there is none."""
     match item:
+        case None:
+            return None
         case Document() | Sighting():
             return len(item.xml)
         case Reject():

@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from common import child
 from common.arrays import batch_of_rows
+from common.dates import DAY
 from common.errors import InputError, OperationalError
 from common.tools import JsonRecord, from_json, in_batches, reachable
 from feeds.documents import Document, Reject
@@ -51,12 +52,7 @@ from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.syntax import Script, names_read
 
-BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
-"""Limits of a back-test, in seconds and bytes."""
-
-DAY_US = 86_400_000_000
-"""Microseconds per day."""
-
+BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30  # limits of a back-test, in seconds and bytes
 RECENT_DAYS, FEWEST_TIMED = 30, 500
 """Days over which daily outputs are averaged, and documents below which there is no timing: startup dominates."""
 
@@ -138,14 +134,14 @@ class Backtest:
         """Days that `outputs_a_day` averages over: at most RECENT_DAYS, since feed entries may be far older."""
         if self.since is None or self.until is None:
             return 0
-        return min(self.until // DAY_US - self.since // DAY_US + 1, RECENT_DAYS)
+        return min(self.until // DAY - self.since // DAY + 1, RECENT_DAYS)
 
     @property
     def outputs_a_day(self) -> float:
         """Average over the `recent_days`."""
         if self.until is None:
             return 0.0
-        first = day_text(self.until // DAY_US - self.recent_days + 1)
+        first = day_text(self.until // DAY - self.recent_days + 1)
         return sum(count for day, count in self.days if day >= first) / self.recent_days
 
     @property
@@ -187,14 +183,9 @@ class TrialRequest:
 MOST_DOCUMENTS, MOST_CHARACTERS = 100_000, 256 << 20
 """Maximum number of documents, and of characters of XML, tried of a store: the newest."""
 
-PAGE_DOCUMENTS, PAGE_CHARACTERS = 1_000, 4 << 20
-"""Maximum size of a page that is read and sent."""
-
-MOST_STREAMS = 100
-"""With more streams, documents are not filtered by stream."""
-
-_PLAIN = re.compile(r"[\w.-]+")
-"""Names that need no quoting in any SQL dialect."""
+PAGE_DOCUMENTS, PAGE_CHARACTERS = 1_000, 4 << 20  # maximum size of a page that is read and sent
+MOST_STREAMS = 100  # with more streams, documents are not filtered by stream
+_PLAIN = re.compile(r"[\w.-]+")  # names that need no quoting in any SQL dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,23 +207,19 @@ def select_newest_documents(
         names = ", ".join(f"'{stream}'" for stream in sorted(streams))
         wanted += f" AND stream IN ({names or 'NULL'})"
     (total,) = ask(f"SELECT count(*) AS n FROM documents WHERE {wanted}")["n"].to_pylist()
-    (first,) = ask(
-        f"SELECT min(docid) AS first FROM (SELECT docid FROM documents WHERE {wanted} ORDER BY docid DESC LIMIT {most})"
-    )["first"].to_pylist()
+    newest = f"SELECT docid FROM documents WHERE {wanted} ORDER BY docid DESC LIMIT {most}"
+    (first,) = ask(f"SELECT min(docid) AS first FROM ({newest})")["first"].to_pylist()
     if first is None:
         return BacktestDocuments(total, 0, iter(()))
-    rows = ask(
-        f"SELECT docid, length(xml) AS size FROM documents WHERE {wanted} AND docid >= {first} ORDER BY docid DESC"
-    )
+    those = f"documents WHERE {wanted} AND docid >= {first}"
+    rows = ask(f"SELECT docid, length(xml) AS size FROM {those} ORDER BY docid DESC")
     chosen = next(in_batches(rows.to_pylist(), most, most_characters, itemgetter("size")), [])
 
     def batches() -> Iterator[pa.RecordBatch]:
         # The docids of external documents are in the order of their arrival.
         for page in in_batches(reversed(chosen), PAGE_DOCUMENTS, PAGE_CHARACTERS, itemgetter("size")):
-            found = ask(
-                f"SELECT {', '.join(DOCUMENTS.names)} FROM documents "
-                f"WHERE {wanted} AND docid >= {page[0]['docid']} AND docid <= {page[-1]['docid']} ORDER BY docid"
-            )
+            among = f"{wanted} AND docid >= {page[0]['docid']} AND docid <= {page[-1]['docid']}"
+            found = ask(f"SELECT {', '.join(DOCUMENTS.names)} FROM documents WHERE {among} ORDER BY docid")
             yield from found.cast(DOCUMENTS).to_batches()
 
     return BacktestDocuments(total, len(chosen), batches())
@@ -255,8 +242,7 @@ def read_batches(
         yield batch_of_rows(((one.id, one.stream, one.t0, one.t1, one.xml_bytes()) for one in batch), DOCUMENTS)
 
 
-MOST_QUERIES = 1_000
-"""Maximum number of queries in a back-test."""
+MOST_QUERIES = 1_000  # maximum number of queries in a back-test
 
 
 class TooManyQueries(InputError, ValueError):
@@ -283,9 +269,8 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
     script = parse_script(text, events=registry.events.streams())
     count = len(script.queries) + len(script.event_queries)
     if count > MOST_QUERIES:
-        raise TooManyQueries(
-            f"the script has {count:,} queries, and a back-test tries {MOST_QUERIES:,}: leave some out"
-        )
+        cause = f"the script has {count:,} queries, and a back-test tries {MOST_QUERIES:,}"
+        raise TooManyQueries(f"{cause}: leave some out")
     publishers: dict[Subscription, None] = {}
     definitions: dict[str, str] = {}
     made = script.published() | {definition.name for definition in script.definitions}
@@ -331,12 +316,8 @@ def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int,
     """Counts definitions, new ones, forms of event queries, new ones, and those registered as of another time."""
     if not script.has_events:
         return 0, 0, 0, 0, 0
-    known = registry.events.definitions
-    new = [
-        one
-        for one in script.definitions
-        if one.name not in known or known[one.name].text != definition_text(one, script)
-    ]
+    known = {name: one.text for name, one in registry.events.definitions.items()}
+    new = [one for one in script.definitions if known.get(one.name) != definition_text(one, script)]
     schemas = schemas_of(script, registry.events.streams())
     compiled = (CompiledEvents(query, schemas) for query in script.event_queries)
     forms = {one.form_id: one.stream for one in compiled}
@@ -353,11 +334,8 @@ def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:
                 yield from _all(side.hidden.conjuncts)
 
 
-OWN_SHARE = 0.9
-"""Fraction of its time after which the process stops by itself, between two batches."""
-
-POLL = 0.05
-"""Seconds between two polls of the process."""
+OWN_SHARE = 0.9  # fraction of its time after which the process stops by itself, between two batches
+POLL = 0.05  # seconds between two polls of the process
 
 WORKER = (sys.executable, "-P", "-m", "mmqjp.backtest")
 """Command of the process. Nothing in the working directory is imported."""
@@ -565,8 +543,7 @@ LATEST, MOST_DAYS, LONGEST_XML = 10, 400, 100_000
 FIRST, MOST, LONG = 50, 5_000, 1.0
 """First and maximum number of documents per part, and its target seconds."""
 
-BETWEEN = 1.0
-"""Minimum seconds between two reports, which take at most a tenth of the time."""
+BETWEEN = 1.0  # minimum seconds between two reports, which take at most a tenth of the time
 
 
 def try_script(
@@ -647,10 +624,8 @@ class _Trial:
 
     def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
         """Estimates are computed in the final report only."""
-        rows = self._engine.sql(
-            f"SELECT query, CAST(floor(t1 / {DAY_US}) AS BIGINT) AS day, count(*) AS n FROM outputs GROUP BY ALL",
-            trusted=True,
-        ).to_pylist()
+        sql = f"SELECT query, CAST(floor(t1 / {DAY}) AS BIGINT) AS day, count(*) AS n FROM outputs GROUP BY ALL"
+        rows = self._engine.sql(sql, trusted=True).to_pylist()
         own = [row for row in rows if row["query"] in self._names]
         by_name, by_day = Counter[str](), Counter[int]()
         for row in own:
@@ -674,9 +649,8 @@ class _Trial:
 
     def _latest(self) -> Iterator[Any]:
         names = ", ".join(map(quote_literal, self._names))
-        rows = self._engine.sql(
-            f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}", trusted=True
-        )
+        sql = f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}"
+        rows = self._engine.sql(sql, trusted=True)
         for match in shown_outputs(self._engine, outputs_in(rows)):
             long = len(match.output.xml) > LONGEST_XML
             yield replace(match, output=replace(match.output, xml="")) if long else match
@@ -696,14 +670,12 @@ def _pairs(engine: Session, names: tuple[str, ...]) -> Mapping[str, float]:
     return found
 
 
-NICE = 10
-"""Niceness of the process."""
+NICE = 10  # niceness of the process
 
 MORE_MEMORY, MORE_SECONDS = 2 << 30, 30
 """What the system's limits allow beyond the request's: bytes of data, and CPU seconds per core."""
 
-TOO_LARGE = 1.25
-"""Multiple of `memory` above which the process ends within a batch."""
+TOO_LARGE = 1.25  # multiple of `memory` above which the process ends within a batch
 
 
 def main() -> None:

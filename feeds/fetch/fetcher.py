@@ -9,6 +9,7 @@ import asyncio
 import io
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from base64 import b32encode
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from protego import Protego
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from common.dates import iso_utc
+from common.dates import DAY, HOUR, MINUTE, SECOND, iso_utc
 from common.files import drafts, sync_directory, write_whole
 from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
@@ -68,7 +69,7 @@ class Capture:
         return self.about.fetched
 
 
-class Archive:
+class Archive(ABC):
     """Stores each version of a feed once. What `keep` has written survives a kill once the store has committed `mark`.
     After a kill before that, an archive either finds the version again (`newest`) or truncates it when it is opened."""
 
@@ -81,17 +82,17 @@ class Archive:
         """The hash of the last stored version of a feed; None if the store has to know it."""
         return None
 
+    @abstractmethod
     def keep(self, capture: Capture) -> None:
         """Writes a version. After a kill, readers see all of it or nothing."""
-        raise NotImplementedError
 
-    def met_again(self, capture: Capture, since: int) -> None:
+    def met_again(self, capture: Capture, since: int) -> None:  # noqa: B027  # optional
         """Notes that a feed is unchanged since its last version, stored at `since` (microseconds)."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  # optional
         """Makes all stored versions readable, since they are committed."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # optional
         """Closes what is open."""
 
 
@@ -243,7 +244,7 @@ class Settings:
     robots: bool = False
     concurrency: int = 16
     per_host: int = 1
-    spacing: int = http.SECOND
+    spacing: int = SECOND
     allow_private: bool = False
 
 
@@ -289,7 +290,7 @@ class HostGates:
 
 
 LONGEST = 512 * 1024  # bytes read of a robots.txt, as RFC 9309 allows
-LONGEST_DELAY = http.MINUTE  # maximum `Crawl-delay`
+LONGEST_DELAY = MINUTE  # maximum `Crawl-delay`
 
 _AGENT = "mmqjp"
 
@@ -312,27 +313,27 @@ class Robots:
         disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
         async with self._asking.setdefault(host, asyncio.Lock()):
             state = self._store.host(host)
-            if state.robots is None or state.robots_at + http.DAY <= self._clock.now():
+            if state.robots is None or state.robots_at + DAY <= self._clock.now():
                 state = await self._asked(url, host)
         text = state.robots
-        later = self._clock.now() + http.DAY
+        later = self._clock.now() + DAY
         try:
             seconds = await confined_aside(crawl_delay, text, str(url), size=len(text)) if text else 0
         except ConfinedError as error:
             raise http.FetchError(f"its robots.txt: {error}", not_before=later) from None
         if seconds is None:
             raise http.FetchError(f"robots.txt of {host} does not allow it", not_before=later)
-        return min(int(seconds * http.SECOND), LONGEST_DELAY)
+        return min(int(seconds * SECOND), LONGEST_DELAY)
 
     async def _asked(self, url: httpx.URL, host: str) -> HostState:
         try:
             reply = await self._get(url.copy_with(path="/robots.txt", query=None, fragment=None))
         except http.FetchError as error:
-            later = self._clock.now() + http.HOUR
+            later = self._clock.now() + HOUR
             raise http.FetchError(f"its robots.txt cannot be fetched: {error}", error.status, later) from None
         if reply.status >= 500 or reply.status == 429:
             cause = f"its robots.txt cannot be fetched: the server answered {reply.status}"
-            raise http.FetchError(cause, reply.status, self._clock.now() + http.HOUR)
+            raise http.FetchError(cause, reply.status, self._clock.now() + HOUR)
         text = reply.body[:LONGEST].decode("utf-8", "replace") if reply.status == 200 else ""
         state = replace(self._store.host(host), robots=text, robots_at=self._clock.now())
         self._store.save_host(state)
@@ -422,7 +423,7 @@ class Visitor:
             return None
         until = http.retry_after(reply.headers, self.clock.now())
         if until is not None:
-            self.gates.pause(_host(httpx.URL(reply.url)), min(until, self.clock.now() + http.DAY))
+            self.gates.pause(_host(httpx.URL(reply.url)), min(until, self.clock.now() + DAY))
         return until
 
     async def _get(self, url: httpx.URL, headers: dict[str, str]) -> http.Reply:

@@ -29,7 +29,7 @@ import httpx
 import zstandard
 from lxml import etree
 
-from common.dates import parse_timestamp
+from common.dates import DAY, HOUR, MINUTE, SECOND, parse_timestamp
 from common.errors import InputError, OperationalError
 from common.xml import xml_parser
 from feeds.decoding import codec_of
@@ -63,8 +63,7 @@ _NOT_PUBLIC = [
     )
 ]
 
-_UNICAST_6 = IPv6Network("2000::/3")
-"""All global unicast addresses of IANA; all others are special."""
+_UNICAST_6 = IPv6Network("2000::/3")  # all global unicast addresses of IANA; all others are special
 
 _SIX_TO_FOUR, _NAT64 = IPv6Network("2002::/16"), IPv6Network("64:ff9b::/96")
 
@@ -94,10 +93,6 @@ def _inner(ip: IPv6Address) -> IPv4Address | None:
     if ip in _SIX_TO_FOUR:
         return IPv4Address(int(ip) >> 80 & 0xFFFFFFFF)
     return ip.ipv4_mapped
-
-
-SECOND = 1_000_000  # microseconds of a second; all times here are microseconds
-MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 
 
 class Clock:

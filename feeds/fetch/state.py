@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from common.dates import EPOCH
+from common.dates import DAY, EPOCH, HOUR, MINUTE
 from common.files import keep_private, lock, make_private_file, write_whole
 from feeds.documents import SourceError, now_us
-from feeds.fetch.http import DAY, HOUR, MINUTE, FetchedAlready, FetchError, Gone, Hints
+from feeds.fetch.http import FetchedAlready, FetchError, Gone, Hints
 from feeds.items import without_credentials
 
 JITTER = 0.1  # maximum fraction added to a wait, so that feeds do not stay due at the same time

@@ -26,13 +26,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from common.arrays import batch_of_rows, packed, unpacked
+from common.dates import DAY, SECOND
 from common.files import make_private_file
 from common.tools import in_batches
 from common.xml import read_prolog, xml_parser
 from feeds.documents import Document, Reject, SourceError, as_bytes, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import Job, Settings, own_agent, remove_read
-from feeds.fetch.http import DAY, SECOND
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import Pace
 from feeds.files import FEED_SUFFIX, FEED_SUFFIXES, FileKind, name_below, printable

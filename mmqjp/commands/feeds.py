@@ -15,9 +15,9 @@ from pathlib import Path
 
 import click
 
-from common.dates import iso_utc
+from common.dates import SECOND, iso_utc
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
-from feeds.fetch.http import SECOND, ReplyLimits
+from feeds.fetch.http import ReplyLimits
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, Pace, change_feeds
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
@@ -66,11 +66,8 @@ DEFAULTS, LIMITS = Settings(""), ReplyLimits()
 
 KEPT = "what was fetched is kept; the same command continues from there"
 
-LISTED_FAILURES = 3
-"""Maximum number of failures in a summary."""
-
-KNOWN = ""
-"""Value of `--fetch` without a LIST: the feeds in the state."""
+LISTED_FAILURES = 3  # maximum number of failures in a summary
+KNOWN = ""  # value of `--fetch` without a LIST: the feeds in the state
 
 
 def finite_duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -203,8 +200,7 @@ def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
         click.echo(f"  and {len(report.failures) - LISTED_FAILURES:,} more; mmqjp feeds list shows them", err=True)
 
 
-WAIT = 5.0
-"""Seconds to wait for a running fetch to apply a change."""
+WAIT = 5.0  # seconds to wait for a running fetch to apply a change
 
 LATER = "; the fetch that is running will take it in"
 

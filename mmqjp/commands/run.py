@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
+from functools import partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
@@ -38,7 +39,7 @@ from mmqjp.present.newest import shown_outputs
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH, Intake
-from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
+from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
 from mmqjp.sinks.files import open_sink
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf
@@ -57,8 +58,7 @@ def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) ->
         yield f"{more}{sum(rest.values()):,} more pairs with equal times of {len(rest):,} other queries"
 
 
-LISTED_QUERIES = 10
-"""Maximum number of paused queries, and of those that wait, that are reported."""
+LISTED_QUERIES = 10  # maximum number of paused queries, and of those that wait, that are reported
 
 
 def report_paused(engine: Session) -> None:
@@ -106,10 +106,8 @@ def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
 
 NOT_KEPT = "without --state nothing is kept"
 
-
 _InputBatch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
 """Documents, and the metadata to commit with them."""
-
 
 _OF_ENGINE = frozenset(signature(Session).parameters) - {"engine"}
 
@@ -128,10 +126,9 @@ class EngineOptions:
         "repeated. Without a LIST: the feeds that the state knows.",
     )  # fmt: skip
     keep_drops: int | None = duration(
-        "--keep-drops",
-        "1d",
+        "--keep-drops", "1d",
         "How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
-    )
+    )  # fmt: skip
     fetching: FetchOptions = given_by(with_options(FetchOptions, "fetching"))
     feeds: EntryForm | None = given_by(options.feeds_option)
     versions: Versions = given_by(options.versions_option)
@@ -224,9 +221,8 @@ def run(given: RunOptions) -> None:
         settings["settle"] = SETTLE
     archives = lateness_of(given.lateness, DEFAULT_STREAM)
     versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
-    history, fetched_history = (
-        History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
-    )
+    new_history = partial(History, versions, most_versions, lateness=archives, keep=ID_RETENTION)
+    history, fetched_history = new_history(), new_history()
     reading = reading_of(feeds, given.time_xpath, versions, most_versions)
     tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, prefix=FILES + reading)
     only_spark = options.only_on_spark(given.patterns)
@@ -240,7 +236,7 @@ def run(given: RunOptions) -> None:
         if chosen == "jsonl":
             position = opened.position(OUTPUT_SINK)
             sink = here.enter_context(closing(open_sink(target, position, _report, growing=growing)))
-            delivery = Delivery(opened, sink)
+            delivery = OutputDelivery(opened, sink)
             delivery.prepare()
         dead.begin()
         try:
@@ -345,9 +341,8 @@ def show_new(engine: Session, before: int, form: str, output: Path | None, *, ut
     count = engine.last_seq - before
     first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
     found = shown_outputs(engine, engine.outputs(first))
-    formats.show_matches(
-        found, form, output, formats.clock_of(form, utc=utc), total=count, texts=formats.few_texts(engine.queries())
-    )
+    clock, texts = formats.clock_of(form, utc=utc), formats.few_texts(engine.queries())
+    formats.show_matches(found, form, output, clock, total=count, texts=texts)
     return count
 
 

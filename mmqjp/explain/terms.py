@@ -19,7 +19,7 @@ from sys import maxsize
 from typing import Any, Literal, TypeVar
 
 from common.bounds import INFINITE
-from common.dates import iso_utc
+from common.dates import SECOND, iso_utc
 from mmqjp.answers.output import text_of_operand
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
@@ -391,8 +391,7 @@ def _names(absent: algebra.Absent) -> dict[str, str]:
     return found
 
 
-VALUE_WIDTH = PART_WIDTH = 60
-"""Characters shown of a value, and of a part of a query."""
+VALUE_WIDTH = PART_WIDTH = 60  # characters shown of a value, and of a part of a query
 
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
@@ -509,13 +508,12 @@ class ReadableQuery:
         return to_xscl(self._spelled(expr))
 
     def _spelled(self, expr: exp.Expr) -> exp.Expr:
-        return (
-            self.paths.get(expr.var, expr) if isinstance(expr, exp.VarPath) else exp.map_operands(expr, self._spelled)
-        )
+        if isinstance(expr, exp.VarPath):
+            return self.paths.get(expr.var, expr)
+        return exp.map_operands(expr, self._spelled)
 
 
-CHARACTERS_PER_STEP = 256
-"""Reading this many characters of a node's text costs one step."""
+CHARACTERS_PER_STEP = 256  # reading this many characters of a node's text costs one step
 
 
 class Exhausted(Exception):
@@ -549,9 +547,6 @@ class StepBudget:
 
 Plain = str | float | None
 """An attribute's value: a text, a number, or None for NULL."""
-
-
-SECOND = 1_000_000
 
 
 def as_text(value: Plain) -> str | None:

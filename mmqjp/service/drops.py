@@ -18,6 +18,7 @@ from threading import Event
 from time import time_ns
 from typing import NamedTuple
 
+from common.dates import HOUR
 from common.errors import InputError
 from common.files import make_inside
 from common.tools import in_batches
@@ -41,8 +42,6 @@ from mmqjp.tables.schema import CommitMetadata, MetadataOf
 FETCHED = "#fetched"
 """The source's name in stored offsets, which survives moving the state directory. Other sources are named by their
 absolute paths."""
-
-HOUR = 3600 * 1_000_000
 
 
 class DropDirectory:
@@ -68,8 +67,7 @@ class DropDirectory:
         remove_read(self.directory, read, now - self._keep)
 
 
-DROPS = "drops"
-"""The folder of a state directory that a service fetches into."""
+DROPS = "drops"  # the folder of a state directory that a service fetches into
 
 
 class NoSuchFeed(InputError, ValueError):
@@ -170,8 +168,7 @@ def feed_named(address: str) -> FeedState:
         raise NoSuchFeed(f"{without_credentials(str(error))}; name a feed by its http or https address") from None
 
 
-MOST_COMPARED = 10_000
-"""Maximum number of feeds among which the one with the nearest address is sought."""
+MOST_COMPARED = 10_000  # maximum number of feeds among which the one with the nearest address is sought
 
 
 def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: str) -> list[FeedState]:
@@ -270,11 +267,7 @@ class Rereading:
 
     def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
         """Yields batches of new items. Each must be committed before the next is taken."""
-
-        def size(read: _Read) -> int | None:
-            return None if read.item is None else size_of(read.item)
-
-        for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, size):
+        for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, lambda read: size_of(read.item)):
             yield [read.item for read in batch if read.item is not None], partial(self._metadata, batch)
             self._committed(batch)
         if self._ready:

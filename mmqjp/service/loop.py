@@ -28,7 +28,7 @@ from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedDoc
 from mmqjp.engine import Session
 from mmqjp.service.log import Log
 from mmqjp.service.spool import Spool, is_command
-from mmqjp.sinks.deliverer import Delivery
+from mmqjp.sinks.deliverer import OutputDelivery
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import Sink
 from mmqjp.state.eviction import ID_RETENTION
@@ -37,8 +37,7 @@ from mmqjp.tables.schema import NO_METADATA, CommitMetadata
 if TYPE_CHECKING:
     from mmqjp.service.commands import CommandQueue
 
-HISTORY = "history "
-"""Prefix of the settings that store the history of each feed."""
+HISTORY = "history "  # prefix of the settings that store the history of each feed
 
 
 @dataclass(slots=True)
@@ -107,11 +106,7 @@ class Intake:
 
     def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[ReadBatch]:
         """Groups items into batches without reading ahead."""
-
-        def size(read: ReadItem[Document | Reject]) -> int | None:
-            return None if read.item is None else size_of(read.item)
-
-        for batch in in_batches(items, self._batch_size, self._batch_bytes, size):
+        for batch in in_batches(items, self._batch_size, self._batch_bytes, lambda read: size_of(read.item)):
             offsets = {(read.offset.source, read.offset.file): read.offset for read in batch}
             yield ReadBatch([read.item for read in batch if read.item is not None], offsets)
 
@@ -151,8 +146,7 @@ def listing(sources: Sequence[Tail]) -> tuple[list[str], set[tuple[str, str]]]:
 STEP = 5
 """Milliseconds between two polls of file system events. The second poll passes a change on."""
 
-DELETED = 3
-"""The number of watchfiles' deletion event."""
+DELETED = 3  # the number of watchfiles' deletion event
 
 MOST_DIRECTORIES = 10_000
 """A source with more directories is polled, because the system's watches are limited and shared."""
@@ -351,8 +345,7 @@ def _directories(top: Path) -> Iterator[str]:
             continue
 
 
-POLL = 0.1
-"""Seconds between two polls for commands while waiting."""
+POLL = 0.1  # seconds between two polls for commands while waiting
 
 SHARE = 9
 """A poll that the watcher triggered in vain is followed by a rest of this multiple of its duration, so that a storm of
@@ -404,7 +397,7 @@ class Service:
         options: ServiceOptions,
     ) -> None:
         self._engine, self._commands, self._log, self._options = engine, commands, log, options
-        self._delivery, self._sinks = Delivery(engine, sink), options.sinks
+        self._delivery, self._sinks = OutputDelivery(engine, sink), options.sinks
 
         def report(file: str, reason: str) -> None:
             log.event("unreadable" if reason else "readable", file=file, **({"reason": reason} if reason else {}))

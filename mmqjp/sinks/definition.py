@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from fnmatch import translate
 from functools import lru_cache
@@ -17,14 +17,11 @@ from typing import Any, Literal, cast
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
-from common.dates import EPOCH
+from common.dates import DAY, EPOCH, HOUR, MINUTE, SECOND
 from common.errors import InvalidValue
 from common.files import with_home
 from feeds.documents import from_datetime, parse_iso
 from mmqjp.sinks.secrets import BadSink, OptionTable, SecretName, SecretSource, read_sources
-from mmqjp.sinks.sink import DeliveryResult
-
-SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(:00)?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -120,10 +117,8 @@ def check_deliverable(found: SinkDefinition) -> None:
         with suppress(ValueError):
             is_inside |= not is_public(str(ip_address(host)))
         if is_inside and not found.options.allow_private:
-            raise BadSink(
-                f"the sink {found.name}: url: {host} is not a public address, and only a sink in the configuration "
-                "file may deliver to it, with allow_private = true"
-            )
+            rule = "only a sink in the configuration file may deliver to it, with allow_private = true"
+            raise BadSink(f"the sink {found.name}: url: {host} is not a public address, and {rule}")
 
 
 def check_web_address(url: str, keys: OptionTable, key: str = "url") -> None:
@@ -373,36 +368,6 @@ def _next_time(after: int, minutes: int, zone: ZoneInfo) -> int:
             return moment
         day += timedelta(days=1)
     raise AssertionError("a day has less than two days")
-
-
-DOWN_WAITS = (5 * SECOND, 5 * MINUTE, 30 * MINUTE, *(hours * HOUR for hours in (2, 5, 10, 14, 20, 24)))
-"""Waits after successive failures to reach the receiver, as in Standard Webhooks. Then the sink stops."""
-
-REFUSED_WAITS = (5 * SECOND, 10 * SECOND, 30 * SECOND, MINUTE)
-"""Waits after successive refusals of a message. One more drops it."""
-
-LONGEST_ASKED = DAY  # maximum wait that a receiver may ask for
-
-RetryAction = Literal["wait", "leave out", "stop"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tries:
-    """Failures in a row: `down` since a message was accepted or dropped, `refused` for the current message."""
-
-    down: int = 0
-    refused: int = 0
-
-    def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
-        """Returns the new count, the action, and the wait in microseconds, to which `more` (0 to 1) adds up to a
-        tenth."""
-        is_refused = verdict.kind == "refused"
-        waits, count = (REFUSED_WAITS, self.refused) if is_refused else (DOWN_WAITS, self.down)
-        tried = replace(self, refused=count + 1) if is_refused else replace(self, down=count + 1)
-        if verdict.kind == "gone" or count >= len(waits):
-            return tried, "leave out" if is_refused else "stop", 0
-        asked = min(verdict.retry_after or 0, LONGEST_ASKED)
-        return tried, "wait", max(waits[count] + int(waits[count] * more / 10), asked)
 
 
 TABLES = ("secrets", "sinks")

@@ -232,7 +232,7 @@ def _reason(error: Exception) -> str:
 OUTPUT_SINK = "output"  # the name of the sink of `--output`
 
 
-class Delivery:
+class OutputDelivery:
     """The sink of `--output`. Its position is stored with the state."""
 
     def __init__(self, engine: Session, sink: Sink) -> None:

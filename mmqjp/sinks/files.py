@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -132,8 +133,8 @@ class _LineSink(Sink):
         self._acked = greatest
         return count
 
-    def _write(self, texts: Iterable[bytes]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, texts: Iterable[bytes]) -> None: ...
 
 
 class Pipe(_LineSink):

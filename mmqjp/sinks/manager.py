@@ -9,25 +9,20 @@ from random import random as random_number
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from common.dates import SECOND
 from common.errors import InputError
 from feeds.documents import Now, now_us
 from mmqjp.answers.fan_out import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.sinks.definition import SECOND, SinkDefinition, Start, check_deliverable
+from mmqjp.sinks.definition import SinkDefinition, Start, check_deliverable
 from mmqjp.sinks.deliverer import Deliverer, SinkScheduler
 from mmqjp.sinks.files import Opener
-from mmqjp.sinks.positions import (
-    DEFINITION_PREFIX,
-    REMOVED,
-    Course,
-    SinkExists,
-    SinkOfFile,
-    SinkState,
-    UnknownSink,
-    least,
-)
+from mmqjp.sinks.positions import Course, SinkExists, SinkOfFile, SinkState, UnknownSink, least
 from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
+
+DEFINITION_PREFIX = "sink-definition:"  # prefix of the settings with definitions of live sinks; the name follows
+REMOVED = ""  # the value of a removed sink's setting
 
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
 """Positions are stored with a batch, or this long after the last store; urgent are those of groups about to be sent."""
@@ -174,10 +169,8 @@ class SinkManager:
         """Replaces the definition of a sink of the same name and kind, which keeps its position."""
         course = self._live_course(definition.name)
         if course.definition.kind != definition.kind:
-            raise NotASink(
-                f"the sink {definition.name} is a {course.definition.kind}: to make it a {definition.kind}, remove it "
-                "and add another one"
-            )
+            advice = f"to make it a {definition.kind}, remove it and add another one"
+            raise NotASink(f"the sink {definition.name} is a {course.definition.kind}: {advice}")
         check_deliverable(definition)
         self._change(course, definition)
         self._note_definition(definition)

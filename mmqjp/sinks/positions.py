@@ -11,11 +11,13 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Literal
 
+from common.dates import DAY, MINUTE
 from common.errors import InputError
 from common.tools import JsonRecord
 from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.definition import DAY, MINUTE, RetryAction, SinkDefinition, Tries
+from mmqjp.sinks.definition import SinkDefinition
+from mmqjp.sinks.retries import RetryAction, Tries
 from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult
 from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
 
@@ -417,7 +419,3 @@ def least(owed: Iterable[Owed]) -> Owed | None:
     """What covers all of them; None for none."""
     found = list(owed)
     return Owed(*map(min, zip(*found, strict=True))) if found else None
-
-
-DEFINITION_PREFIX = "sink-definition:"  # prefix of the settings with definitions of live sinks; the name follows
-REMOVED = ""  # the value of a removed sink's setting

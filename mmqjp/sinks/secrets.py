@@ -27,8 +27,7 @@ from mmqjp.present.item import truncate
 from mmqjp.process import printable_line
 from xscl.text import duration_us
 
-SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-"""The form of a secret's name."""
+SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")  # the form of a secret's name
 
 _NAME_ADVICE = "a secret's name is made of lower-case letters, digits, - and _, and has at most 40"
 
@@ -171,8 +170,7 @@ def _advice(found: str, known: Collection[str]) -> str:
     return "the known ones are " + ", ".join(f'"{name}"' for name in sorted(known))
 
 
-RESERVED_SECRET_NAMES = frozenset({"token"})
-"""Files there that no sink may name: the token of the page."""
+RESERVED_SECRET_NAMES = frozenset({"token"})  # files there that no sink may name: the token of the page
 
 MOST_BYTES = 64 << 10
 SHORTEST = 4  # shorter values are not redacted: they are parts of words

@@ -3,6 +3,7 @@ attempt), groups of outputs, results of attempts, file sinks, and the jobs of th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -66,14 +67,14 @@ def gone(reason: str) -> DeliveryResult:
     return DeliveryResult("gone", reason)
 
 
-class Receiver:
+class Receiver(ABC):
     """The destination of a push sink's messages."""
 
+    @abstractmethod
     async def send(self, message: Message) -> DeliveryResult:
         """Makes one attempt. May be cancelled. An exception means that the receiver is down."""
-        raise NotImplementedError
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # optional
         """Closes what is open, by default nothing."""
 
 
@@ -133,7 +134,7 @@ Warn = Callable[[str], object]
 """Called with a sentence about others' changes to a sink's file."""
 
 
-class Sink:
+class Sink(ABC):
     """Writes outputs.
 
     Its position is stored with the state before the first write, and whenever `prepare` requests it. After a crash,
@@ -154,9 +155,9 @@ class Sink:
         """Prepares for writing. Returns whether the position must be stored first, as it changed. Raises OSError."""
         return False
 
+    @abstractmethod
     def write(self, outputs: Iterable[Output]) -> int:
         """Writes outputs durably and returns their number. Raises OSError."""
-        raise NotImplementedError
 
     def write_matches(self, matches: Iterable[ShownMatch]) -> int:
         return self.write(match.output for match in matches)
@@ -165,7 +166,7 @@ class Sink:
         """Returns the position to resume from."""
         return Position(self._acked)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # optional
         """Closes what is open, by default nothing."""
 
 

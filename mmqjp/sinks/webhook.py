@@ -169,13 +169,9 @@ class MailReceiver(Receiver):
         password = None if options.password is None else self._secrets.value(options.password)
         content = await asyncio.to_thread(render_mail, message, options)
         client = SMTP(
-            hostname=host,
-            port=options.port,
-            use_tls=options.tls == "at once",
-            start_tls=options.tls == "starttls",
-            tls_context=self._tls,
-            timeout=self.silence,
-        )
+            hostname=host, port=options.port, use_tls=options.tls == "at once", start_tls=options.tls == "starttls",
+            tls_context=self._tls, timeout=self.silence,
+        )  # fmt: skip
         try:
             async with asyncio.timeout(self.attempt):
                 await client.connect()

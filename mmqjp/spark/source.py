@@ -223,9 +223,8 @@ def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
     one."""
     where = "source", "file", "position", "fingerprint"
     what = "id", "stream", "t0", "t1", "reason", "raw", "seen", "text", "unread"
-    for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in rows_of(
-        rows, *where, *what
-    ):
+    for row in rows_of(rows, *where, *what):
+        source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread = row
         offset, xml = readers.Offset(source, file, position, fingerprint or ""), unread if text is None else text
         if seen is not None:
             yield ReadItem(decode_sighting(seen, id, xml), offset)
@@ -272,9 +271,8 @@ class FileSource:
     grain: int = GRAIN
 
     def tails(self, now: Now = now_us) -> list[Tail]:
-        return [
-            Tail(one.path, feeds=one.feeds, time_xpath=self.time_xpath, name=one.name, now=now) for one in self.paths
-        ]
+        tail = partial(Tail, time_xpath=self.time_xpath, now=now)
+        return [tail(one.path, feeds=one.feeds, name=one.name) for one in self.paths]
 
 
 _FileKey = tuple[str, str]
@@ -411,7 +409,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for count, read in enumerate(items, 1):
                     place = number << 32 | count
                     yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
-                    size += 0 if read.item is None else size_of(read.item)
+                    size += size_of(read.item) or 0
                     if split.end == readers.ALL_READ and size >= LARGE:
                         yield _end_row(place + 1, split, CUT)
                         return
@@ -454,7 +452,7 @@ class SlowLane:
         try:
             for read in waiting.read():
                 items.append(read)
-                size += 0 if read.item is None else size_of(read.item)
+                size += size_of(read.item) or 0
                 if size >= LARGE:
                     break
         except readers.ReplacedError:

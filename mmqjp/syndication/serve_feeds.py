@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from starlette.responses import PlainTextResponse, Response
 
+from common.dates import SECOND
 from common.tools import LruCache
 from mmqjp.present.newest import shown_matches
 from mmqjp.present.recent import OfFeed, RecentAnswers, is_newer
@@ -145,9 +146,8 @@ class StoreFeeds:
 
     def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
         """Returns a query's greatest output number below another, or one in its archive, given the newest outputs."""
-        while told := [one for one in told if one.answer.first_seq < before][:1] or self._recent.newest(
-            name, (before, -1, -1), 1
-        ):
+        newest = self._recent.newest
+        while told := [one for one in told if one.answer.first_seq < before][:1] or newest(name, (before, -1, -1), 1):
             first, last = told[0].answer.first_seq, told[0].answer.last_seq
             if last < before and atom.archive_of(first) == atom.archive_of(last):
                 return first
@@ -162,8 +162,6 @@ def _last_seq(found: OfFeed) -> int:
     noted: list[int] = json.loads(found.numbers or "[]")
     return max([found.greatest, *(number - 1 for number in noted[3:4])])
 
-
-SECOND = 1_000_000
 
 _NO_CACHE = "private, no-cache"
 _FOR_GOOD = "private, max-age=31536000, immutable"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.dates import HOUR
 from common.tools import in_batches
 from join_stage.store.protocol import QuestionRefused
 from mmqjp.tables.schema import RECIPIENTS, SEQ
@@ -18,8 +19,7 @@ SelectFn = Callable[[str], pa.Table]
 
 Row = dict[str, Any]
 
-LARGE = 1 << 20
-"""Longer documents, in characters, are found by id only."""
+LARGE = 1 << 20  # longer documents, in characters, are found by id only
 
 AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
 """Maximum number of documents, and of characters of ids, per query."""
@@ -299,11 +299,8 @@ def latest_setting(select: SelectFn, key: str) -> str | None:
     return None if row is None else row["value"]
 
 
-LONGEST_XML = 100_000
-"""Longer outputs and documents, in characters, are not read before they are needed."""
-
-LONGEST_OUTPUT_XML = 200_000
-"""Longer outputs, in characters, are skipped."""
+LONGEST_XML = 100_000  # longer outputs and documents, in characters, are not read before they are needed
+LONGEST_OUTPUT_XML = 200_000  # longer outputs, in characters, are skipped
 
 
 def settings_sql(prefix: str) -> str:
@@ -339,10 +336,6 @@ def kept(low: int, high: int) -> str:
   ) AS groups
 ) + (SELECT count(*) FROM earlier_outputs WHERE seq >= {low} AND seq < {high}) AS kept"""
 
-
-HOUR = 3_600_000_000
-
-DAY = 24 * HOUR
 
 QUERIES = """SELECT q.name, count(*) AS queries, count(p.reason) AS paused, min(p.reason) AS reason
 FROM added_queries q LEFT JOIN (
@@ -494,6 +487,5 @@ UNION ALL SELECT 'numbers', 0, NULL, NULL, NULL, NULL, NULL, arg_max(value, batc
 
 
 def answers_where(condition: str, order: str = "a.first_seq, a.place") -> str:
-    return (
-        f"SELECT {_COLUMNS} FROM answers a LEFT JOIN batches b ON b.batch = a.batch WHERE {condition} ORDER BY {order}"
-    )
+    return f"""SELECT {_COLUMNS} FROM answers a LEFT JOIN batches b ON b.batch = a.batch
+WHERE {condition} ORDER BY {order}"""

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.dates import DAY, HOUR
 from feeds.documents import Now
 from mmqjp.present.recent import RecentAnswers, is_newer
-from mmqjp.tables.lookup import DAY, HOUR, NAMES, QUERIES, next_batches, tally
+from mmqjp.tables.lookup import NAMES, QUERIES, next_batches, tally
 
-HOURS = 7 * 24 + 1
-"""Number of hours counted singly, up to the present one."""
+HOURS = 7 * 24 + 1  # number of hours counted singly, up to the present one
 
 DAYS, HOURS_A_DAY = 30, DAY // HOUR
 """Number of UTC days counted singly, up to the present one, and hours per day."""

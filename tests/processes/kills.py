@@ -18,7 +18,7 @@ from mmqjp.service.drops import DropDirectory
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
 from mmqjp.sinks import files as files_module
-from mmqjp.sinks.deliverer import Delivery
+from mmqjp.sinks.deliverer import OutputDelivery
 from mmqjp.sinks.files import AtomSink, GrowingFile
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
@@ -36,7 +36,7 @@ _CALLS: dict[Any, str] = {
     CommandQueue: "apply",
     GrowingFile: "__init__ prepare write close",
     files_module: "_cut_back",
-    Delivery: "save_position",
+    OutputDelivery: "save_position",
     SinkManager: "save noted committed",
     CommandReceiver: "send",
     MailReceiver: "send",

@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from ssl import SSLContext
 
+from common.dates import SECOND
 from feeds.fetch.fetcher import Archive, DropArchive, FetchReport, Settings, World, fetch_feeds
-from feeds.fetch.http import SECOND, Clock, ReplyLimits
+from feeds.fetch.http import Clock, ReplyLimits
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 
 START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday

@@ -100,6 +100,10 @@ class Partial:
         return Partial((*self.bound[:to], own), self.covered | covers, state)
 
 
+Barrier = tuple[traced.Event, Callable[[traced.Event], Refusal]]
+"""An event that no other passes, and a function that says why one that fits is not next: it comes after that."""
+
+
 class SequenceSearch(ABC):
     """Searches for results that derive from all of `docs`, numbers of documents; without them, for all results.
     `events` has those of each place, in order of t1, and `repeats` whether a place takes several."""
@@ -156,13 +160,9 @@ class SequenceSearch(ABC):
     def conditions(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Refusal | None]:
         """Yields for each condition on a next event why it fails, or None."""
 
-    def barrier(self, partial: Partial, to: int) -> traced.Event | None:
+    def barrier(self, partial: Partial, to: int) -> Barrier | None:
         """Returns the first event that a partial result does not pass over; `to` is the place that it fills first."""
         return None
-
-    def blocked(self, partial: Partial, one: traced.Event, by: traced.Event) -> Refusal:
-        """Returns why an event that fits is not next: another one, the `barrier`, if any, comes before."""
-        raise NotImplementedError
 
     def refuses(self, partial: Partial, one: traced.Event) -> Refusal | None:
         """Returns why a run ends at an event that it has chosen; None if it goes on."""
@@ -321,13 +321,13 @@ class SequenceSearch(ABC):
     # ------------------------------------------------------------ tests of a next event
 
     def _refusal(
-        self, partial: Partial, one: traced.Event, to: int, barrier: Callable[[], traced.Event | None]
+        self, partial: Partial, one: traced.Event, to: int, barrier: Callable[[], Barrier | None]
     ) -> Refusal | None:
         """Returns why an event is not next, and tells it."""
         self.take(1)
         refusal = self._misfit(partial, one, to)
-        if refusal is None and (by := barrier()) is not None and by.t1 < one.t1:
-            refusal = self.blocked(partial, one, by)
+        if refusal is None and (before := barrier()) is not None and before[0].t1 < one.t1:
+            refusal = before[1](one)
         refusal = refusal or self.refuses(partial, one)
         if refusal is not None:
             if not refusal.near:
@@ -430,10 +430,8 @@ class RunSearch(SequenceSearch):
         self._stream, self._name = stream, "FOLD" if isinstance(stream, algebra.Fold) else "NEXT"
         chooses = stream.chooses if isinstance(stream, algebra.Fold) else stream.condition
         self._chooses = [(one, traced.operator_condition_text(one, stream)) for one in traced.conjuncts(chooses)]
-        self._continues = [
-            (one, traced.operator_condition_text(one, stream))
-            for one in (traced.conjuncts(stream.continues) if isinstance(stream, algebra.Fold) else ())
-        ]
+        continues = traced.conjuncts(stream.continues) if isinstance(stream, algebra.Fold) else ()
+        self._continues = [(one, traced.operator_condition_text(one, stream)) for one in continues]
         self._equality = next(iter(common_equalities(split_condition(chooses))), None)
         self.part = f"{self._name} {traced.stream_text(stream.right)}"
         self.conditions_part = " AND ".join(text for _, text in self._chooses)
@@ -504,10 +502,11 @@ class RunSearch(SequenceSearch):
         whose = one if "right" in parts else partial.first if parts == {"left"} else None
         return Refusal(FIRST_CONDITION, kind, asked[1], bound(traced.false_text, asked[0], self._stream, scope, whose))
 
-    def barrier(self, partial: Partial, to: int) -> traced.Event | None:
-        return self.first_taken(partial, to)
+    def barrier(self, partial: Partial, to: int) -> Barrier | None:
+        by = self.first_taken(partial, to)
+        return None if by is None else (by, bound(self._blocked, partial, by))
 
-    def blocked(self, partial: Partial, one: traced.Event, by: traced.Event) -> Refusal:
+    def _blocked(self, partial: Partial, by: traced.Event, one: traced.Event) -> Refusal:
         if (ended := self.refuses(partial, by)) is not None:
             head = f"the run has ended at {iso_utc(by.t1)}: "
             return replace(ended, what=lambda: head + ended.what(), near=(by,), is_for_all=True)
@@ -627,14 +626,15 @@ class PatternSearch(SequenceSearch):
             if last == at and of_steps == (is_of_events and conjunct.phase != "complete"):
                 yield asked, conjunct
 
-    def barrier(self, partial: Partial, to: int) -> traced.Event | None:
-        match self._pattern.strategy:
-            case "any":
-                return None
-            case "next":
-                return self.first_taken(partial, to)
-        every = [one for name in self._pattern.streams for one in self._first_behind(partial, self._given(name))]
-        return min(every, key=_t1, default=None)
+    def barrier(self, partial: Partial, to: int) -> Barrier | None:
+        if self._pattern.strategy == "any":
+            return None
+        if self._pattern.strategy == "next":
+            by = self.first_taken(partial, to)
+        else:
+            every = [one for name in self._pattern.streams for one in self._first_behind(partial, self._given(name))]
+            by = min(every, key=_t1, default=None)
+        return None if by is None else (by, bound(self._blocked, by))
 
     def _first_behind(self, partial: Partial, events: Sequence[traced.Event]) -> Iterator[traced.Event]:
         for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
@@ -645,7 +645,7 @@ class PatternSearch(SequenceSearch):
                 yield one
                 return
 
-    def blocked(self, partial: Partial, one: traced.Event, by: traced.Event) -> Refusal:
+    def _blocked(self, by: traced.Event, one: traced.Event) -> Refusal:
         why = {
             "strict": "nothing may come in between",
             "partition": f"it is equal in {', '.join(self.keys)}",
@@ -683,9 +683,9 @@ class PatternSearch(SequenceSearch):
         ahead = groups[variable.group] if variable.group < len(groups) else ()
         for one in self._given(variable.source.stream):
             self.take(1)
-            if not (
-                all(traced.before(other, one) for other in behind) and all(traced.before(one, other) for other in ahead)
-            ):
+            if not all(traced.before(other, one) for other in behind):
+                continue
+            if not all(traced.before(one, other) for other in ahead):
                 continue
             if not behind and not self._fits(t1 - one.t0):
                 continue

@@ -26,8 +26,7 @@ from xscl.algebra.values import derive
 from xscl.printer import to_xscl
 from xscl.syntax import Query, Script, SelectItem, SelectItems
 
-MAX_DOCUMENT_EVENTS = 10_000
-"""A document with more events of a definition has none."""
+MAX_DOCUMENT_EVENTS = 10_000  # a document with more events of a definition has none
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ MOST_SPLIT = 3
 """Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""
 
 
-SEVERAL = 0, -1
-"""The rank of several documents in the place of one event."""
+SEVERAL = 0, -1  # the rank of several documents in the place of one event
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +193,8 @@ class Evaluator:
         events = [one for one in self._given(name) if self._covers(one, docs)]
         if events or not docs:
             what = "" if events else f"no kept document has an event {name}"
-            return Trace(
-                events, (searches.event_stage("event", name, len(events), what),), len(docs) if events else 0, (0, 0)
-            )
+            stage = searches.event_stage("event", name, len(events), what)
+            return Trace(events, (stage,), len(docs) if events else 0, (0, 0))
         if len(docs) > 1:
             what = f"{len(docs)} documents are named for {name}, which is one event"
             return Trace([], (searches.event_stage("event", name, 0, what),), 0, SEVERAL)
@@ -210,13 +207,11 @@ class Evaluator:
         for number, condition in enumerate(traced.conjuncts(stream.condition) if events else (), 1):
             self._take(len(events))
             passed = [one for one in events if traced.condition_holds(condition, traced.own_scope(one))]
-            stages.append(
-                searches.event_stage("filtered", traced.operator_condition_text(condition, stream), len(passed))
-            )
+            text = traced.operator_condition_text(condition, stream)
+            stages.append(searches.event_stage("filtered", text, len(passed)))
             if not passed:
-                stages[-1] = stages[-1].told(
-                    traced.false_text(condition, stream, traced.own_scope(events[-1]), events[-1])
-                )
+                scope = traced.own_scope(events[-1])
+                stages[-1] = stages[-1].told(traced.false_text(condition, stream, scope, events[-1]))
                 return Trace([], tuple(stages), source.found, (height(stream), number))
             events = passed
         made = [traced.Event(one.values, one.t0, one.t1, traced.Derived(stream, (one,))) for one in events]

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import assert_never
 
+from common.dates import SECOND
 from mmqjp.explain import terms
 from pattern_stage.clauses import EVENT_SIGNS, expression_text
 from xscl.algebra import events as algebra
@@ -114,10 +115,10 @@ def evaluate_value(value: algebra.Value, scope: ValueScope) -> terms.Plain:
         case algebra.Attribute():
             return scope.value(value)
         case algebra.Duration():
-            return scope.duration / terms.SECOND
+            return scope.duration / SECOND
         case algebra.Gap():
             assert scope.gap is not None, "GAP is in NEXT and FOLD only"
-            return scope.gap / terms.SECOND
+            return scope.gap / SECOND
         case algebra.Arithmetic(op=op, left=left, right=right):
             one, other = evaluate_value(left, scope), evaluate_value(right, scope)
             if one is None or other is None:
@@ -297,7 +298,7 @@ def said(condition: algebra.EventCondition, operator: algebra.Stream, scope: Val
             case algebra.Comparison(
                 op=op, left=algebra.Duration() | algebra.Gap() as left, right=algebra.Constant(value=float(seconds))
             ):
-                windows.append(terms.format_window(round(seconds * terms.SECOND)))
+                windows.append(terms.format_window(round(seconds * SECOND)))
                 return algebra.Comparison(op, left, algebra.Parameter(len(windows) - 1, "number"))
         return part
 
@@ -333,8 +334,7 @@ def stream_text(stream: algebra.Stream) -> str:
             return f"{stream_text(left)} {type(stream).__name__.upper()} {inner}"
 
 
-SHOWN = 3
-"""Maximum number of attributes shown of an event."""
+SHOWN = 3  # maximum number of attributes shown of an event
 
 
 def event_text(event: Event) -> str:

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import feeds.fetch.fetcher
+from common.dates import HOUR, SECOND
 from feeds.fetch.fetcher import HostGates, World
-from feeds.fetch.http import HOUR, SECOND
 from feeds.fetch.lists import ListedFeed, write_opml
 from feeds.fetch.state import STATE_FILE, FetchStore
 from mmqjp.shown_engine import Engine

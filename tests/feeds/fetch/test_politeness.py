@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.fetch.http import DAY, HOUR, MINUTE, SECOND, Hints, body_hints, fresh_for, retry_after
+from common.dates import DAY, HOUR, MINUTE, SECOND
+from feeds.fetch.http import Hints, body_hints, fresh_for, retry_after
 from feeds.fetch.state import JITTER, Pace, after_failure, after_success, outside_skipped
 from tests.support.feed_server import START, Request, failure, outcomes, rss
 

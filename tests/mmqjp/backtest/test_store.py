@@ -17,11 +17,12 @@ from threading import Event
 import pyarrow as pa
 import pytest
 
+from common.dates import DAY
 from common.errors import InputError
 from feeds.documents import Document
 from join_stage.store.protocol import QuestionInterrupted, StoreError
 from mmqjp import backtest
-from mmqjp.backtest import DAY_US, Backtest, Novelty, QueryResult, TrialRequest, day_text, summary, try_script
+from mmqjp.backtest import Backtest, Novelty, QueryResult, TrialRequest, day_text, summary, try_script
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.present.item import IN_UTC
 from mmqjp.service.commands import CommandQueue
@@ -366,7 +367,7 @@ def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple
 
 
 def numbered(number: int, text: str = "v") -> list[Document]:
-    return [Document(f"d{n}", f"<a>{text}</a>", time=n * DAY_US) for n in range(number)]
+    return [Document(f"d{n}", f"<a>{text}</a>", time=n * DAY) for n in range(number)]
 
 
 @pytest.mark.parametrize("seed", seeds(3, 400))
@@ -383,7 +384,7 @@ def test_outputs_are_those_of_an_engine_over_the_same_documents(seed):
     names = Counter(output.query for output in outputs)
     assert {query.name: query.outputs for query in result.queries if query.outputs} == dict(names)
     assert {query.name: query.paused for query in result.queries if query.paused} == paused
-    days = Counter(day_text(output.t1 // DAY_US) for output in outputs)
+    days = Counter(day_text(output.t1 // DAY) for output in outputs)
     assert dict(result.days) == dict(days)
     last = sorted(outputs, key=lambda output: (-output.t1, output.query, output.id))[: backtest.LATEST]
     found = [match.output.to_dict() | {"seq": 0} for match in result.latest]
@@ -414,7 +415,7 @@ def test_outputs_a_day():
     result = tried("FROM S//a", [])
     assert (result.outputs_a_day, result.milliseconds) == (0.0, None)
     assert (Backtest(499, seconds=1.0).milliseconds, Backtest(500, seconds=1.0).milliseconds) == (None, 2_000.0)
-    result = tried("FROM S//a", [Document("d", "<a/>", time=-DAY_US - 1)])
+    result = tried("FROM S//a", [Document("d", "<a/>", time=-DAY - 1)])
     assert result.days == (("1969-12-30", 1),)
     days = ["0001-01-01", "1969-12-31", "1970-01-01", "9999-12-31"]
     assert [day_text(day) for day in (-(1 << 40), -1, 0, 1 << 40)] == days
@@ -476,7 +477,7 @@ def test_pairs_are_those_of_the_rarest_join(tmp_path):
         (Backtest(), ["tried on 0 documents", "0 outputs", "nothing new: registered queries have the same patterns "
                       "and joins, and it costs only its outputs"]),
         (
-            Backtest(500, 900, 1, 0, DAY_US, (QueryResult("q", 3),), (("1970-01-02", 3),), (), 2.5, ("p",),
+            Backtest(500, 900, 1, 0, DAY, (QueryResult("q", 3),), (("1970-01-02", 3),), (), 2.5, ("p",),
                      Novelty(3, 1, 1, 0, 2, 2), "it took more than 60 s"),
             ["tried on 500 documents of 900, from 1970-01-01 00:00 to 1970-01-02 00:00 UTC; 1 could not be read",
              "together with the registered queries that it reads: p",

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from common.dates import HOUR
 from feeds.fetch.fetcher import DropArchive
 from feeds.fetch.state import STATE_FILE, FetchStore, source_name
 from feeds.readers import ALL_READ, Offset
-from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
+from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.log import JsonLog
 from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server

@@ -508,7 +508,7 @@ def test_what_an_ended_query_had_found_is_still_written(again, tmp_path, monkeyp
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("mmqjp.commands.run.Delivery.write", fail)
+        patched.setattr("mmqjp.commands.run.OutputDelivery.write", fail)
         assert again(f"{BOOKS}; {BLOGS}", FIRST).exit_code == 1
     assert written(tmp_path) == []
     again(BLOGS, EVERYTHING)

@@ -102,7 +102,7 @@ class Lines(Life):
         "FROM pairs//match->m PUBLISH readers",
     )
     writing: ClassVar = [*(f"GrowingFile.{name}" for name in ("prepare", "write", "close")), "os.fsync", "os.ftruncate"]
-    writing += ["files._cut_back", "Delivery.save_position", HALF]
+    writing += ["files._cut_back", "OutputDelivery.save_position", HALF]
     seams: ClassVar = [f"DuckDBEngine.{name}" for name in ("begin", "append", "join", "commit", "close")]
     seams += ["Session.process", "Session.ensure", *5 * writing]
 
@@ -166,7 +166,7 @@ class Lines(Life):
 
 
 def command_without_least(*arguments: object) -> None:
-    definition.MINUTE = definition.SECOND = 0
+    vars(definition).update(MINUTE=0, SECOND=0)
     command(*arguments)
 
 

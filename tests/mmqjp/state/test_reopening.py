@@ -19,7 +19,7 @@ from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.answers.output import json_nodes
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
-from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
+from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
 from mmqjp.sinks.files import open_sink
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
@@ -280,7 +280,7 @@ def assert_numbered(engine: Session) -> None:
     ]
     assert engine.position(OUTPUT_SINK).acked == 8
     sink = open_sink(lines, engine.position(OUTPUT_SINK))
-    delivery = Delivery(engine, sink)
+    delivery = OutputDelivery(engine, sink)
     delivery.write(delivery.pending())
     delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=BEGIN + 6_000_000)]))
     delivery.save_position()

@@ -12,6 +12,7 @@ import duckdb
 import httpx
 import pytest
 
+from common.dates import HOUR
 from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
@@ -20,7 +21,7 @@ from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import NewestMatches, shown_outputs
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.log import NullLog
-from mmqjp.web.areas.engine import HOUR, HOURS
+from mmqjp.web.areas.engine import HOURS
 from mmqjp.web.readers import FilesReader
 from mmqjp.web.serving import app_served, listen
 from mmqjp.web.site import MOST_BEHIND, MOST_LISTENERS, PAGE, Hosts, Hub, OutputGap, ServerSentEvents, TooManyListeners
