@@ -99,8 +99,7 @@ class GrowingInts:
         self._count = count
 
 
-FEW = 100
-"""Up to this length, encoding in Python is faster than a call of Arrow."""
+FEW = 100  # up to this length, encoding in Python is faster than a call of Arrow
 
 
 def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:

@@ -15,8 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, cast
 
-LOOK = 0.5
-"""Seconds between two checks of a watch."""
+LOOK = 0.5  # seconds between two checks of a watch
 
 
 def start(

@@ -29,11 +29,8 @@ def unlock(handle: int) -> None:
     fcntl.flock(handle, fcntl.LOCK_UN)
 
 
-SHARED = "shared"
-"""The file in a state directory that marks the state as shared."""
-
-OTHERS = 0o077
-"""Mode bits of group and others."""
+SHARED = "shared"  # the file in a state directory that marks the state as shared
+OTHERS = 0o077  # mode bits of group and others
 
 
 def with_home(path: str) -> Path:
@@ -61,8 +58,7 @@ def make_state(state: Path) -> None:
         raise NotADirectoryError(f"{state} is no directory")
 
 
-SECRETS = "secrets"
-"""The directory of secrets in a state."""
+SECRETS = "secrets"  # the directory of secrets in a state
 
 
 def make_inside(state: Path, *names: str) -> Path:
@@ -171,8 +167,7 @@ def make_secret_file(path: Path, content: bytes) -> bool:
     return True
 
 
-_MARK = 80
-"""Bytes of a mark."""
+_MARK = 80  # bytes of a mark
 
 
 def write_mark(path: Path, *numbers: int) -> None:

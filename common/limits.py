@@ -14,11 +14,8 @@ from common.bounds import INFINITE
 
 K = TypeVar("K")
 
-BLOCK = 10_000
-"""Consecutive places per block: arrivals, or times at which anything is counted."""
-
-BLOCK_WORK_FACTOR = 10
-"""A block may use this many times the work of one place."""
+BLOCK = 10_000  # consecutive places per block: arrivals, or times at which anything is counted
+BLOCK_WORK_FACTOR = 10  # a block may use this many times the work of one place
 
 LimitName = Literal["matches", "outputs", "partial", "work", "work_of_block"]
 

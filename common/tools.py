@@ -58,8 +58,7 @@ class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standa
         return value
 
 
-EVERY = 256
-"""Items between two calls of the observer."""
+EVERY = 256  # items between two calls of the observer
 
 
 Observer = Callable[[str, int, int], None]
@@ -92,11 +91,8 @@ def quick(cls: type[T]) -> type[T]:
     found = fields(cls)  # type: ignore[arg-type]  # a dataclass
     names: dict[str, Any] = {f"_set_{field.name}": getattr(cls, field.name).__set__ for field in found}
     names |= {f"_default_{field.name}": field.default for field in found}
-    parameters = "".join(
-        f", {field.name}" + ("" if field.default is MISSING else f"=_default_{field.name}")
-        for field in found
-        if field.init
-    )
+    defaults = {one.name: "" if one.default is MISSING else f"=_default_{one.name}" for one in found if one.init}
+    parameters = "".join(f", {name}{default}" for name, default in defaults.items())
     values = {field.name: field.name if field.init else f"_default_{field.name}" for field in found}
     body = "; ".join(f"_set_{name}(self, {value})" for name, value in values.items())
     shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in found if field.repr)
@@ -133,8 +129,7 @@ class ClearedCache(dict[K, V]):
         super().__setitem__(key, value)
 
 
-MOST = 20_000
-"""Maximum number of cached results."""
+MOST = 20_000  # maximum number of cached results
 
 
 class Remembered(Generic[T, R]):
@@ -300,8 +295,7 @@ def in_own_process() -> None:
     _is_own_process = True
 
 
-LEAST_GROWTH = 500_000
-"""Minimum net growth in objects before a full scan."""
+LEAST_GROWTH = 500_000  # minimum net growth in objects before a full scan
 
 
 class _Heap:

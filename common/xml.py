@@ -58,8 +58,7 @@ _OF_ASCII = frozenset(
 )
 """Python's names of encodings in which every byte below 128 is the ASCII character."""
 
-_SHOWN = 100
-"""Maximum number of characters of a name or an address in a message."""
+_SHOWN = 100  # maximum number of characters of a name or an address in a message
 
 
 class Prolog(NamedTuple):

@@ -118,9 +118,8 @@ def prepare(work: Callable[..., object]) -> None:
 class _Worker:
     def __init__(self, first: str = "") -> None:
         self._memory = memory_limit()
-        self._process = child.start(
-            [sys.executable, "-c", f"{first}from feeds.confined import serve_calls; serve_calls({self._memory})"]
-        )
+        code = f"{first}from feeds.confined import serve_calls; serve_calls({self._memory})"
+        self._process = child.start([sys.executable, "-c", code])
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
         self._ended = self._retired = False

@@ -206,12 +206,9 @@ def _repaired(text: str) -> FeedElements:
     # A stream, because feedparser takes bytes for a file name first, and text for an address to fetch.
     # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
     try:
-        parsed = feedparser.parse(
-            io.BytesIO(_LONG_BASE.sub("", text).encode()),
-            response_headers={"content-type": "application/xml; charset=utf-8"},
-            sanitize_html=False,
-            resolve_relative_uris=True,
-        )
+        content = io.BytesIO(_LONG_BASE.sub("", text).encode())
+        headers = {"content-type": "application/xml; charset=utf-8"}
+        parsed = feedparser.parse(content, response_headers=headers, sanitize_html=False, resolve_relative_uris=True)
     except MemoryError:
         raise
     except Exception as error:

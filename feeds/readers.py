@@ -170,9 +170,8 @@ def is_sidecar(path: Path) -> bool:
         return False
     if read_stem(path.stem) is not None:
         return True
-    has_feed = any(
-        path.with_suffix(suffix).is_file() for suffix in files.FEED_SUFFIXES if suffix != files.SIDECAR_SUFFIX
-    )
+    suffixes = files.FEED_SUFFIXES - {files.SIDECAR_SUFFIX}
+    has_feed = any(path.with_suffix(suffix).is_file() for suffix in suffixes)
     try:
         notes = read_sidecar(path)
     except ValueError:
@@ -450,9 +449,8 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
                 return
             origin, data, cause = body
             if cause:
-                yield Reject(
-                    origin.name, DEFAULT_STREAM, None, f"{name}: {origin.name}: {cause}", data[: files.RAW_KEPT]
-                )
+                reason = f"{name}: {origin.name}: {cause}"
+                yield Reject(origin.name, DEFAULT_STREAM, None, reason, data[: files.RAW_KEPT])
             elif feeds:
                 yield from read_entries(data, origin, feeds)
             else:

@@ -216,10 +216,8 @@ class _Index:
                 head = file.read(readers.HEAD)
                 size = os.fstat(file.fileno()).st_size
                 for length in self._lengths:
-                    found = (
-                        self._known.get((length, readers.digest_of(head[:length])), ()) if length <= len(head) else ()
-                    )
-                    for fingerprint, offset in found:
+                    key = length, readers.digest_of(head[:length])
+                    for fingerprint, offset in self._known.get(key, ()) if length <= len(head) else ():
                         further = best is None or offset.position > best.position
                         if further and offset.position <= size and fingerprint.fits(head, file, offset.position):
                             best = offset
@@ -329,11 +327,8 @@ class Tail:
                 known = positions.get((self.name, file.name))
                 start = known or readers.Offset(self.name, file.name, 0)
                 yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
-        noted = {
-            file: known
-            for (source, file), known in positions.items()
-            if source == self.name and (known.fingerprint or file in lines)
-        }
+        own = {file: known for (source, file), known in positions.items() if source == self.name}
+        noted = {file: known for file, known in own.items() if known.fingerprint or file in lines}
         self._beside.clear()
         for found in self._rotation.found(lines, noted):
             name, path, known = found.name, found.path, noted.get(found.name)
@@ -343,9 +338,8 @@ class Tail:
                 yield WaitingFile(False, 0, self.name, name, path, self, found.at, known, lines=True)
             state = feed_files.file_state(path)
             if state is not None and state.size != found.at.position:
-                yield WaitingFile(
-                    True, readers.fetch_time(path), self.name, name, path, self, found.at, known, lines=True
-                )
+                fetched = readers.fetch_time(path)
+                yield WaitingFile(True, fetched, self.name, name, path, self, found.at, known, lines=True)
 
     def names(self) -> set[str] | None:
         """The names of the present files and of read files that were moved away; None if not all could be listed."""

@@ -317,9 +317,8 @@ class _Reader:
         if is_html or not (self._atom or _key(element.tag, "").startswith("atom:")):
             if len(element):
                 return _Construct(text, _inside(element, base, self._joined).strip(), base)
-            if is_html or (
-                feed_items.is_html_text(text) if _local(element) in _HTML_FIELDS else feed_items.looks_like_markup(text)
-            ):
+            is_markup = feed_items.is_html_text if _local(element) in _HTML_FIELDS else feed_items.looks_like_markup
+            if is_html or is_markup(text):
                 return _Construct(text, text.strip(), base)
             return _Construct(_REFERENCE.sub(lambda found: unescape(found[0]), text), "", base)
         kind = (element.get("type") or "").strip().lower()
@@ -388,9 +387,8 @@ def _text(element: etree._Element) -> str:
     """The text of an element and of inline HTML in it."""
     if not len(element):
         return element.text or ""
-    inside = (
-        part for one in element for part in (_text(one) if _local(one) in feed_items.INLINE else "", one.tail or "")
-    )
+    inline = feed_items.INLINE
+    inside = (part for one in element for part in (_text(one) if _local(one) in inline else "", one.tail or ""))
     return "".join((element.text or "", *inside))
 
 

@@ -45,20 +45,14 @@ COMMANDS = LazyCommands(
 
 
 @click.group(
-    "mmqjp",
-    cls=CommandLine,
-    commands=COMMANDS,
-    invoke_without_command=True,
+    "mmqjp", cls=CommandLine, commands=COMMANDS, invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+)  # fmt: skip
 @click.version_option(package_name="mmqjp", message="mmqjp %(version)s")
 @click.option(
-    "--config",
-    metavar="FILE",
-    envvar="MMQJP_CONFIG",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--config", metavar="FILE", envvar="MMQJP_CONFIG", type=click.Path(dir_okay=False, path_type=Path),
     help=f"The configuration file. Default: MMQJP_CONFIG, else {NAME} here and in the user's configuration directory.",
-)
+)  # fmt: skip
 @debug_option
 @click.pass_context
 def main(context: click.Context, config: Path | None) -> None:

@@ -21,8 +21,7 @@ from common.tools import hidden
 
 INTERRUPTED = 130
 
-QUESTION_THREAD = "mmqjp question"
-"""Name of threads that answer other processes' queries."""
+QUESTION_THREAD = "mmqjp question"  # name of threads that answer other processes' queries
 
 
 @contextmanager

@@ -9,27 +9,15 @@ import click
 
 from mmqjp.commands.command_line import debug_option
 
-MODULES = {
-    "stage1": "stage1",
-    "adversarial": "stage1",
-    "registration": "registration",
-    "whole-path": "whole_path",
-    "technical": "technical",
-    "rss": "rss",
-    "state": "state",
-    "cluster": "cluster",
-    "realistic": "realistic",
-    "expert": "whole_path",
-    "peers": "peers",
-    "fanout": "fanout",
-    "near": "near",
-    "absence": "absence",
-    "latency": "services",
-    "serve": "services",
-    "feeds": "feeds",
-    "patterns": "patterns",
-    "flat-state": "state",
-}
+_OF_OTHERS = {
+    "adversarial": "stage1", "expert": "whole_path", "latency": "services", "serve": "services", "flat-state": "state",
+}  # fmt: skip
+"""Modules of benchmarks that are not in a module of their name."""
+
+_NAMES = """stage1 adversarial registration whole-path technical rss state cluster realistic expert peers fanout near
+absence latency serve feeds patterns flat-state"""
+
+MODULES = {name: _OF_OTHERS.get(name, name.replace("-", "_")) for name in _NAMES.split()}
 """Benchmark modules, each with a `main`; imported only when run."""
 
 

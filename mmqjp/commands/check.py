@@ -179,11 +179,8 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     )
 
 
-WHOLE = "whole"
-"""Value of --plan without an argument."""
-
-LISTED_NAMES = 10
-"""Maximum number of query names in an error."""
+WHOLE = "whole"  # value of --plan without an argument
+LISTED_NAMES = 10  # maximum number of query names in an error
 
 
 @click.command()
@@ -193,11 +190,9 @@ LISTED_NAMES = 10
     "A store with the queries: also show their cost there, and the other queries that share with them.", exists=True
 )
 @click.option(
-    "--svg",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the join graphs into a file instead: both inputs of each join, and the value joins between them.",
-)
+)  # fmt: skip
 @click.option(
     "--without", metavar="RULE", multiple=True, type=click.Choice((*RULE_NAMES, JOIN_RULE)),
     help=f"Switch a rule of the plan off: {', '.join(RULE_NAMES)} or {JOIN_RULE}. May be repeated.",

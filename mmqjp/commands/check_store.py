@@ -31,11 +31,8 @@ from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
 from mmqjp.state.engine_choice import SPARK, Ownership, ReadLock, open_store, stored_engine
 from mmqjp.tables.schema import NEXT_IDS, QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings
 
-QUARANTINE = "damaged"
-"""The folder of a state directory to which --repair moves damaged files."""
-
-MOST_PASSES = 5
-"""Maximum number of repairs: what one drops may be what other rows refer to."""
+QUARANTINE = "damaged"  # the folder of a state directory to which --repair moves damaged files
+MOST_PASSES = 5  # maximum number of repairs: what one drops may be what other rows refer to
 
 
 class Repairs(NamedTuple):
@@ -176,10 +173,8 @@ class StoreCheck:
         try:
             files = newest_files(self._directory, schema)
         except protocol.StoreError as error:
-            found = [
-                self._directory / protocol.SPARK_MANIFESTS / f"{one}.json"
-                for one in protocol.manifest_batches(self._directory)
-            ]
+            folder = self._directory / protocol.SPARK_MANIFESTS
+            found = [folder / f"{one}.json" for one in protocol.manifest_batches(self._directory)]
             is_newest_bad = str(found[-1]) in str(error) if found else False
             able = len(found) > (1 if is_newest_bad else 0)
             roll_back = Repairs(tuple(found[-1:] if is_newest_bad else ()), mark=True)
@@ -254,10 +249,8 @@ class StoreCheck:
                 checks += (RowCheck(table, f"{column} > {last}", what, column, (table,), drops=True),)
         for check in checks:
             if damaged.isdisjoint(check.reads):
-                sql = (
-                    f"SELECT count(*) AS n, any_value({check.column}) AS one FROM {check.table} WHERE {check.condition}"
-                )
-                (row,) = reader.select(sql).to_pylist()
+                sql = f"SELECT count(*) AS n, any_value({check.column}) AS one FROM {check.table}"
+                (row,) = reader.select(f"{sql} WHERE {check.condition}").to_pylist()
                 if row["n"]:
                     what = f"{pluralise(row['n'], 'row')} {check.what}, such as {check.column} {row['one']}"
                     dropped = Repairs(rows=((check.table, check.condition),))
@@ -352,9 +345,8 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
         return
     schema = FLAT_STORE | SCHEMA
     files = newest_files(directory, schema)
-    kept = {
-        name: tuple(file for file in some if (name, file.name) not in repairs.files) for name, some in files.items()
-    }
+    gone = repairs.files
+    kept = {name: tuple(file for file in some if (name, file.name) not in gone) for name, some in files.items()}
     batch = 1 + protocol.manifest_batches(directory)[-1]
     for table in {table: None for table, _ in repairs.rows}:  # none of the join state
         lost = " OR ".join(f"({condition})" for name, condition in repairs.rows if name == table)

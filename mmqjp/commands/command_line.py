@@ -16,14 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from common.errors import MmqjpError
-from mmqjp.process import (
-    INTERRUPTED,
-    ending_when_interrupted,
-    flush_standard_output,
-    printable_line,
-    reserve_standard_files,
-    without_pandas,
-)
+from mmqjp import process
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +28,8 @@ class LazyCommand:
 
     def load(self) -> click.Command:
         module, _, name = self.target.partition(":")
-        with ending_when_interrupted():
-            without_pandas()
+        with process.ending_when_interrupted():
+            process.without_pandas()
             found: click.Command = getattr(import_module(module), name)
         return found
 
@@ -61,8 +54,7 @@ class LazyCommands(Mapping[str, click.Command]):
 FAILED, MISUSED = 1, 2
 
 
-DEBUG = "mmqjp.debug"
-"""Key in a context's `meta`, set by --debug."""
+DEBUG = "mmqjp.debug"  # key in a context's `meta`, set by --debug
 
 
 _ADVICE = {
@@ -83,7 +75,7 @@ class Failure(click.ClickException):
     exit_code, kind = FAILED, "error"
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"mmqjp: {self.kind}: {printable_line(self.message)}", file=file, err=file is None)
+        click.echo(f"mmqjp: {self.kind}: {process.printable_line(self.message)}", file=file, err=file is None)
 
 
 class ScriptFailure(Failure):
@@ -100,7 +92,7 @@ class ScriptFailure(Failure):
 class Interrupted(Failure):
     """Ctrl-C; the message says what is saved."""
 
-    exit_code, kind = INTERRUPTED, "interrupted"
+    exit_code, kind = process.INTERRUPTED, "interrupted"
 
 
 class CommandLine(click.Group):
@@ -115,7 +107,7 @@ class CommandLine(click.Group):
             formatter.write_dl(sorted((name, command.summary) for name, command in self.commands.known.items()))
 
     def main(self, *args: Any, **options: Any) -> Any:
-        reserve_standard_files()
+        process.reserve_standard_files()
         try:
             status = super().main(*args, **(options | {"standalone_mode": False}))
         except click.UsageError as error:
@@ -127,12 +119,12 @@ class CommandLine(click.Group):
             status = error.exit_code
         except click.Abort:
             click.echo("mmqjp: interrupted", err=True)
-            status = INTERRUPTED
+            status = process.INTERRUPTED
         except OSError as error:  # from --help and --version, which print before a command is invoked
             Failure(describe(error)).show()
             status = FAILED
         try:
-            flush_standard_output()
+            process.flush_standard_output()
         except OSError as error:
             if not status and not isinstance(error, BrokenPipeError):
                 Failure(describe(error)).show()

@@ -23,8 +23,7 @@ from rich.text import Text
 from common.tools import observed
 from mmqjp.process import handling
 
-WIDTH = 100
-"""Output columns if standard output is no terminal and COLUMNS is unset."""
+WIDTH = 100  # output columns if standard output is no terminal and COLUMNS is unset
 
 
 def console() -> Console:
@@ -110,8 +109,7 @@ def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
         yield has_arrived
 
 
-DELAY, INTERVAL = 1.0, 0.1
-"""Seconds before the bar appears, and between redraws."""
+DELAY, INTERVAL = 1.0, 0.1  # seconds before the bar appears, and between redraws
 
 
 @contextmanager

@@ -44,8 +44,7 @@ SHOWN = 1_000
 
 JSON_WRITERS = {"jsonl": terminal.write_json_lines, "json": terminal.write_json_array}
 
-MOST_TEXTS = 20
-"""Maximum number of queries whose texts are shown."""
+MOST_TEXTS = 20  # maximum number of queries whose texts are shown
 
 format_option = click.option(
     "--format", "form", type=click.Choice(FORMATS),
@@ -111,8 +110,7 @@ def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
         text.detach()  # whoever opened the file closes it
 
 
-LISTED_QUERIES = 5
-"""Maximum number of ended or replaced queries in a message."""
+LISTED_QUERIES = 5  # maximum number of ended or replaced queries in a message
 
 
 def chosen_engine(

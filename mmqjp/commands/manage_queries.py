@@ -27,8 +27,7 @@ from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks
 from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
 
-TEXT_WIDTH = 60
-"""Maximum number of characters of a query's text in a list."""
+TEXT_WIDTH = 60  # maximum number of characters of a query's text in a list
 
 
 def store_options(command: Decorated) -> Decorated:
@@ -51,9 +50,8 @@ def client(
     store."""
     kind = stored_engine(state) or (engine and choose_engine(engine).engine)
     if kind is None:
-        raise Failure(
-            f"there is no store in {state}: check --state, or create one with mmqjp stream or mmqjp subscribe"
-        )
+        advice = "check --state, or create one with mmqjp stream or mmqjp subscribe"
+        raise Failure(f"there is no store in {state}: {advice}")
     opens = partial(open_engine, kind, state)
     if shared:
         share(state)
@@ -118,11 +116,8 @@ def _change(do: str, what: str, done: str) -> click.Command:
 
 
 unsubscribe = _change("unsubscribe", "Remove all queries of a name.", "removed")
-pause = _change(
-    "pause",
-    "Pause the queries of a name: they give no outputs, and never see the documents that arrive meanwhile.",
-    "paused",
-)
+_PAUSE = "Pause the queries of a name: they give no outputs, and never see the documents that arrive meanwhile."
+pause = _change("pause", _PAUSE, "paused")
 resume = _change("resume", "Resume the paused queries of a name.", "resumed")
 
 
@@ -173,8 +168,7 @@ def _state(row: dict[str, Any]) -> str:
     return "active" if row["paused"] is None else f"paused: {printable_line(row['paused'])}"
 
 
-NAMES = 3
-"""Maximum number of query names per template."""
+NAMES = 3  # maximum number of query names per template
 
 
 @click.command()
@@ -229,8 +223,7 @@ def _milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f} ms"
 
 
-MOST_LISTED = 10
-"""Maximum number of queries listed with equal-time pairs."""
+MOST_LISTED = 10  # maximum number of queries listed with equal-time pairs
 
 
 @click.command()

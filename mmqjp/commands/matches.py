@@ -40,8 +40,7 @@ from mmqjp.tables.lookup import quote_literal
 from xpath_stage.documents import DocumentError, parse_document
 from xscl.text import did_you_mean, duration_us
 
-LONG_AGO = -(1 << 62)
-"""Before all times, in microseconds."""
+LONG_AGO = -(1 << 62)  # before all times, in microseconds
 
 LISTED = 10
 
@@ -132,10 +131,8 @@ def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
     try:
         found = duration_us(text)
     except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither a time, such as 2026-07-16 or 2026-07-16T14:00Z, nor a duration, such as 2d",
-            param_hint="--since",
-        ) from None
+        cause = f"{text!r} is neither a time, such as 2026-07-16 or 2026-07-16T14:00Z, nor a duration, such as 2d"
+        raise click.BadParameter(cause, param_hint="--since") from None
     return LONG_AGO if found is None else (now_us() if now is None else now) - found
 
 
@@ -233,17 +230,12 @@ def write_rows(
                 out.print(table)
 
 
-OF_EACH_SHAPE, MOST_SHAPES = 2, 12
-"""Default limits: documents per shape, and shapes."""
-
-DEAD_LETTERS = 5
-"""Default limit of dead letters shown."""
+OF_EACH_SHAPE, MOST_SHAPES = 2, 12  # default limits: documents per shape, and shapes
+DEAD_LETTERS = 5  # default limit of dead letters shown
 
 RAW_SHOWN = 200
 
-
-MOST_STORED = 1_000
-"""Default limit of stored documents read."""
+MOST_STORED = 1_000  # default limit of stored documents read
 
 
 @click.command(cls=options.FeedsBeforePaths)

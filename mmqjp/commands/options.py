@@ -31,12 +31,8 @@ from xscl.text import XsclErrors, duration_us
 
 FEED_FORMS = ("item", "raw")
 
-LARGEST = 10**17
-"""Largest number of an option; ten times as much fits a store's 64 bits."""
-
-
-ADDS = "adds"
-"""Key in the metadata of a field: the decorator that adds its option to a command."""
+LARGEST = 10**17  # largest number of an option; ten times as much fits a store's 64 bits
+ADDS = "adds"  # key in the metadata of a field: the decorator that adds its option to a command
 
 
 def given_by(adds: Callable[[Any], Any]) -> Any:
@@ -81,34 +77,25 @@ def number(name: str, default: int, text: str, kind: click.IntRange | None = Non
 
 
 engine_option = click.option(
-    "--engine",
-    type=click.Choice(ENGINES),
-    envvar="MMQJP_ENGINE",
-    default=AUTO,
+    "--engine", type=click.Choice(ENGINES), envvar="MMQJP_ENGINE", default=AUTO,
     help="The engine. auto: that of the state; without one, spark with --master, in spark-submit, or for documents "
     "of more than 256 MiB, else duckdb. Default: MMQJP_ENGINE, else the configuration, else auto.",
-)
+)  # fmt: skip
 
 plan_option = click.option(
-    "--plan",
-    type=click.Choice(PLANS),
-    default=DEFAULT_PLAN,
-    show_default=True,
+    "--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True,
     help="How joins are computed. All plans give the same matches.",
-)
+)  # fmt: skip
 
 
 def patterns_option(*places: str) -> Callable[[Decorated], Decorated]:
     """Adds --patterns with these choices."""
     sql = " sql: in a database, where their operators allow it; without --state only." if SQL in places else ""
     return click.option(
-        "--patterns",
-        type=click.Choice(places),
-        default=DRIVER,
-        show_default=True,
+        "--patterns", type=click.Choice(places), default=DRIVER, show_default=True,
         help="Where event queries are answered, with the same matches. executors: on those of Spark, parted by a value "
         f"that all events of a match have in common.{sql}",
-    )
+    )  # fmt: skip
 
 
 def only_on_spark(patterns: str) -> dict[str, object]:
@@ -120,9 +107,8 @@ class FeedsBeforePaths(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         pairs = zip(args, [*args[1:], ""], strict=False)
-        return super().parse_args(
-            ctx, [f"{arg}=item" if arg == "--feeds" and after not in FEED_FORMS else arg for arg, after in pairs]
-        )
+        args = [f"{arg}=item" if arg == "--feeds" and after not in FEED_FORMS else arg for arg, after in pairs]
+        return super().parse_args(ctx, args)
 
 
 def _limit_feed_memory(context: click.Context, parameter: click.Parameter, value: int | None) -> None:
@@ -131,26 +117,19 @@ def _limit_feed_memory(context: click.Context, parameter: click.Parameter, value
 
 
 feed_memory_option = click.option(
-    "--feed-memory",
-    metavar="N",
-    type=AtLeast(LEAST_MEMORY),
-    envvar=MEMORY_VARIABLE,
-    expose_value=False,
+    "--feed-memory", metavar="N", type=AtLeast(LEAST_MEMORY), envvar=MEMORY_VARIABLE, expose_value=False,
     callback=_limit_feed_memory,
     help="Most memory of the process that parses feeds, in bytes. A feed that takes more is a dead letter. "
     f"Default: {MEMORY_VARIABLE}, else the configuration, else {MEMORY}.",
-)
+)  # fmt: skip
 
 
 def feeds_option(command: Decorated) -> Decorated:
     """Adds --feeds and --feed-memory."""
     return click.option(
-        "--feeds",
-        is_flag=False,
-        flag_value="item",
-        type=click.Choice(FEED_FORMS),
+        "--feeds", is_flag=False, flag_value="item", type=click.Choice(FEED_FORMS),
         help="The input is feeds. Each entry becomes a document: an <item> or, with raw, its own XML.",
-    )(feed_memory_option(command))
+    )(feed_memory_option(command))  # fmt: skip
 
 
 versions_option = click.option(
@@ -161,8 +140,7 @@ versions_option = click.option(
 
 def bound(name: str, default: int, text: str) -> Any:
     """Returns a field for an option that bounds what a query may do."""
-    whole = f"{text} A query that would have more is paused."
-    return number(name, default, whole)
+    return number(name, default, f"{text} A query that would have more is paused.")
 
 
 most_versions_option = click.option(
@@ -260,29 +238,19 @@ class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
     """Adds --lateness; `default` is for unnamed streams."""
-    return _option(
-        "--lateness",
-        default,
-        f"How late a document may arrive, like 1h, or on one stream, like news=2h. INF: no limit. {_REPEATED}",
-    )
+    help = "How late a document may arrive, like 1h, or on one stream, like news=2h. INF: no limit."
+    return _option("--lateness", default, help)
 
 
 def settle_option(default: str) -> Callable[[Decorated], Decorated]:
     """Adds --settle; `default` is for unnamed streams."""
-    return _option(
-        "--settle",
-        default,
-        "How long events wait for earlier ones before event queries are answered, like 10min, or on one stream, like "
-        f"news=2h. INF: to the end of the run. {_REPEATED}",
-    )
+    help = "How long events wait for earlier ones before event queries are answered, like 10min, or on one stream, like"
+    return _option("--settle", default, f"{help} news=2h. INF: to the end of the run.")
 
 
 def settle_is_given() -> bool:
     source = click.get_current_context().get_parameter_source("settle")
     return source is not None and source is not ParameterSource.DEFAULT
-
-
-_REPEATED = "May be repeated."
 
 
 def _option(name: str, default: str, help: str) -> Callable[[Decorated], Decorated]:
@@ -291,17 +259,11 @@ def _option(name: str, default: str, help: str) -> Callable[[Decorated], Decorat
     ) -> Lateness:
         found = dict(values)
         if len(found) < len(values):
-            raise click.BadParameter(
-                "a stream is named twice; write DURATION once for all streams, and STREAM=DURATION once for each other"
-            )
+            advice = "write DURATION once for all streams, and STREAM=DURATION once for each other"
+            raise click.BadParameter(f"a stream is named twice; {advice}")
         others = found.pop(OTHER_STREAMS, parse_duration(context, parameter, default))
         return {OTHER_STREAMS: others, **found} if found else others
 
-    return click.option(
-        name,
-        metavar="[STREAM=]DURATION",
-        multiple=True,
-        type=LatenessType(),
-        callback=together,
-        help=f"{help}  [default: {default}]",
-    )
+    help += f" May be repeated.  [default: {default}]"
+    kind = LatenessType()
+    return click.option(name, metavar="[STREAM=]DURATION", multiple=True, type=kind, callback=together, help=help)

@@ -136,11 +136,9 @@ class StreamOptions(EngineOptions):
         help="The format of the events on standard error.",
     )  # fmt: skip
     question_timeout: float | None = duration(
-        "--question-timeout",
-        "5min",
-        "Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
+        "--question-timeout", "5min", "Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
         options.seconds,
-    )
+    )  # fmt: skip
 
     def of_engine(self) -> dict[str, Any]:
         settings = EngineOptions.of_engine(self)
@@ -160,11 +158,8 @@ _BackgroundTask = Callable[[Session, Log, Event], AbstractContextManager[FreeMem
 def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> None:
     """Runs a service until Ctrl-C or SIGTERM, or until its sources are read. With `beside`, sources and `--output` are
     optional, and feeds added later are fetched too."""
-    only_spark = {
-        "--checkpoint": given.checkpoint,
-        "--source-format": given.source_format,
-        **options.only_on_spark(given.patterns),
-    }
+    only_spark: dict[str, object] = {"--checkpoint": given.checkpoint, "--source-format": given.source_format}
+    only_spark |= options.only_on_spark(given.patterns)
     choice = chosen_engine(given.engine, given.state, given.master, only_spark=only_spark)
     if (beside is None or given.source_format) and bool(given.paths or given.lists) == bool(given.source_format):
         raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")

@@ -349,9 +349,8 @@ class StoredIds:
         maybe = self._recent.intersection(numbers).union(hashes[possible].tolist())
         if not maybe:
             return set()
-        return schema.known_ids(
-            self._store, [key for key, number in zip(asked, numbers, strict=True) if number in maybe]
-        )
+        possible_keys = [key for key, number in zip(asked, numbers, strict=True) if number in maybe]
+        return schema.known_ids(self._store, possible_keys)
 
     def _hashes(self) -> NDArray[np.int64]:
         if self._sorted is None:
@@ -397,9 +396,8 @@ class StoredRecords:
         missing = sorted(requested - self._records.keys())
         if not missing:
             return
-        for record in map(
-            record_of, self._documents.find("documents", "docid", pa.array(missing, pa.int64())).to_pylist()
-        ):
+        rows = self._documents.find("documents", "docid", pa.array(missing, pa.int64()))
+        for record in map(record_of, rows.to_pylist()):
             self._records[record.docid] = record
             self._size += len(record.xml)
         self._shrink(len(requested))

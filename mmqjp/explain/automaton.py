@@ -152,11 +152,8 @@ class EventProgram:
 def compile_statements(script: Script) -> list[NamedStatement]:
     schemas = schemas_of(script)
     named = zip(script.all_queries, script.names(), strict=True)
-    return [
-        NamedStatement(name, to_xscl(query), lower_statement(query, schemas))
-        for query, name in named
-        if isinstance(query, EventQuery)
-    ]
+    queries = [(query, name) for query, name in named if isinstance(query, EventQuery)]
+    return [NamedStatement(name, to_xscl(query), lower_statement(query, schemas)) for query, name in queries]
 
 
 def registered_statements(
@@ -216,11 +213,8 @@ class _AutomatonBuilder:
         self._nodes = self._bound.form.nodes
         self._rows = program.users.rows(number)
         places = range(len(self._nodes))
-        keeping = [
-            place
-            for place in places
-            if isinstance(self._operator(place), algebra.Next | algebra.Fold | algebra.Aggregate)
-        ]
+        kinds = algebra.Next | algebra.Fold | algebra.Aggregate
+        keeping = [place for place in places if isinstance(self._operator(place), kinds)]
         self._state_of = {place: state for state, place in enumerate(keeping, 1)}
         self._final = len(keeping) + 1
 
@@ -335,12 +329,10 @@ def _window_lines(pattern: algebra.Pattern) -> Iterator[str]:
         keys[" = ".join(names)] = None
     if keys:
         yield f"partition  equal in {', '.join(keys)}"
-    names = [_role_name(pattern, windows.roles[at]) for at in windows.firsts]
+    name_of = [_role_name(pattern, role) for role in windows.roles]
+    names = [name_of[at] for at in windows.firsts]
     needs = [f"candidates for {list_with_and(names)}"]
-    needs += [
-        f"{_role_name(pattern, windows.roles[one])} before {_role_name(pattern, windows.roles[other])}"
-        for one, other in windows.in_order()
-    ]
+    needs += [f"{name_of[one]} before {name_of[other]}" for one, other in windows.in_order()]
     if len(names) > 1:
         needs.insert(0, f"{len(names)} events")
     yield f"necessary  {'; '.join(needs)}"

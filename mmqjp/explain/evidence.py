@@ -257,9 +257,8 @@ class BlockEvidence:
         if number:
             does = "does" if self._streams[self.side.stream] == 1 else f"matches {self.counts()[number - 1]:,}"
             before = f"; {self.query.part(self.stages[number - 1].span)}, before it, {does}"
-        hint = (
-            terms.PathHints(self.query.builder, self._sample).of(stage.above, stage.condition) if self._sample else ""
-        )
+        hints = terms.PathHints(self.query.builder, self._sample)
+        hint = hints.of(stage.above, stage.condition) if self._sample else ""
         return f"{self.query.part(stage.span)} does not match {self._where()}{before}", hint
 
     def _where(self) -> str:
@@ -312,8 +311,7 @@ def _named(node: joins.PatternNode, above: str = "") -> Iterator[tuple[str, Sequ
 _DIFFER = {"lower-case": "case", "normalize-space": "spaces", "canonical-url": "the form of the address"}
 """How texts differ that a function makes equal."""
 
-_DONE = 9, 0
-"""The rank of documents that pass all stages."""
+_DONE = 9, 0  # the rank of documents that pass all stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,11 +464,9 @@ class _Equality:
         for rows, term, found in zip(self._rows, pair, values, strict=True):
             for row in rows:
                 terms.note(found, _value(row, term, take), [row.docids])
-        are_single = join._is_single
-        self.common = (
-            len(self._left.keys() & self._right.keys()) if are_single else terms.shared(self._left, self._right)
-        )
-        counts = len(self._left), len(self._right)
+        left, right = values
+        self.common = len(left.keys() & right.keys()) if join._is_single else terms.shared(left, right)
+        counts = len(left), len(right)
         counted = terms.FunnelStage("equality", join.equality(pair), self.common, "values", 0, *counts)
         self.stage = Stage(counted, self._unequal, join.span)
 
@@ -617,11 +613,8 @@ class AbsenceEvidence:
         having = {id(row.parts[place].parts[0]) for row in partners.rows}
         op, window = self.whole.op, self.whole.window or 0
         assert op is not None, "an absence is a join"
-        rows = tuple(
-            replace(row, t1=joins.over_at(op, window, row.t0, row.t1), of=self, parts=(row,))
-            for row in left.rows
-            if id(row) not in having
-        )
+        lone = (row for row in left.rows if id(row) not in having)
+        rows = tuple(replace(row, t1=joins.over_at(op, window, row.t0, row.t1), of=self, parts=(row,)) for row in lone)
         counted = terms.FunnelStage("alone", op, len({row.docids for row in rows}))
         alone = Stage(counted, ("each of them has a partner among kept documents", ""))
         return replace(left, stages=(*left.stages, alone), rows=rows, rank=(1, bool(rows)), partners=partners)

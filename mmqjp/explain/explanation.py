@@ -78,24 +78,22 @@ def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: b
     yield from _titled("plan before the rules", plan_lines(before))
     names: dict[str, str] = {}
     steps: list[tuple[str, ...]] = [HEADINGS]
+    off = "is off", "", "", ""
     if statements:
         names |= {name: " ".join((RULES[name].__doc__ or "").split()) for name in RULE_NAMES}
         steps.append(("none", *_sizes(statements, ())))
         for place, name in enumerate(RULE_NAMES, 1):
             on = [one for one in RULE_NAMES[:place] if one in rules]
-            steps.append((name, *(_sizes(statements, on) if name in rules else _OFF)))
+            steps.append((name, *(_sizes(statements, on) if name in rules else off)))
     if any(one.is_of_documents for one in before):
         names[JOIN_RULE] = JOIN_MEANING
         for title, plan in (("documents", before), (JOIN_RULE, after)):
             own = [one for one in plan if one.is_of_documents]
             sizes = f"{len(own):,}", f"{sum(one.rows for one in own):,}", "", ""
-            steps.append((title, *(sizes if joined or title != JOIN_RULE else _OFF)))
+            steps.append((title, *(sizes if joined or title != JOIN_RULE else off)))
     meanings = wrapped_lines((f"{name}  {meaning}" for name, meaning in names.items()), 0)
     yield from _titled("rules", [*aligned(steps), "", *meanings])
     yield from _titled("plan after the rules", plan_lines(after))
-
-
-_OFF = "is off", "", "", ""
 
 
 def _sizes(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> Iterable[str]:
@@ -148,8 +146,7 @@ def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
 ARRAY = "[{}]"
 """DuckDB's array constructor. Spark's is `array({})`; nothing else differs."""
 
-MOST_COMPARED = 5_000
-"""Maximum number of registered event queries that one is compared with."""
+MOST_COMPARED = 5_000  # maximum number of registered event queries that one is compared with
 
 
 def explanation(engine: Session, names: Container[str]) -> Iterator[str]:
@@ -224,9 +221,8 @@ class _Explanation:
         yield ""
         yield f"inner join {joins.short_name(hidden.stream)}, whose tuples are read above"
         yield f"  {hidden.op} within {terms.format_window(hidden.window)}"
-        handed = [
-            f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
-        ]
+        pairs = zip(hidden.variables, side.pattern.children, strict=True)
+        handed = [f"{inner} is {child.var}" for inner, child in pairs]
         if handed:
             yield from wrapped(f"above, its {', '.join(handed)}", 2)
         yield from self._targets(self._registry.hidden(hidden.stream), 4)
@@ -315,9 +311,8 @@ def _heading(text: str) -> list[str]:
 
 def _normal_form(normal: joins.NormalQuery, publishes: bool) -> Iterator[str]:
     yield "  normal form"
-    kind = (
-        f"{normal.op} within {terms.format_window(normal.window)}" if normal.op else "a filter: each match is an output"
-    )
+    within = f"{normal.op} within {terms.format_window(normal.window)}"
+    kind = within if normal.op else "a filter: each match is an output"
     if normal.absent:
         yield f"    {kind}: each match of the left input without a partner"
         for number, absent in enumerate(normal.absent):
@@ -331,8 +326,10 @@ def _normal_form(normal: joins.NormalQuery, publishes: bool) -> Iterator[str]:
     elif len(normal.conjuncts) > 1:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
     yield f"    {kind}"
-    if normal.op == joins.UNORDERED:
-        yield f"    {_MIRRORED[bool(joins.mirror_of(normal.conjuncts))]}"
+    if normal.op == joins.UNORDERED and joins.mirror_of(normal.conjuncts):
+        yield "    of two matches that mirror each other, the one whose first document is less by (t1, stream, id)"
+    elif normal.op == joins.UNORDERED:
+        yield "    its inputs have no document in common, so that no match mirrors another: it means JOIN"
     entries = []
     for entry in normal.entries:
         text = f'"{entry.value}"' if isinstance(entry.value, str) else terms.term_text(entry.value)
@@ -348,12 +345,6 @@ def _normal_form(normal: joins.NormalQuery, publishes: bool) -> Iterator[str]:
     if normal.once is not None:
         within = "" if normal.once.window is None else f", within {terms.format_window(normal.once.window)}"
         yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)
-
-
-_MIRRORED = {
-    True: "of two matches that mirror each other, the one whose first document is less by (t1, stream, id)",
-    False: "its inputs have no document in common, so that no match mirrors another: it means JOIN",
-}
 
 
 def _minor_nodes(target: Target) -> list[tuple[str, ...]]:

@@ -5,14 +5,15 @@ counted."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import TypeVar
 
 from rich.cells import cell_len
 
 from mmqjp.explain import svg
-from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
+from mmqjp.explain.plan import Operation, SharedTemplate, Sharing
 from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, OutlineNode, layered, truncate_to_width
 from mmqjp.explain.terms import format_window, wrap_in_functions
 from mmqjp.process import pluralise
@@ -25,6 +26,8 @@ from xscl.lower import JoinNames, JoinNode, JoinTree, join_tree, tree_blocks
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Query
+
+_T = TypeVar("_T")
 
 MOST_FIGURES = 12
 """Maximum number of figures of a query. The rest is counted."""
@@ -181,10 +184,8 @@ class _Reader:
         return None
 
 
-SIDE, JOIN_GAP, EDGE = 330, 240, 12
-"""Width of an outline, of the space between two, and of the margin."""
-INDENT, JOIN_PAD = 14, 10
-"""Indentation of a row under its parent, and padding of a box."""
+SIDE, JOIN_GAP, EDGE = 330, 240, 12  # width of an outline, of the space between two, and of the margin
+INDENT, JOIN_PAD = 14, 10  # indentation of a row under its parent, and padding of a box
 HEAD, LOWER = 66, 20
 """Height of what stands above the curves, and offset of the outlines below, so that curves do not cross it."""
 
@@ -462,8 +463,11 @@ STEP = LINE + 8
 
 def sharing_picture(sharing: Sharing) -> str:
     templates = sharing.shown[:TEMPLATES]
-    rows = _chosen_rows(templates)
-    names = _chosen_names([row for _, row in rows])
+    order = [one.template for one in templates]
+    rows = _in_turns(([(one.template, row) for row in one.most_shared] for one in templates), ROWS)
+    rows.sort(key=lambda found: order.index(found[0]))
+    chosen = _in_turns((row.names for _, row in rows), NAMES)
+    names = [name for name in dict.fromkeys(name for _, row in rows for name in row.names) if name in chosen]
     columns = (
         [(name, "") for name in names],
         [(f"row {row.row}", pluralise(row.subscribers, "subscriber")) for _, row in rows],
@@ -480,12 +484,8 @@ def sharing_picture(sharing: Sharing) -> str:
             y = _cell_middle(len(cells)) + 4
             parts.append(svg.text_element(_LEFT[place] + PAD, y, f"and {more:,} more", "quiet"))
         lowest = max(lowest, _cell_middle(len(cells) - (more <= 0)))
-    parts += [
-        _curve(0, names.index(name), place, row.subscribers)
-        for place, (_, row) in enumerate(rows)
-        for name in row.names
-        if name in names
-    ]
+    uses = ((place, row, name) for place, (_, row) in enumerate(rows) for name in row.names if name in names)
+    parts += [_curve(0, names.index(name), place, row.subscribers) for place, row, name in uses]
     numbers = {one.template: place for place, one in enumerate(templates)}
     parts += [_curve(1, place, numbers[number], row.subscribers) for place, (number, row) in enumerate(rows)]
     title = "What queries share: queries, rows and templates"
@@ -495,11 +495,9 @@ def sharing_picture(sharing: Sharing) -> str:
 def describe_sharing(sharing: Sharing) -> str:
     rows, templates = pluralise(sharing.rows, "row"), pluralise(sharing.templates, "template")
     sentences = [f"{pluralise(sharing.queries, 'query', 'queries')} have {rows} of {templates}."]
-    sentences += [
-        f"Template {one.template}: {pluralise(one.rows, 'row')} with {pluralise(one.subscribers, 'subscriber')}"
-        f"{_cost(one)}."
-        for one in sharing.shown[:TEMPLATES]
-    ]
+    for one in sharing.shown[:TEMPLATES]:
+        subscribers = pluralise(one.subscribers, "subscriber")
+        sentences.append(f"Template {one.template}: {pluralise(one.rows, 'row')} with {subscribers}{_cost(one)}.")
     return " ".join(sentences)
 
 
@@ -507,18 +505,10 @@ def _cost(one: SharedTemplate) -> str:
     return "" if one.milliseconds is None else f", {one.milliseconds:,.1f} ms"
 
 
-def _chosen_rows(templates: Sequence[SharedTemplate]) -> list[tuple[int, SharedRowUse]]:
-    turns = zip_longest(*([(one.template, row) for row in one.most_shared] for one in templates))
-    chosen = [found for turn in turns for found in turn if found is not None][:ROWS]
-    order = [one.template for one in templates]
-    return sorted(chosen, key=lambda found: order.index(found[0]))
-
-
-def _chosen_names(rows: Sequence[SharedRowUse]) -> list[str]:
-    turns = zip_longest(*(row.names for row in rows))
-    chosen = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))[:NAMES]
-    in_order = dict.fromkeys(name for row in rows for name in row.names)
-    return [name for name in in_order if name in chosen]
+def _in_turns(several: Iterable[Iterable[_T]], most: int) -> list[_T]:
+    """Returns the first of each, then the second of each and so on, without repetitions."""
+    found = dict.fromkeys(one for turn in zip_longest(*several) for one in turn if one is not None)
+    return list(found)[:most]
 
 
 def _cell(column: int, number: int, text: str, about: str) -> list[str]:

@@ -14,7 +14,7 @@ from join_stage.protocol import DOCUMENTS, EQUAL_VALUES
 from mmqjp.explain.automaton import EventProgram, registered_statements
 from mmqjp.explain.terms import few, format_window, structure_text
 from mmqjp.process import printable_line
-from mmqjp.queries.model import HiddenStream, Owner, Subscription, Target
+from mmqjp.queries.model import HiddenStream, Owner, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.plan import RuleName
 from pattern_stage.statements import described
@@ -24,8 +24,7 @@ from xscl.algebra.joins import Hidden, NormalQuery, is_hidden, short_name
 if TYPE_CHECKING:
     from mmqjp.engine import Session
 
-JOIN_RULE = "t_join"
-"""The rule that merges value joins of one template, with a row of R_T for each."""
+JOIN_RULE = "t_join"  # the rule that merges value joins of one template, with a row of R_T for each
 
 JOIN_MEANING = (
     "t_⋈: value joins of queries over documents that have one template are one join with the relation R_T, whose rows "
@@ -80,10 +79,7 @@ def _join_operations(registry: Registry, *, joined: bool) -> list[Operation]:
     for key, group in groups.items():
         kind, _, number = key.partition(" ")
         title = f"{kind.upper()} of template {number}" if joined else kind.upper()
-        names = dict.fromkeys(
-            owner.name if isinstance(owner, Subscription) else owner.label.removeprefix("inner join ")
-            for owner, _ in group
-        )
+        names = dict.fromkeys(owner.label.removeprefix("inner join ") for owner, _ in group)
         targets = [target for _, target in group]
         ops = dict.fromkeys(str(target.op) for target in targets if target.op is not None)
         streams = dict.fromkeys(stream for target in targets for stream in target.streams)
@@ -141,8 +137,7 @@ def plan_lines(operations: Sequence[Operation]) -> Iterator[str]:
 MOST_TEMPLATES, MOST_ROWS, MOST_NAMES = 20, 10, 10
 """Maximum number of templates shown, of rows per template (most subscribers first), and of names per row."""
 
-FEW_READERS = 100
-"""Queries behind an inner join are named if it has at most this number of readers."""
+FEW_READERS = 100  # queries behind an inner join are named if it has at most this number of readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,23 +204,16 @@ def summarise_sharing(engine: Session) -> Sharing:
         return seconds, len(rows[template]), subscribers[template]
 
     def shown(template: int) -> SharedTemplate:
-        own = rows[template]
-        found = SharedTemplate(
-            template,
-            structure_text(catalog.templates[template]),
-            len(own),
-            subscribers[template],
-            tuple(
-                SharedRowUse(-row, count, _subscriber_names(engine, -row)) for count, row in nlargest(MOST_ROWS, own)
-            ),
-        )
+        own, structure = rows[template], structure_text(catalog.templates[template])
+        most = nlargest(MOST_ROWS, own)
+        uses = tuple(SharedRowUse(-row, count, _subscriber_names(engine, -row)) for count, row in most)
+        found = SharedTemplate(template, structure, len(own), subscribers[template], uses)
         if (cost := costs.get(template)) is None:
             return found
         milliseconds, measured = cost.seconds * 1e3, sum(len(rows.get(other, ())) for other in cost.templates)
         one_more = milliseconds / measured if measured else None
-        return replace(
-            found, milliseconds=milliseconds, matches=cost.matches, together=cost.templates, one_more=one_more
-        )
+        found = replace(found, matches=cost.matches, together=cost.templates)
+        return replace(found, milliseconds=milliseconds, one_more=one_more)
 
     return Sharing(
         queries=len(registry.subscriptions),
@@ -283,9 +271,8 @@ def estimates(engine: Session) -> Estimates | None:
 
 def absences_in(query: NormalQuery | Hidden) -> Iterator[NormalQuery | Hidden]:
     """Yields the absences in a query, which may be one itself, each once, inner ones first."""
-    met = dict.fromkeys(
-        side.hidden for conjunct in query.conjuncts for side in conjunct.sides() if side.hidden is not None
-    )
+    sides = (side for conjunct in query.conjuncts for side in conjunct.sides())
+    met = dict.fromkeys(side.hidden for side in sides if side.hidden is not None)
     met |= dict.fromkeys(absent.right.hidden for absent in query.absent if absent.right.hidden is not None)
     found = [one for hidden in met for one in absences_in(hidden)]
     yield from {id(one): one for one in found}.values()

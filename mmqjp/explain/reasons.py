@@ -181,8 +181,7 @@ def _numbered(node: PatternNode, path: PatternPath = ()) -> PatternNode:
     return replace(node, var=_name(path), children=children)
 
 
-MAX_SHOWN_EVENTS = 5
-"""Maximum number of events shown of a run or group."""
+MAX_SHOWN_EVENTS = 5  # maximum number of events shown of a run or group
 
 
 def explain_event(event: traced.Event, documents: Sequence[traced.DocumentRef]) -> tuple[terms.Filling, terms.Reason]:

@@ -174,12 +174,10 @@ def _ordered(
             neighbour = found[number - 1 if forward else number + 1]
             heights = {place: (n + 0.5) / len(neighbour) for n, place in enumerate(neighbour)}
             column = found[number]
-            wanted = {
-                place: sum(heights[other] for other in beside[place]) / len(beside[place])
-                if place in beside
-                else (n + 0.5) / len(column)
-                for n, place in enumerate(column)
-            }
+            wanted = {}
+            for n, place in enumerate(column):
+                near = [heights[other] for other in beside.get(place, ())]
+                wanted[place] = sum(near) / len(near) if near else (n + 0.5) / len(column)
             column.sort(key=wanted.__getitem__)
     return found
 
@@ -284,15 +282,11 @@ def indented(lines: Iterable[str], indent: int) -> Iterator[str]:
 
 def wrapped(text: str, indent: int) -> list[str]:
     """Wraps text at blanks to WIDTH columns. Continuation lines are indented further."""
-    own = len(text) - len(text.lstrip())
+    first = " " * (indent + len(text) - len(text.lstrip()))
     return textwrap.wrap(
-        text.strip(),
-        WIDTH,
-        initial_indent=" " * (indent + own),
-        subsequent_indent=" " * (indent + own + 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        text.strip(), WIDTH, initial_indent=first, subsequent_indent=first + "  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def wrapped_lines(lines: Iterable[str], indent: int) -> Iterator[str]:
@@ -362,8 +356,7 @@ def _input(source: Input) -> Iterator[str]:
     yield f"  ({right})" if isinstance(source.right, Join) else f"  {right}"
 
 
-SHORT_TEXT, SHORT_LINES = 160, 80
-"""Characters of a text and lines of a document shown in short form."""
+SHORT_TEXT, SHORT_LINES = 160, 80  # characters of a text and lines of a document shown in short form
 
 NUMBER, TAG, NAME, VALUE, MORE = "dim", "cyan", "yellow", "green", "dim italic"
 """The styles of the parts of a document."""
@@ -412,11 +405,8 @@ def _start(element: etree._Element, full: bool) -> Text:
     tag = Text().append(f"<{_name(element)}", TAG)
     parent = element.getparent()
     above = {} if parent is None else parent.nsmap
-    attributes = [
-        (f"xmlns:{prefix}" if prefix else "xmlns", uri)
-        for prefix, uri in element.nsmap.items()
-        if above.get(prefix) != uri
-    ]
+    new = {prefix: uri for prefix, uri in element.nsmap.items() if above.get(prefix) != uri}
+    attributes = [(f"xmlns:{prefix}" if prefix else "xmlns", uri) for prefix, uri in new.items()]
     prefixes = {uri: prefix for prefix, uri in element.nsmap.items() if prefix} | {_XML: "xml"}
     for name, value in element.attrib.items():
         qname = etree.QName(name)

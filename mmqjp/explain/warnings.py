@@ -60,11 +60,8 @@ def _conditions(source: syntax.Input) -> Iterator[exp.Expr]:
 
 def _walk(expr: exp.Expr) -> Iterator[exp.Expr]:
     yield expr
-    parts = (
-        [condition for step in expr.steps for condition in step.filters]
-        if isinstance(expr, exp.Rel | exp.VarPath)
-        else ()
-    )
+    steps = expr.steps if isinstance(expr, exp.Rel | exp.VarPath) else ()
+    parts = [condition for step in steps for condition in step.filters]
     for part in parts or exp.operands_of(expr):
         yield from _walk(part)
 
@@ -76,9 +73,7 @@ def _impossible(expr: exp.Expr) -> Iterator[Problem]:
             | exp.Compare(op="=" | "!=", left=exp.String() as literal, right=exp.Call(name=name))
         ):
             said, holds = "is {}", _holds(expr)
-        case exp.Call(
-            name="contains" | "starts-with" | "ends-with", args=(exp.Call(name=name), exp.String() as literal)
-        ):
+        case exp.Call("contains" | "starts-with" | "ends-with", (exp.Call(name=name), exp.String() as literal)):
             said, holds = _PARTS[expr.name], "never"
             if name not in _CASES:
                 return
@@ -147,8 +142,7 @@ TIMES, ADDRESSES = frozenset({"timestamp", "updated"}), frozenset({"item_url", "
 """The fields that an item may have several times, those that hold a time, and, with attributes, those that hold a URL.
 """
 
-ROOT: Node = (0, 0)
-"""The root of an item."""
+ROOT: Node = (0, 0)  # the root of an item
 
 Places = frozenset[Node]
 """Nodes of `_item`, or DOCUMENT."""
@@ -299,9 +293,8 @@ class _Checker:
         ):
             return False
         dated = dated.replace(f"date({to_xscl(other)})", to_xscl(other))
-        self._warn(
-            f"items write this time as {exp.time_text(other.value)}: this {_holds(expr)} holds", expr.span, dated
-        )
+        text = f"items write this time as {exp.time_text(other.value)}: this {_holds(expr)} holds"
+        self._warn(text, expr.span, dated)
         return True
 
     def _value(self, expr: exp.Expr, context: Places | None, names: _Names) -> Places | None:
@@ -401,8 +394,7 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
     return f"did you mean {meant or close[0]}?" if meant or close else ""
 
 
-MOST_COMPARED = 1_000
-"""Maximum number of PUBLISHed names an unknown stream is compared with."""
+MOST_COMPARED = 1_000  # maximum number of PUBLISHed names an unknown stream is compared with
 
 
 def stream_warnings(query: syntax.Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:

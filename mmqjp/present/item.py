@@ -69,9 +69,8 @@ def item_of(id: str, stream: str, time: int, xml: str) -> ShownItem:
     link = next(filter(is_web_address, (fields.get("item_url", ""), *links)), "")
     title = fields.get("title") or " · ".join(islice(_document_texts(root), MOST_TEXTS)) or id
     site = host(link) or host(fields.get("channel_url", "")) or host(fields.get("feed_url", ""))
-    return ShownItem(
-        id, stream, time, local_name(root), truncate(title), site, truncate(fields.get("feed_title", "")), link
-    )
+    feed = truncate(fields.get("feed_title", ""))
+    return ShownItem(id, stream, time, local_name(root), truncate(title), site, feed, link)
 
 
 def missing_item(id: str, stream: str) -> ShownItem:
@@ -125,11 +124,7 @@ class ShownMatch:
         """Returns a JSON object: the output line with `items`, `why` and `selected`."""
         why = None if self.reason is None else _why(self.reason)
         selected = [{"name": name, "text": text} for name, text in self.selected]
-        return self.output.to_dict() | {
-            "items": [asdict(item) for item in self.items],
-            "why": why,
-            "selected": selected,
-        }
+        return self.output.to_dict() | {"items": list(map(asdict, self.items)), "why": why, "selected": selected}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> ShownMatch:
@@ -143,9 +138,8 @@ class ShownMatch:
 
 def _why(reason: terms.Reason) -> dict[str, Any]:
     joined = [asdict(one) | {"value": one.left.value} for one in reason.joined]
-    conditions, filters = (
-        [{"text": one.text, **asdict(one)} for one in found] for found in (reason.conditions, reason.filters)
-    )
+    others = reason.conditions, reason.filters
+    conditions, filters = ([{"text": one.text, **asdict(one)} for one in found] for found in others)
     timings = [asdict(one) | {"distance": one.distance, "gap": one.gap} for one in reason.timings]
     return {"joined": joined, "conditions": conditions, "filters": filters, "timings": timings}
 
@@ -189,8 +183,7 @@ def record_items(documents: Sequence[Record | None]) -> tuple[ShownItem, ...]:
     return tuple(item_of(record.id, record.stream, record.t0, record.xml) for record in documents if record is not None)
 
 
-MAX_FACT_CHARACTERS = 160
-"""Maximum length of a value, in characters."""
+MAX_FACT_CHARACTERS = 160  # maximum length of a value, in characters
 
 UNKNOWN = "the reason is not known: a document is no longer stored, or too large to search"
 OF_EVENTS = "the query's conditions hold for these events, in this order"
@@ -228,13 +221,9 @@ def timings(match: ShownMatch) -> list[Fact]:
     """Returns the distances of the joins' inputs, if they were requested."""
     found = list[Fact]()
     for one in () if match.reason is None else match.reason.timings:
-        far = (
-            f"{terms.duration_text(one.distance)} from the first to the last; "
-            if one.distance
-            else "at the same time; "
-        )
+        far = f"{terms.duration_text(one.distance)} from the first to the last" if one.distance else "at the same time"
         allowed = "any time" if one.window is None else terms.format_window(one.window)
-        found.append((_plain(far), _name(one.op), _plain(f" allows {allowed}")))
+        found.append((_plain(f"{far}; "), _name(one.op), _plain(f" allows {allowed}")))
     return found
 
 
@@ -371,8 +360,7 @@ class MatchSpool:
         self._file.close()
 
 
-SHORTEST = 3
-"""Shorter values, in characters, are marked only if they are the whole title."""
+SHORTEST = 3  # shorter values, in characters, are marked only if they are the whole title
 
 
 def marked_title(match: ShownMatch, place: int) -> list[tuple[str, bool]]:
@@ -393,8 +381,7 @@ def marked_title(match: ShownMatch, place: int) -> list[tuple[str, bool]]:
     return [part for part in [*parts, (title[end:], False)] if part[0]]
 
 
-MOST_VALUES = 50
-"""Maximum number of values shown of an output."""
+MOST_VALUES = 50  # maximum number of values shown of an output
 
 _EVENT = ["t0", "t1"]
 
@@ -528,8 +515,7 @@ def source(item: ShownItem) -> str:
     return f"{item.kind} of {item.stream}" if item.is_kept else f"of {item.stream}, no longer stored"
 
 
-NODES = "nodes"
-"""The column that holds a JSON object as text."""
+NODES = "nodes"  # the column that holds a JSON object as text
 
 _EXTREME = re.compile(r"(?:min|max)\((?:\w+\.)?(\w+)\)")
 """DuckDB's and Spark's names for the minimum and maximum of a column."""

@@ -22,8 +22,7 @@ from mmqjp.queries.model import is_bare, is_event_form
 from mmqjp.tables.lookup import document_rows_by_id, span_of_outputs, texts_by_form
 from xscl.text import XsclErrors
 
-KEPT_CHARACTERS = 32 << 20
-"""Maximum size of cached answers, in characters; the oldest are evicted."""
+KEPT_CHARACTERS = 32 << 20  # maximum size of cached answers, in characters; the oldest are evicted
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,9 @@ from mmqjp.documents.record import Record, record_of
 from mmqjp.explain import terms
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
 from mmqjp.explain.reasons import build_part, explain_event, output_match, shown, source_places, tested
+from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.retrace.search import missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
-from mmqjp.explain.retrace.values import (
-    DocumentRef,
-    Event,
-    MatchBindings,
-    SourceEvent,
-    all_written,
-    as_number,
-    component_text,
-    given_parts,
-)
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, stored_records
@@ -45,8 +36,7 @@ from xscl.algebra import events as algebra
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
 """Maximum number of stored documents read, and of outputs of a query."""
 
-MAX_EVENT_STEPS = 3_000_000
-"""Step limit, about a microsecond each, in all and per document."""
+MAX_EVENT_STEPS = 3_000_000  # step limit, about a microsecond each, in all and per document
 
 FOR_EVER = 2**61
 
@@ -78,8 +68,8 @@ class EventSources:
         self._select, self._known, self._work, self._most = select, known, work, most
         self._since, self._until = life_at(known.query, at)
         self._makers = {name: DocumentEvents(one) for name, one in known.definitions.items()}
-        self._events: dict[str, list[Event]] = {name: [] for name in algebra.read_by(known.stream)}
-        self._unseen: dict[str, list[Event]] = {name: [] for name in self._events}
+        self._events: dict[str, list[traced.Event]] = {name: [] for name in algebra.read_by(known.stream)}
+        self._unseen: dict[str, list[traced.Event]] = {name: [] for name in self._events}
         self.read, self.left_out, self.unseen = 0, 0, 0
         """Numbers of documents and outputs that were read, omitted because of the limits, and older than the query."""
         self._take([record for record in records if refusal(select, record) is None])
@@ -91,7 +81,7 @@ class EventSources:
         for events in self._events.values():
             events.sort(key=lambda one: one.t1)
 
-    def given(self, name: str) -> Sequence[Event]:
+    def given(self, name: str) -> Sequence[traced.Event]:
         return self._events[name]
 
     def _take_kept(self, known: Container[int], interval: Interval) -> None:
@@ -146,10 +136,9 @@ class EventSources:
         reason = refusal(self._select, record) or "the document is too large to search"
         yield terms.FunnelStage("late", name, 0, "events").told(reason)
 
-    def _without_output(self, name: str, source: DocumentRef) -> terms.FunnelStage:
-        unseen = [
-            one for one in self._unseen[name] for part in given_parts(one) if source in (part.source, *part.behind)
-        ]
+    def _without_output(self, name: str, source: traced.DocumentRef) -> terms.FunnelStage:
+        parts = ((one, part) for one in self._unseen[name] for part in traced.given_parts(one))
+        unseen = [one for one, part in parts if source in (part.source, *part.behind)]
         if not unseen:
             what = f"none of the outputs of {name} is made of the document"
             return terms.FunnelStage("event", name, 0, "events").told(what)
@@ -225,16 +214,17 @@ def output_attributes(xml: str) -> dict[str, str]:
     return {str(child.tag): element_text(child) for child in root}
 
 
-def _published(name: str, schema: algebra.Schema, row: Row) -> Event:
+def _published(name: str, schema: algebra.Schema, row: Row) -> traced.Event:
     texts = output_attributes(row["xml"])
     values: dict[str, terms.Plain] = {
-        attribute: as_number(text) if kind == "number" and text is not None else text
+        attribute: traced.as_number(text) if kind == "number" and text is not None else text
         for attribute, kind in schema
         for text in [texts.get(attribute)]
     }
     behind = tuple(zip(row["documents"], row["streams"], strict=True))
     roots = tuple(read_nodes(row["nodes"]).values())
-    return Event(values, row["t0"], row["t1"], SourceEvent(name, (row["id"], name), behind, roots, output=True))
+    source = traced.SourceEvent(name, (row["id"], name), behind, roots, output=True)
+    return traced.Event(values, row["t0"], row["t1"], source)
 
 
 def output_of_row(row: Row) -> Output:
@@ -278,12 +268,12 @@ def _told_by(
     return None
 
 
-def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
+def is_output(event: traced.Event, output: Output, values: Mapping[str, str]) -> bool:
     """Whether an event is an output. `values` are its non-NULL attributes."""
     own = {name: text for name, value in event.values.items() if (text := terms.as_text(value)) is not None}
     if (event.t0, event.t1, own) != (output.t0, output.t1, values):
         return False
-    parts = list(given_parts(event))
+    parts = list(traced.given_parts(event))
     behind = {source for part in parts for source in part.behind}
     roots = {root for part in parts for root in part.roots}
     sources = set(zip(output.documents, output.streams, strict=True))
@@ -303,7 +293,7 @@ def _is_simple(stream: algebra.Statement, known: KnownEvents) -> bool:
 
 
 def _told(
-    pattern: algebra.Pattern | algebra.NearPattern, match: MatchBindings, output: Output
+    pattern: algebra.Pattern | algebra.NearPattern, match: traced.MatchBindings, output: Output
 ) -> tuple[terms.Filling, terms.Reason]:
     places = source_places(list(zip(output.documents, output.streams, strict=True)))
     parts: list[terms.FilledPart] = []
@@ -311,11 +301,8 @@ def _told(
     first = next(event for events in match.values() for event in events)
     for key in pattern.keys:
         name, value = f"[{key}]", first.values[key]
-        conditions.append(
-            terms.ShownCondition(
-                (terms.Operand(name, value) if isinstance(value, str) else f"{name} {terms.as_text(value)}",)
-            )
-        )
+        part = terms.Operand(name, value) if isinstance(value, str) else f"{name} {terms.as_text(value)}"
+        conditions.append(terms.ShownCondition((part,)))
     if isinstance(pattern, algebra.NearPattern):
         parts += [build_part(name, events, places) for name, events in match.items()]
         errors = parse_document(output.xml.encode(), trusted=True).root.get(algebra.ERRORS) or 0
@@ -323,7 +310,7 @@ def _told(
     else:
         for one in pattern.variables:
             if not one.negated:
-                parts.append(build_part(component_text(one), match[one.name], places))
+                parts.append(build_part(traced.component_text(one), match[one.name], places))
         operator = pattern.variables[0].source
         conditions += [shown(operator, condition, scope) for condition, scope in tested(pattern, match)]
         conditions += _absent(pattern)
@@ -336,7 +323,7 @@ def _absent(pattern: algebra.Pattern) -> Iterator[terms.ShownCondition]:
     where = {0: f"before{window}", pattern.groups: f"afterwards{window}"}
     for at, one in enumerate(pattern.variables):
         if one.negated:
-            text = all_written([kill for kill in pattern.kills if kill.variable == at], pattern)
+            text = traced.all_written([kill for kill in pattern.kills if kill.variable == at], pattern)
             what = f"no {one.source.stream} {one.name} {where.get(one.group, 'in between')}"
             yield terms.ShownCondition((f"{what}: {text}" if text else what,))
 
@@ -344,8 +331,7 @@ def _absent(pattern: algebra.Pattern) -> Iterator[terms.ShownCondition]:
 ID_LENGTH, LISTED = 32, 5
 """Length of an id in hexadecimal digits, and maximum number of ids that an ambiguity error lists."""
 
-RECENT = 100_000
-"""Number of newest outputs searched first: most requests are for these."""
+RECENT = 100_000  # number of newest outputs searched first: most requests are for these
 
 _ID = re.compile(r"[0-9a-f]{1,32}")
 

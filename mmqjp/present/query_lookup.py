@@ -103,8 +103,7 @@ def events_read(select: SelectFn, name: str) -> EventsRead:
     return EventsRead(tuple(defined), tuple(defined.values()), tuple(sorted(read - defined.keys())))
 
 
-AT_ONCE, CHARACTERS_AT_ONCE = 500, 8 << 20
-"""Documents per read, and their characters of XML."""
+AT_ONCE, CHARACTERS_AT_ONCE = 500, 8 << 20  # documents per read, and their characters of XML
 
 MOST_CHARACTERS, MOST_CHARACTERS_OF_ONE = 64 << 20, 4 << 20
 """Maximum characters of XML read in all, and in one document; larger ones are omitted."""
@@ -194,9 +193,8 @@ def known_queries(select: SelectFn, name: str) -> list[Subscription]:
 
 
 def _subscription(name: str, row: Row, pauses: Iterable[Row], compiled: HasNormalForm) -> Subscription:
-    query = Subscription(
-        row["qid"], name, row["text"], row["occurrence"], row["since"], row["window_us"], row["form"] or "", 0, compiled
-    )
+    told = row["occurrence"], row["since"], row["window_us"], row["form"] or ""
+    query = Subscription(row["qid"], name, row["text"], *told, 0, compiled)
     query.replay(((one["docid"], one["reason"]) for one in pauses if one["qid"] == row["qid"]), 0)
     return query
 

@@ -30,8 +30,7 @@ from mmqjp.queries.model import Identity
 from mmqjp.tables import lookup, schema
 from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
 
-AT_ONCE = 1_000
-"""Rows are evicted in blocks of this size."""
+AT_ONCE = 1_000  # rows are evicted in blocks of this size
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +254,9 @@ class NewsReader:
         which = f"IN ({lookup.number_list(rows['answer'].to_pylist())})"
         if len(rows) > FEW:
             which = f">= {pc.min(rows['answer']).as_py()}"
-        withheld = (
-            self._select(f"SELECT answer, qid FROM withheld WHERE answer {which}")
-            if are_withheld
-            else _rows({}, "withheld")
-        )
+        withheld = _rows({}, "withheld")
+        if are_withheld:
+            withheld = self._select(f"SELECT answer, qid FROM withheld WHERE answer {which}")
         return recipients.AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
     def _read_members(self, news: News) -> None:
@@ -303,8 +300,7 @@ KEPT_CHARACTERS, LARGEST, KEPT_ITEMS, NEWEST_BYTES = 64 << 20, 1 << 20, 50_000, 
 """Maximum size of cached documents, and of one (larger ones are not cached), in characters; maximum number of documents
 cached as they are shown; maximum size of the newest ones before first use, and of the newest answers' XML, in bytes."""
 
-OVERHEAD, TREE = 500, 6
-"""Cost of a cached document: characters added, and the factor for its tree."""
+OVERHEAD, TREE = 500, 6  # cost of a cached document: characters added, and the factor for its tree
 
 
 class RememberedDocuments:
@@ -517,9 +513,8 @@ class RecentAnswers:
                 if (answer := answers.get(row["answer"])) is not None:
                     query = queries[row["qid"]]
                     name, identity, texts = query["name"], Identity(query["identity"]), (query["text"],)
-                    found[row["answer"], row["qid"]] = recipients.StoredOutput(
-                        answer, row["qid"], name, identity, query["form"], texts, row["seq"]
-                    )
+                    of_query = row["qid"], name, identity, query["form"]
+                    found[row["answer"], row["qid"]] = recipients.StoredOutput(answer, *of_query, texts, row["seq"])
         found |= self._read_earlier([row["seq"] for row in told if row["answer"] < 0])
         keys = ((row["answer"], row["qid"] if row["answer"] >= 0 else row["seq"]) for row in told)
         return [found[key] for key in keys if key in found]
@@ -595,12 +590,9 @@ class RecentAnswers:
             if self._known.earlier or self._members is None or self._newest.is_all:
                 return
             batch, drops = self._known.batch, self._drops
-            missing = [
-                members.form
-                for members in self._members.named_by_form(name)
-                if len(list(islice(self._newest.newest(members, before), most))) < most
-                and self._older_of(members.form) is None
-            ]
+            named = self._members.named_by_form(name)
+            few = [one.form for one in named if len(list(islice(self._newest.newest(one, before), most))) < most]
+            missing = [form for form in few if self._older_of(form) is None]
         for form in missing:
             newest, among = "a.first_seq DESC, a.place DESC", f"a.form = {lookup.quote_literal(form)}"
             sql = lookup.answers_where(f"{among} AND a.batch <= {batch}", f"{newest} LIMIT {OF_FORM}")

@@ -97,8 +97,7 @@ def _columns(members: Sequence[Member]) -> Members:
     return Members([one.name for one in members], [one.identity for one in members], *columns)
 
 
-JUDGED_AT_ONCE = 500
-"""Answers whose recipients are computed together."""
+JUDGED_AT_ONCE = 500  # answers whose recipients are computed together
 
 _NUMBERS = ("answer", "t1", "first_seq", "place", *GIVEN)
 
@@ -324,8 +323,7 @@ MAX_CACHED_ANSWERS, TOGETHER = 100_000, 1_000
 MOST_RECIPIENTS, MOST_JUDGED = 100_000, 500_000
 """Maximum number of pairs of an answer and a member in a group that is numbered here, and evaluated here in all."""
 
-MOST_NUMBERED = 1_000_000
-"""Maximum number of outputs in groups cached with their numbers."""
+MOST_NUMBERED = 1_000_000  # maximum number of outputs in groups cached with their numbers
 
 
 class NumberedGroup:

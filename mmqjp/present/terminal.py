@@ -168,8 +168,7 @@ def template_environment(loader: BaseLoader) -> Environment:
     return environment
 
 
-INDENT = 18
-"""Width of a time and the following space."""
+INDENT = 18  # width of a time and the following space
 
 _STYLES = {"name": "cyan", "value": "", "plain": "dim"}
 
@@ -246,14 +245,9 @@ def sections(found: OutputWhy) -> Iterator[tuple[str, list[content.Fact]]]:
     conditions = [fact for fact in content.filters(found.match) if fact not in told]
     filled = [] if found.events is None else list(content.events(found.events))
     times = content.timings(found.match) if found.events is None else list(content.spans(found.events))
-    fed: list[content.Fact] = [
-        (
-            content.FactToken("plain", "output "),
-            content.FactToken("name", one.id),
-            content.FactToken("plain", f" of {one.query}"),
-        )
-        for one in found.fed
-    ]
+    token, fed = content.FactToken, list[content.Fact]()
+    for one in found.fed:
+        fed.append((token("plain", "output "), token("name", one.id), token("plain", f" of {one.query}")))
     parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", fed)
     yield from ((label, facts) for label, facts in parts if facts)
 
@@ -410,9 +404,8 @@ def stage_name(stage: FunnelStage) -> str:
 def _said(part: str, message: str) -> list[content.Fact]:
     if not message or not part or message.startswith(part):
         return _plain(message)
-    return [
-        (content.FactToken("name", printable_line(part)), content.FactToken("plain", f": {printable_line(message)}"))
-    ]
+    token = content.FactToken
+    return [(token("name", printable_line(part)), token("plain", f": {printable_line(message)}"))]
 
 
 def _plain(*texts: str) -> list[content.Fact]:

@@ -173,9 +173,9 @@ class _Scan:
         if partners is not None and found.incomplete:
             return [self._failed(found)]
         if partners is not None and None not in self.placed[told:] and len(self.placed) > told:
-            return [
-                self._partners(partners, "these documents are partners") if partners.rows else self._failed(partners)
-            ]
+            if partners.rows:
+                return [self._partners(partners, "these documents are partners")]
+            return [self._failed(partners)]
         if partners is not None and found.failed is not None and found.failed.counted.kind == "alone":
             count = len({row.docids for row in partners.rows})
             many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
@@ -236,9 +236,8 @@ class _Scan:
             count = sum(map(absence.is_decided, {row.docids: row.documents for row in found.rows}.values()))
             still = "" if count else "nothing came so far, and what is not late still may"
             stages += (FunnelStage("decided", f"the watermark of {absence.stream}", count, message=still),)
-        return QueryFunnel(
-            query.text, stages, count, found.ties, self.unseen, found.left_out, found.incomplete, query.paused or ""
-        )
+        counts = count, found.ties, self.unseen, found.left_out
+        return QueryFunnel(query.text, stages, *counts, found.incomplete, query.paused or "")
 
 
 def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, int]:
@@ -340,11 +339,9 @@ def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNo
     """Returns why a result of a given time is not an output, for reasons other than its contents."""
     query, until = best.known.query, output_why.horizon(select)
     if known >= until:
-        far = (
-            f"have been answered up to {iso_utc(until)}"
-            if until > -output_why.FOR_EVER
-            else "have not been answered yet"
-        )
+        far = "have not been answered yet"
+        if until > -output_why.FOR_EVER:
+            far = f"have been answered up to {iso_utc(until)}"
         what = f"event queries {far}, and this is known at {iso_utc(known)}"
         hint = "events wait for earlier ones as long as --settle says"
         return replace(shown, kind="waiting", message=what, hint=hint)

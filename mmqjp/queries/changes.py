@@ -41,8 +41,7 @@ class InvalidEvents(InputError, ValueError):
     """Event statements conflict with registered ones."""
 
 
-MOST_COMPARED = 10_000
-"""Maximum number of queries whose names are compared with an unknown one."""
+MOST_COMPARED = 10_000  # maximum number of queries whose names are compared with an unknown one
 
 EventTime = Callable[[Collection[str]], int]
 """Returns the time from which new event queries over these document streams see events."""
@@ -334,10 +333,8 @@ class QueryChanges:
         registry = self._registry
         for definition in changes.removed:
             if left := [query.name for query in registry.events.readers(definition.name) if query not in gone]:
-                raise InvalidEvents(
-                    f"the event {definition.name} is defined otherwise, and read by {_few(left)}; choose another name, "
-                    "or change them together"
-                )
+                cause = f"the event {definition.name} is defined otherwise, and read by {_few(left)}"
+                raise InvalidEvents(f"{cause}; choose another name, or change them together")
         replaced = {definition.name for definition in changes.removed}
         for definition in changes.added:
             name = definition.name
@@ -373,10 +370,8 @@ class QueryChanges:
             raise InvalidEvents(f"{name} is a defined event; PUBLISH under another name")
         left = [other for other in self._registry.named(name) if other.publishes and other not in gone]
         if any(other.is_events != query.is_events for other in left):
-            raise InvalidEvents(
-                f"{name} is what registered {'queries' if query.is_events else 'event queries'} PUBLISH; all that "
-                "PUBLISH a name read documents, or all read events"
-            )
+            cause = f"{name} is what registered {'queries' if query.is_events else 'event queries'} PUBLISH"
+            raise InvalidEvents(f"{cause}; all that PUBLISH a name read documents, or all read events")
         if not query.is_events:
             return
         schema: Schema = query.compiled.stream.schema  # type: ignore[attr-defined]  # event queries are compiled to one
@@ -386,10 +381,8 @@ class QueryChanges:
         for other in (known, registered):
             if other is not None and other != schema:
                 difference = unequal(schema, other) or "the order of its attributes"
-                raise InvalidEvents(
-                    f"{name} is published with other attributes: {difference}; SELECT the same ones in the same "
-                    "order, or PUBLISH under another name"
-                )
+                advice = "SELECT the same ones in the same order, or PUBLISH under another name"
+                raise InvalidEvents(f"{name} is published with other attributes: {difference}; {advice}")
 
     def _removed_by(self, script: Script, mode: SubscribeMode, kept: set[Subscription]) -> Iterator[Subscription]:
         if mode == "exact":

@@ -99,8 +99,7 @@ def _id(op: joins.JoinOp | None, blank: joins.Conjunct) -> str:
     return PREFIX + model.text_digest(repr((op, blank)))
 
 
-PREFIX = "literals "
-"""Prefix of test ids, which no form or query id has."""
+PREFIX = "literals "  # prefix of test ids, which no form or query id has
 
 
 FEW = 32

@@ -213,8 +213,7 @@ def concatenated(found: Sequence[Members]) -> Members:
     return Members(names, identities, *joined)
 
 
-EVENT_FORM = "events-"
-"""Prefix of the form ids of event queries."""
+EVENT_FORM = "events-"  # prefix of the form ids of event queries
 
 
 def is_event_form(form_id: str) -> bool:
@@ -242,8 +241,7 @@ def generated_name_number(name: str) -> int:
     return int(name[1:]) if name.startswith("q") and _NUMBERED.fullmatch(name) else 0
 
 
-CANNOT_READ = "this version cannot read"
-"""Begins the reason for the pause of an unreadable query."""
+CANNOT_READ = "this version cannot read"  # begins the reason for the pause of an unreadable query
 
 
 class UnreadableQuery(StoreError):
@@ -495,8 +493,7 @@ def width_of(op: JoinOp | None, window: int | None) -> int:
 FEW = 32
 """Up to this many changes, or an eighth of the members, update an audience in place; more rebuild it."""
 
-MANY = 1_000
-"""Audiences of at least this many queries are built in advance."""
+MANY = 1_000  # audiences of at least this many queries are built in advance
 
 
 @dataclass(frozen=True, eq=False)

@@ -308,11 +308,8 @@ class EventStatements:
             return [(query.qid, since_of(query)) for query in form.resumed]
         if not form.resumed:
             return []
-        return [
-            (query.qid, since_of(query) if self._running_id(query) == running_id else END)
-            for query in form.queries
-            if query.active
-        ]
+        active = (query for query in form.queries if query.active)
+        return [(one.qid, since_of(one) if self._running_id(one) == running_id else END) for one in active]
 
 
 def inner_join(query: Subscription, stream: str) -> Hidden:

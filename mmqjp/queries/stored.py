@@ -46,8 +46,7 @@ from xscl.printer import around_window, to_xscl
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, names_read
 from xscl.text import LACKS_EVENTS, XsclErrors, window_text
 
-MAX_COMPILED = 20_000
-"""The cache is cleared at this many queries."""
+MAX_COMPILED = 20_000  # the cache is cleared at this many queries
 
 Namespaces = tuple[tuple[str, str], ...]
 
@@ -288,13 +287,11 @@ def made(id: int, text: str, definition: EventDefinition, namespaces: Namespaces
     return RegisteredDefinition(id, definition.name, text, schema_of(definition), pattern)
 
 
-_AT_ONCE = 20_000
-"""Queries or variables per write, since their texts take much memory."""
+_AT_ONCE = 20_000  # queries or variables per write, since their texts take much memory
 
 _Rows = list[tuple[object, ...]]
 
-FROM_THE_START, NO_ARRIVAL = 0, -1
-"""A batch and an arrival before all others."""
+FROM_THE_START, NO_ARRIVAL = 0, -1  # a batch and an arrival before all others
 
 
 class StoredQueries:
@@ -508,9 +505,8 @@ class StoredQueries:
         own = [(s.qid, *row) for s in subscriptions for row in rows(s, s.normal.window)]
         inner = [(s, h) for s in subscriptions for h in registry.inner_joins(s)]
         self._rows.append("placements", own)
-        self._rows.append(
-            "inner_placements", [(s.qid, h.stream, *row) for s, h in inner for row in rows(h, h.hidden.window)]
-        )
+        placed = [(s.qid, h.stream, *row) for s, h in inner for row in rows(h, h.hidden.window)]
+        self._rows.append("inner_placements", placed)
 
     def save_catalog(self, catalog: Catalog) -> None:
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]

@@ -76,11 +76,8 @@ SINKS, PREFIX = "sinks", "sinks-"
 SINK_LOOKUPS = frozenset({SINKS, "sinks-secrets", "sinks-tested", "sinks-failed"})
 """The read-only sink commands."""
 
-LIVE = "sinks"
-"""The directory below the state where live sinks write."""
-
-MOST_FAILED = 1_000
-"""Maximum number of failed deliveries listed, the newest ones."""
+LIVE = "sinks"  # the directory below the state where live sinks write
+MOST_FAILED = 1_000  # maximum number of failed deliveries listed, the newest ones
 
 
 class SinkCommands:
@@ -160,10 +157,8 @@ class SinkCommands:
         end = f"WHERE sink = '{name}' ORDER BY noted_at DESC, {{}} DESC LIMIT {MOST_FAILED}"
         undelivered = f"SELECT seq, id, tries, reason, noted_at FROM undelivered {end.format('seq')}"
         gaps = f"SELECT first, last, count, reason, noted_at FROM gaps {end.format('first')}"
-        return {
-            "undelivered": self._engine.sql(undelivered, trusted=True).to_pylist(),
-            "gaps": self._engine.sql(gaps, trusted=True).to_pylist(),
-        }
+        questions = {"undelivered": undelivered, "gaps": gaps}
+        return {name: self._engine.sql(sql, trusted=True).to_pylist() for name, sql in questions.items()}
 
     def _replay(self, arguments: Mapping[str, Any]) -> object:
         return self._sinks.replay(text_argument(arguments, "name"), read_start(text_argument(arguments, "from")))
@@ -213,11 +208,8 @@ def merge_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     return {key: value for key, value in {**table, **changes}.items() if value is not None}
 
 
-RESULT_RETENTION = 24 * 3600 * 1_000_000
-"""Microseconds that an unfetched result is kept."""
-
-LOGGED = ("name", "sql", "add", "backfill")
-"""The arguments of commands that are logged."""
+RESULT_RETENTION = 24 * 3600 * 1_000_000  # microseconds that an unfetched result is kept
+LOGGED = ("name", "sql", "add", "backfill")  # the arguments of commands that are logged
 
 _Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], Any]
@@ -366,8 +358,7 @@ LOOKUPS: Mapping[str, Lookup] = {
 """Read-only commands that run between two batches."""
 
 
-ANSWER_POLL = 0.05
-"""Seconds between two polls for the answer."""
+ANSWER_POLL = 0.05  # seconds between two polls for the answer
 
 IDLE = frozenset((*LOOKUPS, *RUN_BESIDE, *SINK_LOOKUPS))
 """The commands that change nothing, which a read-only store can answer, whose results nobody needs after the wait."""
@@ -481,8 +472,7 @@ def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Sess
         return commands.run(command)  # nobody would wait for a test that it has begun
 
 
-SINK_TEST_POLL = 0.1
-"""Seconds between two polls for a test's result."""
+SINK_TEST_POLL = 0.1  # seconds between two polls for a test's result
 
 
 def add_sink(ask: SendCommand, state: Path, name: str, table: Mapping[str, Any]) -> None:

@@ -25,14 +25,12 @@ from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_
 BACKTEST, WHY, WHY_NOT, QUERY = "backtest", "why", "why-not", "query"
 """The commands for a back-test, for an output or a missing one to be explained, and for a question in SQL."""
 
-LOGGED = ("sql", "id", "query", "documents")
-"""The arguments of questions that are logged."""
+LOGGED = ("sql", "id", "query", "documents")  # the arguments of questions that are logged
 
 MOST_ROWS, MOST_BYTES = 100_000, 256 << 20
 """Maximum size of one SELECT's result, so that a question cannot exhaust the service's memory."""
 
-MOST_DOCUMENTS = 20
-"""Maximum number of documents named in a question."""
+MOST_DOCUMENTS = 20  # maximum number of documents named in a question
 
 
 class SelectQuestion:
@@ -192,8 +190,7 @@ def answer_question(
 FOR_PAGE = "for_page"
 """The argument of questions for a page that another process serves. These are not logged: they are many and private."""
 
-RUN_BESIDE = (QUERY, *BESIDE)
-"""The commands run here."""
+RUN_BESIDE = (QUERY, *BESIDE)  # the commands run here
 
 MAX_RUNNING = 2
 """Default maximum of concurrent questions. The others wait."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 import prometheus_client
@@ -19,8 +20,7 @@ from mmqjp.service.log import Log
 from mmqjp.sinks.positions import SinkState
 from mmqjp.tables.schema import ROW_COUNTS
 
-MOST_LISTED = 100
-"""Maximum number of queries listed with their ties."""
+MOST_LISTED = 100  # maximum number of queries listed with their ties
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,8 @@ def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
             latest = max(time for time in (before.latest, row["latest"]) if time is not None)
             kept[stream] = StreamStatus(stream, before.documents + rows, before.bytes + int(row["bytes"]), latest)
     watermarks = engine.watermarks()
-    streams = tuple(
-        replace(kept.get(stream, StreamStatus(stream)), watermark=watermarks.get(stream))
-        for stream in sorted(kept.keys() | watermarks.keys())
-    )
+    names = sorted(kept.keys() | watermarks.keys())
+    streams = tuple(replace(kept.get(one, StreamStatus(one)), watermark=watermarks.get(one)) for one in names)
     queries = engine.registry.subscriptions.values()
     paused = sum(query.paused is not None for query in queries)
     documents, outputs, dead_letters = (counts[what] for what in ("documents", "outputs", "dead_letters"))
@@ -132,28 +130,18 @@ class Metrics:
     def __init__(self, log: Log, now: Now = now_us) -> None:
         self._log, self._now = log, now
         self.registry = CollectorRegistry()
-        self._counters = {
-            key: prometheus_client.Counter(f"mmqjp_{key}", text, registry=self.registry)
-            for key, text in COUNTERS.items()
-        }
-        self._sink_counters = {
-            key: prometheus_client.Counter(f"mmqjp_sink_{key}", text, ["sink"], registry=self.registry)
-            for key, text in SINK_COUNTERS.items()
-        }
+        count = partial(prometheus_client.Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self._counters = {key: count(f"mmqjp_{key}", text) for key, text in COUNTERS.items()}
+        self._sink_counters = {key: count(f"mmqjp_sink_{key}", text, ["sink"]) for key, text in SINK_COUNTERS.items()}
         self._counted: dict[tuple[str, str], int] = {}
         self._seconds = Histogram(
             "mmqjp_batch_seconds", "Duration of a batch in seconds.", registry=self.registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
         )  # fmt: skip
-        self._commands = prometheus_client.Counter(
-            "mmqjp_commands", "Commands from other processes.", ["do"], registry=self.registry
-        )
-        self._fetches = prometheus_client.Counter(
-            "mmqjp_fetches", "Visits to feeds.", ["outcome"], registry=self.registry
-        )
-        self._gauges = {
-            key: Gauge(f"mmqjp_{key}", text, labels, registry=self.registry) for key, (text, *labels) in GAUGES.items()
-        }
+        self._commands = count("mmqjp_commands", "Commands from other processes.", ["do"])
+        self._fetches = count("mmqjp_fetches", "Visits to feeds.", ["outcome"])
+        self._gauges = {key: gauge(f"mmqjp_{key}", text, labels) for key, (text, *labels) in GAUGES.items()}
 
     def event(self, name: str, /, **fields: object) -> None:
         if name == "batch":

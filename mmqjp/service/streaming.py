@@ -29,8 +29,7 @@ from mmqjp.service.loop import POLL, ReadBatch, Service, ServiceOptions, Stop
 from mmqjp.sinks.sink import Sink
 from mmqjp.spark.source import assign_positions, decode_items, split_unreadable, uncommitted
 
-MICRO_BATCHES = "micro-batches"
-"""The file name of the offset that records completed micro-batches."""
+MICRO_BATCHES = "micro-batches"  # the file name of the offset that records completed micro-batches
 
 
 class StreamFailed(OperationalError, RuntimeError):

@@ -40,8 +40,7 @@ from xpath_stage.evaluator import XPathStage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLD_CHAIN_SHIFT = 52
-"""Bit position of the chain number in a node id, up to format 3."""
+OLD_CHAIN_SHIFT = 52  # bit position of the chain number in a node id, up to format 3
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
@@ -124,8 +123,7 @@ AUTO, DUCKDB, SPARK = "auto", "duckdb", "spark"
 
 ENGINES = (AUTO, DUCKDB, SPARK)
 
-MOST_FOR_DUCKDB = 256 << 20
-"""Maximum bytes of documents for which "auto" chooses DuckDB."""
+MOST_FOR_DUCKDB = 256 << 20  # maximum bytes of documents for which "auto" chooses DuckDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +216,8 @@ def open_store(
     return DuckDBEngine(state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
 
-OWNER_FILE = "owner"
-"""Lock file: the writer locks it and writes its name; readers share the lock."""
-
-LOCK_TIMEOUT = 120.0
-"""Seconds that a writer waits for readers."""
+OWNER_FILE = "owner"  # lock file: the writer locks it and writes its name; readers share the lock
+LOCK_TIMEOUT = 120.0  # seconds that a writer waits for readers
 
 LOCK_RETRY = 0.05
 

@@ -33,8 +33,7 @@ from xpath_stage.documents import Arriving
 
 REACH = "reach"
 
-MAX_GAPS = 16
-"""Maximum number of gaps; beyond it the two oldest are merged into one that covers both."""
+MAX_GAPS = 16  # maximum number of gaps; beyond it the two oldest are merged into one that covers both
 
 
 class CoverageGap(NamedTuple):
@@ -78,8 +77,7 @@ def with_recalled(gaps: Gaps, low: int) -> Gaps:
     return tuple(dict.fromkeys(CoverageGap(min(gap.before, low), gap.window) for gap in gaps))
 
 
-CHECKS_PER_IDLE = 60
-"""Maximum number of eviction checks per `idle_after` while no documents arrive."""
+CHECKS_PER_IDLE = 60  # maximum number of eviction checks per `idle_after` while no documents arrive
 
 WORTH_EVICTING = 64
 """Evict once this fraction of the widest window (one part in 64) is obsolete, since eviction costs as much as several
@@ -91,8 +89,7 @@ ID_RETENTION = 30 * 24 * 3600 * 1_000_000
 COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
 """Retention of answers to commands, in microseconds. Commands are repeated only after a crash."""
 
-OFFSETS_COMPACTED_AFTER = 1_000
-"""Number of superseded rows at which offsets are compacted."""
+OFFSETS_COMPACTED_AFTER = 1_000  # number of superseded rows at which offsets are compacted
 
 
 class JoinState:
@@ -251,9 +248,8 @@ class JoinState:
 
     def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
         """Adds missing rows of earlier documents. `flat` has the columns docid, var1, var2, node1, node2 of R_bin."""
-        edges, r_doc, r_docts = (
-            missing(self._store, table, rows) for table, rows in zip(STATE, (flat, r_doc, r_docts), strict=True)
-        )
+        found = zip(STATE, (flat, r_doc, r_docts), strict=True)
+        edges, r_doc, r_docts = (missing(self._store, table, rows) for table, rows in found)
         # Each edge is a group of its own, because the groups of the other edges were made without it.
         pairs = zip(*(edges[name].to_pylist() for name in ("var1", "var2")), strict=True)
         numbers = [self._stage1.groups.number(frozenset((edge,))) for edge in pairs]

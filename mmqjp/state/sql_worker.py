@@ -37,42 +37,25 @@ if TYPE_CHECKING:
 
     from join_stage.duckdb import DuckDBFilesReader
 
-RUNNING = 2
-"""Maximum number of questions that run at once, and of processes, for each store."""
-
-ADDRESS_SPACE = 3 << 30
-"""Maximum address space of a process in bytes."""
+RUNNING = 2  # maximum number of questions that run at once, and of processes, for each store
+ADDRESS_SPACE = 3 << 30  # maximum address space of a process in bytes
 
 MEMORY, SPILLED = "1GB", "1GB"
 """Memory that DuckDB takes in a process, and what it may write to the private directory of the process."""
 
-THREADS, NICE = 2, 10
-"""Threads of DuckDB in a process, and its niceness."""
-
-PROCESSOR_SECONDS = 600
-"""Maximum processor time of a question."""
-
-FILES = 256
-"""Maximum number of open files of a process, above those of a store in Parquet files."""
-
-LARGEST = 1 << 30
-"""Maximum size of an answer in bytes, whatever its bounds."""
-
-MORE = 16 << 20
-"""Bytes that Arrow may add to the size of an answer."""
-
-IDLE = 60.0
-"""Seconds without a question after which a process ends."""
+THREADS, NICE = 2, 10  # threads of DuckDB in a process, and its niceness
+PROCESSOR_SECONDS = 600  # maximum processor time of a question
+FILES = 256  # maximum number of open files of a process, above those of a store in Parquet files
+LARGEST = 1 << 30  # maximum size of an answer in bytes, whatever its bounds
+MORE = 16 << 20  # bytes that Arrow may add to the size of an answer
+IDLE = 60.0  # seconds without a question after which a process ends
 
 LARGE_LOG, STALE = 16 << 20, 2.0
 """Where it takes long to open the newest version, as with a log of so many bytes, one that was opened at most so many
 seconds ago serves again."""
 
-TRIES = 4
-"""Times that a question is asked if the store is checkpointed meanwhile."""
-
-TEXT = 4_000
-"""Maximum length of an error, in characters."""
+TRIES = 4  # times that a question is asked if the store is checkpointed meanwhile
+TEXT = 4_000  # maximum length of an error, in characters
 
 _ENDED = "the question ended the process that answers questions ({}): ask for less, or in other words"
 _INTERRUPTED = "the question was interrupted"
@@ -116,10 +99,8 @@ class DuckDBSource:
                 "documented": schema.documented,
                 "prefix": None if schema.numbered is None else schema.numbered.prefix,
             }
-            takes_long = files.mark[-1] > LARGE_LOG
-            yield StoreVersion(
-                files.mark, files.checkpoint, takes_long, opens, [descriptor for descriptor, _ in files.opened]
-            )
+            takes_long, descriptors = files.mark[-1] > LARGE_LOG, [descriptor for descriptor, _ in files.opened]
+            yield StoreVersion(files.mark, files.checkpoint, takes_long, opens, descriptors)
 
     def last(self) -> object:
         """Changes when snapshots may not be valid any more."""
@@ -299,9 +280,8 @@ class SqlWorkers:
                 if error is not None:
                     raise error
                 return found
-        raise stores.StoreError(
-            "the store changes faster than the question is answered: narrow it down, or ask again later"
-        )
+        cause = "the store changes faster than the question is answered"
+        raise stores.StoreError(f"{cause}: narrow it down, or ask again later")
 
     def _asked(self, question: ConfinedQuestion, snapshot: StoreVersion) -> pa.Table:
         status = 0

@@ -156,9 +156,7 @@ def feed_document(
     return "\n".join(lines).encode()
 
 
-SECRET_FILE = ".links"
-"""The file with the secret of the links, a name that no sink can use."""
-
+SECRET_FILE = ".links"  # the file with the secret of the links, a name that no sink can use
 BYTES = 32  # size of the secret
 KEY_CHARACTERS = 22  # length of a key: more than 128 bits
 SETTING = "feed-link:"  # prefix of the settings that count revocations

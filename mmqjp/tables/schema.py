@@ -30,8 +30,7 @@ def schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema(list(columns.items()))
 
 
-FEW_ROWS = 20
-"""Up to this many rows convert to Arrow faster by row than by column."""
+FEW_ROWS = 20  # up to this many rows convert to Arrow faster by row than by column
 
 
 class TableRows:
@@ -328,9 +327,8 @@ FROM (
 
 def batches_after(store: TableStore, seq: int) -> pa.Table:
     """Returns the batches with outputs numbered above `seq`, in order: `batch`, and its number of `answers`."""
-    return store.select(
-        f"SELECT batch, count(*) AS answers FROM answers WHERE last_seq > {seq} GROUP BY batch ORDER BY batch"
-    )
+    answers = f"answers WHERE last_seq > {seq}"
+    return store.select(f"SELECT batch, count(*) AS answers FROM {answers} GROUP BY batch ORDER BY batch")
 
 
 def rows_of_batches(store: TableStore, first: int, last: int, *, by_time: bool) -> tuple[pa.Table, pa.Table, pa.Table]:
@@ -391,8 +389,7 @@ DELIVERY_TABLES = {
     "undelivered": schema(sink=TEXT, seq=INT, id=TEXT, tries=INT, reason=TEXT, noted_at=INT),
 }
 
-MOST_APART = 200
-"""Number of rows at which gaps are merged."""
+MOST_APART = 200  # number of rows at which gaps are merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,9 +488,8 @@ def spent(store: TableStore) -> Iterator[tuple[UsageKey, int, int, int]]:
 
 
 def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]], batch: int) -> None:
-    TableRows(store).append(
-        "spent", [(owner, arrival, outputs, work, batch, *key) for (owner, *key), arrival, outputs, work in rows]
-    )
+    spent_rows = [(owner, arrival, outputs, work, batch, *key) for (owner, *key), arrival, outputs, work in rows]
+    TableRows(store).append("spent", spent_rows)
 
 
 TABLES = {
@@ -554,8 +550,7 @@ BATCH_TABLES = (
 )  # fmt: skip
 """Tables whose column `batch` is the number of the batch that wrote the row."""
 
-NEXT_IDS = "numbers"
-"""Setting with the next numbers, since the rows with the highest may be dropped."""
+NEXT_IDS = "numbers"  # setting with the next numbers, since the rows with the highest may be dropped
 
 COSTS = "costs"
 
@@ -579,10 +574,8 @@ class Ledger:
         self._store, self._rows, self._now = store, TableRows(store), now
         self.version = version = int(self.setting("schema_version") or 0)
         if version > SCHEMA_VERSION:
-            raise StoreError(
-                f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}: "
-                "install the version that wrote it, or a newer one"
-            )
+            cause = f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}"
+            raise StoreError(f"{cause}: install the version that wrote it, or a newer one")
         self.committed_at = 0
         """Time of this process's last commit, in microseconds."""
         self.batch = 1 + max(store.highest(table, "batch") for table in BATCH_TABLES)

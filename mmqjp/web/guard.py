@@ -18,11 +18,8 @@ OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/")
 DATA = (API, "/sql/answer")
 """Prefixes for scripts and downloads of this site, refused to requests from other pages."""
 
-SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
-"""The methods that change nothing."""
-
-LARGEST = 1 << 20
-"""Maximum size of a request body, in bytes."""
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))  # the methods that change nothing
+LARGEST = 1 << 20  # maximum size of a request body, in bytes
 
 BODY_SECONDS, STRANGER_SECONDS = 30.0, 10.0
 """Time limit for receiving a request body, and that for one of somebody without a token or a login."""
@@ -43,8 +40,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-PRIVATE = "private, no-cache"
-"""The default Cache-Control of pages."""
+PRIVATE = "private, no-cache"  # the default Cache-Control of pages
 
 
 class _BadBody(Exception):
@@ -72,7 +68,9 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         response = self._refusal(scope)
-        is_known = response is None and self._is_known(scope)
+        is_known = response is None and (  # who is allowed has a token or a login, or needs none of anybody
+            self._access.is_open or not needs_no_token(scope["path"]) or self._has_cookie(Headers(scope=scope))
+        )
         if is_known and KNOW in (state := scope.get("state", {})):
             state[KNOW]()
         body = _Body(receive, self._largest, self._seconds if is_known else min(self._seconds, STRANGER_SECONDS))
@@ -139,10 +137,6 @@ class Guard:
             return response
         return _unauthorized(path, "the token is wrong: it is in the file secrets/token of the state directory")
 
-    def _is_known(self, scope: Scope) -> bool:
-        """Whether an allowed request has a token or a login, or needs none of anybody."""
-        return self._access.is_open or not needs_no_token(scope["path"]) or self._has_cookie(Headers(scope=scope))
-
     def _comes_from_here(self, headers: Headers, *, unsaid: bool) -> bool:
         """Whether a request comes from a page of this site or no browser; `unsaid` if no header tells."""
         if (site := headers.get("sec-fetch-site")) is not None:
@@ -199,9 +193,8 @@ def _log_in(scope: Scope) -> Response:
     if path.startswith(API):
         return _unauthorized(path, "send the header Authorization: Bearer TOKEN")
     if scope["method"] not in SAFE:
-        return plain_error_response(
-            path, 401, "you are not logged in any more: open the page, log in, and send it again"
-        )
+        advice = "open the page, log in, and send it again"
+        return plain_error_response(path, 401, f"you are not logged in any more: {advice}")
     wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
     return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
 

@@ -37,11 +37,8 @@ from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicCloc
 from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from mmqjp.tables.schema import SCHEMA
 
-AGAIN = 0.5
-"""Seconds until a question is interrupted again, as it may have begun another statement."""
-
-RUNNING = 1
-"""Maximum number of concurrent questions, each of which takes a processor from the engine."""
+AGAIN = 0.5  # seconds until a question is interrupted again, as it may have begun another statement
+RUNNING = 1  # maximum number of concurrent questions, each of which takes a processor from the engine
 
 KEPT_SECONDS, KEPT_ANSWERS = 1.0, 100
 """Seconds for which replies of another process, and the newest version, are cached, and maximum number of these
@@ -308,8 +305,7 @@ class SharedCache:
                 self._entries.put(key, entry)
 
 
-STORE_STALE_SECONDS = 10.0
-"""Maximum staleness in seconds: after that, a page waits for the newer batch."""
+STORE_STALE_SECONDS = 10.0  # maximum staleness in seconds: after that, a page waits for the newer batch
 
 
 class SteadyReader:
@@ -391,8 +387,7 @@ EVERY = 1.0
 """Minimum seconds between two announcements of newer batches, and so the maximum age of a page: each one invalidates
 all pages, and an engine may commit many times a second."""
 
-LARGEST = MAX_BYTES + (16 << 20)
-"""Maximum size of a message, in bytes."""
+LARGEST = MAX_BYTES + (16 << 20)  # maximum size of a message, in bytes
 
 _HEAD = struct.Struct("<QI")
 

@@ -45,7 +45,7 @@ from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.state.engine_choice import SPARK, stored_engine
 from mmqjp.web import areas, readers
 from mmqjp.web.guard import KNOW, SAFE, Guard
-from mmqjp.web.site import API, Access, Hosts, Site, asking, handle_errors, token_of
+from mmqjp.web.site import API, NO_STORE, Access, Hosts, Site, asking, handle_errors, token_of
 
 if TYPE_CHECKING:
     from mmqjp.service.spool import SendCommand
@@ -56,8 +56,7 @@ MOST_SECONDS = 10.0
 MOST_BYTES, LARGEST, LONGEST_ADDRESS = 32 << 20, 1 << 20, 4_000
 """Size of the page cache and of the largest page in it, in bytes, and longest address in characters."""
 
-READS = ("/sql", f"{API}v1/sql")
-"""Paths below which requests of any method change nothing."""
+READS = ("/sql", f"{API}v1/sql")  # paths below which requests of any method change nothing
 
 KEPT_TYPES = ("text/html", "application/json")
 
@@ -200,7 +199,7 @@ def make_routes(site: Site) -> FastAPI:
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> PlainTextResponse:
-        return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
+        return PlainTextResponse("ok\n", headers=NO_STORE)
 
     @app.get("/static/{digest}/{name}", include_in_schema=False)
     async def static(digest: str, name: str) -> Response:
@@ -394,8 +393,7 @@ ACCEPTED_AT_ONCE, BACKLOG = 2, 128
 """Number of connections that the event loop accepts before it reads from those that are open, and of those that the
 system queues. If it accepted MOST_OF_CLIENT at once, a flood would displace a connection before its request is read."""
 
-HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0
-"""Time limit for a request's head, and that of a stranger."""
+HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0  # time limit for a request's head, and that of a stranger
 
 IDLE_SECONDS, STOP_SECONDS = 15, 3
 """Seconds until an idle connection is closed, unless it is a stranger's, and that the server waits for connections when

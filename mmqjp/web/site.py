@@ -41,6 +41,7 @@ from common.tools import LruCache, gc_paused
 from feeds.documents import Now, now_us
 from join_stage.store.protocol import StoreError
 from mmqjp.backtest import BACKTEST_SECONDS
+from mmqjp.explain.terms import duration_text
 from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.recent import RecentAnswers
@@ -56,20 +57,17 @@ from mmqjp.web.readers import Busy, SharedCache, StoreReader, TooSlow
 from mmqjp.web.tallies import Tallies
 from xscl.text import XsclErrors
 
-TOKEN = "token"
-"""The file with the token, in the state's directory of secrets."""
+TOKEN = "token"  # the file with the token, in the state's directory of secrets
 
 BYTES, SHORTEST = 32, 20
 """Random bytes of a token or code. A shorter token, in characters, was not made here and could be guessed."""
 
-COOKIE_SECONDS = 30 * 24 * 3600
-"""Lifetime of a login."""
+COOKIE_SECONDS = 30 * 24 * 3600  # lifetime of a login
 
 ATTEMPTS, ATTEMPTS_SECONDS = 10, 60.0
 """Maximum number of wrong tokens from an address within a number of seconds; further ones are not even counted."""
 
-MOST_ADDRESSES = 1000
-"""Maximum number of addresses whose wrong tokens are counted."""
+MOST_ADDRESSES = 1000  # maximum number of addresses whose wrong tokens are counted
 
 Seconds = Callable[[], float]
 """Returns the seconds since 1970."""
@@ -197,8 +195,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-WAIT = 30.0
-"""Seconds that a page waits for the service's answer."""
+WAIT = 30.0  # seconds that a page waits for the service's answer
 
 
 def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
@@ -211,8 +208,7 @@ def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
     return ask
 
 
-STATIC = "/static/"
-"""The path of static files."""
+STATIC = "/static/"  # the path of static files
 
 TYPES = {
     "css": "text/css; charset=utf-8",
@@ -364,7 +360,7 @@ def format_bytes(count: int | None) -> str:
 
 
 def format_duration(microseconds: int | None) -> str:
-    """Formats a duration with its two largest units.
+    """Formats a duration with its two largest units, or as seconds.
 
     >>> format_duration(None), format_duration(1_500_000), format_duration(90_000_000), format_duration(200_000_000_000)
     ('–', '1.5 s', '1 min 30 s', '2 d 7 h')
@@ -372,15 +368,7 @@ def format_duration(microseconds: int | None) -> str:
     if microseconds is None:
         return "–"
     seconds = max(microseconds, 0) / 1_000_000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    left = int(seconds)
-    parts: list[str] = []
-    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        if left >= length or parts:
-            parts.append(f"{left // length} {name}")
-            left %= length
-    return " ".join(part for part in parts[:2] if not part.startswith("0 "))
+    return f"{seconds:.1f} s" if seconds < 60 else duration_text(microseconds)
 
 
 def segment(text: str) -> str:
@@ -397,24 +385,19 @@ def with_query(path: str, **fields: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-MOST_ROWS, SECONDS = 100_000, 10.0
-"""Limits of a page's SELECT."""
-
-MOST_CACHED = 5_000_000
-"""Maximum number of rows that a cache reads at once."""
+MOST_ROWS, SECONDS = 100_000, 10.0  # limits of a page's SELECT
+MOST_CACHED = 5_000_000  # maximum number of rows that a cache reads at once
 
 CACHED_REPLIES = 200, 1.0, 10.0
 """Maximum number of cached replies, seconds for which one is fresh, and for which it is served stale while a newer one
 is fetched."""
 
-MOST_SLOW = 10
-"""Maximum number of concurrent slow requests: a quarter of the threads."""
+NO_STORE = {"Cache-Control": "no-store"}
+"""The header of what changes without a commit, so that it is not cacheable."""
 
-TOLD = "told"
-"""The query parameter with the key of a one-time message."""
-
-MOST = 1_000
-"""Maximum number of one-time messages that nobody has seen yet; the oldest are evicted."""
+MOST_SLOW = 10  # maximum number of concurrent slow requests: a quarter of the threads
+TOLD = "told"  # the query parameter with the key of a one-time message
+MOST = 1_000  # maximum number of one-time messages that nobody has seen yet; the oldest are evicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,7 +529,7 @@ class Site:
         message = self._told.pop(request.query_params.get(TOLD, "")) or ""
         known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
         text = self._templates.get_template(template).render(known | context)
-        return HTMLResponse(text, status, {"Cache-Control": "no-store"} if message or changes else None)
+        return HTMLResponse(text, status, NO_STORE if message or changes else None)
 
     def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
         """Returns the response to a form: a redirection to a page that shows a message once."""
@@ -558,11 +541,8 @@ class Site:
         return self._templates.get_template(template).render(context)
 
 
-API = "/api/"
-"""Below this path, errors are JSON."""
-
-MOST_MISTAKES = 100
-"""Maximum number of mistakes in an answer."""
+API = "/api/"  # below this path, errors are JSON
+MOST_MISTAKES = 100  # maximum number of mistakes in an answer
 
 HEADINGS = {
     400: "That cannot be done",
@@ -640,9 +620,8 @@ def handle_errors(app: FastAPI, site: Site) -> None:
 
     def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        mistakes = [
-            Mistake(None, None, f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}"[:500]) for one in error.errors()
-        ]
+        texts = (f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}"[:500] for one in error.errors())
+        mistakes = [Mistake(None, None, text) for text in texts]
         return problem_response(site, request, 400, ErrorBody("the request is not as it should be", mistakes))
 
     def unexpected(request: Request, error: Exception) -> Response:
@@ -660,8 +639,7 @@ def plain_error_response(path: str, status: int, message: str) -> Response:
     return Response(f"{message}\n", status, media_type="text/plain; charset=utf-8")
 
 
-SEND_SECONDS = 20.0
-"""A client that receives nothing for this many seconds is dropped."""
+SEND_SECONDS = 20.0  # a client that receives nothing for this many seconds is dropped
 
 COMMENT, RETRY = b": still there\n\n", b"retry: 3000\n\n"
 """The keep-alive comment, and what makes the client reconnect after 3 s."""
@@ -674,7 +652,7 @@ class ServerSentEvents(StreamingResponse):
 
     def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
         # Without the last one, some proxies keep messages back.
-        super().__init__(self._retried(), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        super().__init__(self._retried(), headers=NO_STORE | {"X-Accel-Buffering": "no"})
         self._messages = messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

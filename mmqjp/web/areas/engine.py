@@ -9,16 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from common.dates import HOUR, SECOND
 from mmqjp.service.status import Status
-from mmqjp.web.site import COOKIE_SECONDS, Link, Site, TooManyAttempts
+from mmqjp.web.site import COOKIE_SECONDS, NO_STORE, Link, Site, TooManyAttempts
 
-HOURS, RECENT = 48, 20
-"""Hours of work shown, and number of last batches whose throughput is shown."""
+HOURS, RECENT = 48, 20  # hours of work shown, and number of last batches whose throughput is shown
 
-HOUR, SECOND = 3_600_000_000, 1_000_000
-
-MOST_ROWS, SECONDS = 1_000, 10.0
-"""Limits of a SELECT."""
+MOST_ROWS, SECONDS = 1_000, 10.0  # limits of a SELECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,7 @@ def engine_router(site: Site, routes: APIRouter) -> None:
         )
 
 
-LONGEST = 500
-"""Maximum length of a token that is checked."""
+LONGEST = 500  # maximum length of a token that is checked
 
 
 def login_router(site: Site, routes: APIRouter) -> None:
@@ -126,7 +122,7 @@ def login_router(site: Site, routes: APIRouter) -> None:
 
 
 def logged_in(site: Site, next: str) -> Response:
-    response, access = RedirectResponse(local(next), 303, {"Cache-Control": "no-store"}), site.access
+    response, access = RedirectResponse(local(next), 303, NO_STORE), site.access
     response.set_cookie(
         access.cookie, access.make_cookie(), max_age=COOKIE_SECONDS, path="/",
         secure=site.public_url.startswith("https:"), httponly=True, samesite="lax",

@@ -18,16 +18,11 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, chan
 from feeds.items import LONGEST_TITLE, one_line
 from mmqjp.process import pluralise
 from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_named, known_feeds
-from mmqjp.web.site import Link, Site, cursor, decode_cursor
+from mmqjp.web.site import NO_STORE, Link, Site, cursor, decode_cursor
 
-ROWS = 100
-"""Feeds per page."""
-
-WAIT = 3.0
-"""Seconds to wait until a running fetch has applied a change."""
-
-OVERDUE = 600_000_000
-"""A feed overdue for this many microseconds shows that no fetch runs."""
+ROWS = 100  # feeds per page
+WAIT = 3.0  # seconds to wait until a running fetch has applied a change
+OVERDUE = 600_000_000  # a feed overdue for this many microseconds shows that no fetch runs
 
 Health = Literal["well", "new", "failing", "stopped"]
 WantedFeeds = Literal["", "failing", "stopped"]
@@ -114,17 +109,12 @@ def _row(feed: FeedState) -> FeedRow:
 
 LINKS = (Link("/feeds", "Feeds", 30),)
 
-LONGEST = 4_000
-"""Maximum length of an address, in characters."""
+LONGEST = 4_000  # maximum length of an address, in characters
 
 OPML = "text/x-opml; charset=utf-8"
-FRESH = {"Cache-Control": "no-store"}
-"""Not cacheable, as the fetch changes the data without a commit."""
 
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
 Address = Annotated[str, Form(max_length=LONGEST)]
-
-
 _Sent = Annotated[str, Body(description="The feed's address, or that of a page that names it.")]
 _Named = Annotated[str, Body(description="Your title, or its folder.")]
 
@@ -185,11 +175,11 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/api/v1/feeds.opml", tags=["feeds"], summary="Download the feeds as OPML", response_class=Response)
     def download() -> Response:
         named = {"Content-Disposition": 'attachment; filename="feeds.opml"'}
-        return Response(as_opml(_known(site)), media_type=OPML, headers=FRESH | named)
+        return Response(as_opml(_known(site)), media_type=OPML, headers=NO_STORE | named)
 
     @routes.get("/api/v1/feeds", tags=["feeds"], summary="List the feeds")
     def feeds(response: Response, health: WantedFeeds = "", after: _After = None) -> FeedPage:
-        response.headers.update(FRESH)
+        response.headers.update(NO_STORE)
         return feed_page(site, health, after)
 
     @routes.post("/api/v1/feeds", tags=["feeds"], summary="Add a feed")

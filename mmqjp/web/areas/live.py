@@ -62,8 +62,7 @@ def atom_router(site: Site, routes: APIRouter) -> None:
         return FeedLink(atom_feed_url(site, name))
 
 
-SHOWN, LOOKED_THROUGH = 30, 300
-"""Newest outputs shown at first, and searched for those of one query."""
+SHOWN, LOOKED_THROUGH = 30, 300  # newest outputs shown at first, and searched for those of one query
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,7 @@ def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
 
 LINKS = (Link("/live", "Live", 20),)
 
-QUIET = 15.0
-"""Seconds without an output after which a keep-alive comment is sent."""
+QUIET = 15.0  # seconds without an output after which a keep-alive comment is sent
 
 _Name = Annotated[str, Query(max_length=200, description="Only the outputs of this query.")]
 _Form = Annotated[Literal["json", "html"], Query(description="Outputs as JSON, or as a piece of the page.")]
@@ -138,12 +136,10 @@ async def _messages(site: Site, query: str, form: str, seen: int | None) -> Asyn
         await events.aclose()
 
 
-LONGEST_OUTPUT_ID = 64
-"""Maximum length of an id, in characters."""
+LONGEST_OUTPUT_ID = 64  # maximum length of an id, in characters
 
-_Group = Annotated[
-    int | None, Query(ge=0, lt=1 << 62, description="The first number of the group, which finds it faster.")
-]
+_FIRST = "The first number of the group, which finds it faster."
+_Group = Annotated[int | None, Query(ge=0, lt=1 << 62, description=_FIRST)]
 
 
 def output_router(site: Site, routes: APIRouter) -> None:

@@ -126,8 +126,7 @@ def starters() -> tuple[Starter, ...]:
     return tuple(found[name] for name in NAMES)
 
 
-DAYS = 60
-"""Number of days shown, up to that of the last output."""
+DAYS = 60  # number of days shown, up to that of the last output
 
 
 def days_of(trial: Backtest) -> list[tuple[str, int]]:

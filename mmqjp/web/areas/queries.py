@@ -30,8 +30,7 @@ from mmqjp.web.site import Link, Site, cursor, decode_cursor, segment
 from mmqjp.web.tallies import NEVER, QueryTally
 from xscl.syntax import NO_EVENTS
 
-ROWS, LONGEST = 100, 200
-"""Names per page, and maximum length of a search in characters."""
+ROWS, LONGEST = 100, 200  # names per page, and maximum length of a search in characters
 
 QueryState = Literal["active", "paused", "partly paused"]
 WantedQueries = Literal["", "active", "paused", "never"]
@@ -165,8 +164,7 @@ def queries_router(site: Site, routes: APIRouter) -> None:
         return site.render(request, "remove.html", name=name)
 
 
-OUTPUTS, MOST_OUTPUTS = 10, 100
-"""Matches per page, by default and at most."""
+OUTPUTS, MOST_OUTPUTS = 10, 100  # matches per page, by default and at most
 
 MOST_TEXTS, MOST_SHARERS = 20, 10
 """Maximum number of queries of a name, and of names sharing a template, listed."""
@@ -315,16 +313,10 @@ class _Sharing:
             self._rows.setdefault(name, set()).add(row)
 
     def of(self, name: str) -> tuple[Shared, ...]:
-        rows = self._rows.get(name, set())
-        return tuple(
-            Shared(
-                template,
-                self._queries[template],
-                sum(self._of_row[row] for row in rows if row[0] == template),
-                tuple(self._names[template]),
-            )
-            for template in sorted({template for template, _ in rows})
-        )
+        users = Counter[int]()
+        for row in self._rows.get(name, set()):
+            users[row[0]] += self._of_row[row]
+        return tuple(Shared(one, self._queries[one], users[one], tuple(self._names[one])) for one in sorted(users))
 
 
 _OutputsAfter = Annotated[str | None, Query(description="The `next` of the page before.")]

@@ -14,7 +14,7 @@ from common.tools import from_json
 from mmqjp.service.commands import SINKS, add_sink, set_sink, try_sink
 from mmqjp.service.spool import SendCommand
 from mmqjp.sinks.positions import SinkState
-from mmqjp.web.site import Link, Site, segment
+from mmqjp.web.site import NO_STORE, Link, Site, segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,7 @@ def sink_view(ask: SendCommand, name: str) -> SinkView:
 
 LINKS = (Link("/sinks", "Sinks", 40),)
 
-FRESH = {"Cache-Control": "no-store"}
-"""Not cacheable, as the data changes without a commit."""
-
-TEST_SECONDS = 5.0
-"""Seconds that a page waits for a test's result."""
+TEST_SECONDS = 5.0  # seconds that a page waits for a test's result
 
 DONE = {
     "added": "It was added, and delivers what comes from now on.",
@@ -91,8 +87,6 @@ DONE = {
 """The result of an action, in words."""
 
 _FormText = Annotated[str, Form(max_length=4_000)]
-
-
 _Name = Annotated[str, Body()]
 _Table = Annotated[dict[str, Any], Body(description="Its keys as in the configuration file.")]
 _Start = Annotated[str, Body(embed=True, description='"start", the number of an output, or the time of a commit.')]
@@ -188,7 +182,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
 
     @routes.get("/api/v1/sinks", tags=["sinks"], summary="List the sinks")
     def sinks(response: Response) -> list[SinkRow]:
-        response.headers.update(FRESH)
+        response.headers.update(NO_STORE)
         return sink_rows(site.look)
 
     @routes.post("/api/v1/sinks", tags=["sinks"], summary="Add a sink")
@@ -198,7 +192,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
 
     @routes.get("/api/v1/sinks/{name}", tags=["sinks"], summary="Show a sink, and what it did not get")
     def sink(name: str, response: Response) -> SinkView:
-        response.headers.update(FRESH)
+        response.headers.update(NO_STORE)
         return sink_view(site.look, name)
 
     @routes.patch("/api/v1/sinks/{name}", tags=["sinks"], summary="Change keys of a sink; null is the default")

@@ -18,8 +18,7 @@ from mmqjp.present.terminal import write_csv_rows, write_json_array
 from mmqjp.service.log import column_values
 from mmqjp.web.site import Link, Site, status_of
 
-MOST_ROWS, SECONDS = 1_000, 5.0
-"""Limits of an answer: rows, and seconds."""
+MOST_ROWS, SECONDS = 1_000, 5.0  # limits of an answer: rows, and seconds
 
 EXAMPLES = {
     "Outputs of each query": """SELECT query, count(*) AS outputs, max(t1) AS t1
@@ -66,8 +65,7 @@ def answer(site: Site, sql: str) -> SqlResult:
 
 LINKS = (Link("/sql", "SQL", 70),)
 
-LONGEST_CELL = 400
-"""Maximum length of a value on the page, in characters."""
+LONGEST_CELL = 400  # maximum length of a value on the page, in characters
 
 _WHAT = "A SELECT in the SQL of DuckDB."
 Sql = Annotated[str, Query(max_length=LONGEST, description=_WHAT)]
