@@ -16,7 +16,7 @@ from bench.harness import Line, beside, columns, engine_parser, in_fresh_process
 from bench.plots import COLOURS, Panel, PlotSeries, draw_panels, grouped
 from bench.workload import SECOND, START
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN
+from join_stage.plans import DEFAULT_PLAN
 
 COUNT, QUICK_COUNT, BATCH = 100_000, 10_000, 1_000
 WINDOW = 10_000  # in seconds

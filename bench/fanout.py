@@ -19,7 +19,7 @@ from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.workload import SECOND, START
 from common.tools import gc_frozen
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN
+from join_stage.plans import DEFAULT_PLAN
 from mmqjp.answers.fan_out import Chunk, OutputStream, Position
 from mmqjp.engine import Session
 from mmqjp.sinks.files import GrowingFile

@@ -26,7 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 
 ENGINES = ("duckdb", "spark")
 

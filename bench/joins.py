@@ -1,7 +1,5 @@
 """What the benchmarks of stage 2 share: random queries (thesis, 6.6.1), witnesses, engines, Sequential, the floor.
-
-Queries and documents are the same for a seed. Results are compared as multisets of rows, and query by query.
-"""
+Queries and documents are the same for a seed. Results are compared as multisets of rows, and query by query."""
 
 from __future__ import annotations
 
@@ -27,7 +25,8 @@ from bench.workload import SECOND
 from common.arrays import Ints
 from common.bounds import INFINITE
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import PLANS, RESULT, JoinEngine, JoinScope, TemplateTable
+from join_stage.plans import PLANS, JoinEngine
+from join_stage.protocol import RESULT, JoinScope, TemplateTable
 from join_stage.store.protocol import whole_batch
 from mmqjp.tables.schema import SCHEMA
 from templates.catalog import Catalog, Placement, StepEdge, TemplateRow

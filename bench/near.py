@@ -24,7 +24,7 @@ from bench.workload import HOUR, SECOND, START
 from feeds.documents import Document
 from join_stage import near_candidates
 from join_stage.near_candidates import LONGEST_FIRST, WordOrder
-from join_stage.protocol import DEFAULT_PLAN
+from join_stage.plans import DEFAULT_PLAN
 from templates.witness import MANY, R_DOC
 from xscl.algebra.near import encode_words, join_threshold, words
 

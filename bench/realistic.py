@@ -30,7 +30,7 @@ from bench.workload import channel, items
 from common.arrays import Ints
 from common.tools import gc_frozen
 from feeds.documents import Document
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 

@@ -26,7 +26,7 @@ from bench.harness import Line, columns
 from bench.stage1_workload import VOCABULARIES, evaluate, patterns, stage1_documents
 from bench.workload import HOUR, SECOND, START, channel, items, parameters, queries, write_documents
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN
+from join_stage.plans import DEFAULT_PLAN
 from mmqjp.engine import Session
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage

@@ -37,7 +37,7 @@ from bench.spark_cluster import free_ports
 from bench.workload import items, parameters, read_documents, script_of, write_documents
 from common.tools import gc_frozen
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN
+from join_stage.plans import DEFAULT_PLAN
 from mmqjp.commands.console import interruptible
 from mmqjp.engine import Session
 

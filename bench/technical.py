@@ -19,7 +19,7 @@ from bench import harness, joins
 from bench.harness import Line, columns
 from bench.joins import opened_engine, timed_join
 from bench.plots import Panel, PlotSeries, by_plan, draw_panels, grouped, new_figure, save_figure, stack_bars
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from templates.graph import R_BIN, ConjunctiveQuery, RelationAtom, Shape, conjunctive_query
 from templates.witness import Witnesses
 

@@ -25,7 +25,7 @@ from bench.plots import Panel, PlotSeries, draw_panels
 from bench.workload import HOUR, FieldDatabase, Parameters, items, parameters, queries, script_of
 from common.tools import gc_frozen
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN
+from join_stage.plans import DEFAULT_PLAN
 from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session

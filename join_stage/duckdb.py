@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from join_stage import protocol
 from join_stage.near_candidates import IN_DUCKDB, LONGEST_FIRST, WordSets, keyed, keyed_statement
+from join_stage.plans import DEFAULT_PLAN, JoinPlan, OnlyRead, opened_plan
 from join_stage.signature.plan import SignaturePlan
 from join_stage.store import duckdb as duckdb_store
 from join_stage.store.protocol import (
@@ -146,7 +147,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
     def __init__(
         self,
         directory: Path | None = None,
-        plan: str = protocol.DEFAULT_PLAN,
+        plan: str = DEFAULT_PLAN,
         *,
         schema: StoreSchema = protocol.NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
@@ -155,12 +156,12 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
         try:
             for name, schema in protocol.STATE.items():
                 self._connection.execute(f"CREATE TEMP TABLE {name}_w ({duckdb_store.columns_of(schema)})")
-            plans: dict[str, Callable[..., protocol.JoinPlan]] = {
+            plans: dict[str, Callable[..., JoinPlan]] = {
                 "basic": partial(DuckDBBasicPlan, self, self._connection),
                 "views": partial(DuckDBViewsPlan, self, self._connection, cache_bytes),
                 "signature": partial(DuckDBSignaturePlan, self),
             }
-            self.plan = protocol.opened_plan(self, plan, directory, plans)
+            self.plan = opened_plan(self, plan, directory, plans)
         except BaseException:
             self.close()
             raise
@@ -277,7 +278,7 @@ _ERRORS = (duckdb.Error, OSError)
 
 
 @duckdb_store.telling_damage
-class DuckDBFilesReader(protocol.OnlyRead, FileTables, duckdb_store.DuckDBTables):
+class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
     """A read-only `JoinEngine` over Parquet files, as of the last batch when it was opened; others may write the store.
     A relation is a view over files, created when a statement first names it: then DuckDB reads all files below it."""
 
@@ -397,7 +398,7 @@ def _texts(texts: Iterable[str]) -> str:
 
 
 @duckdb_store.telling_damage
-class DuckDBReader(protocol.OnlyRead, duckdb_store.DuckDBTables):
+class DuckDBReader(OnlyRead, duckdb_store.DuckDBTables):
     """A read-only `JoinEngine` over a DuckDB store; also reads the log that a killed process left beside the file."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:

@@ -1,24 +1,19 @@
-"""The protocol of stage 2: the tables of the join state (thesis 6.3.1), joiners and plans, their shared SQL, and the
-costs of templates. The conjunctive queries of all templates form one union-all statement (thesis, Algorithm 1). A batch
-joins the state, which already holds it, with the batch on the right; then the batch on the left with the state before
-it. So each pair of documents with a new one is met exactly once, whichever arrived first."""
+"""What all plans share: the tables of the join state (thesis 6.3.1), batches and their matches, SQL, and the costs of
+templates. The conjunctive queries of all templates form one union-all statement (thesis, Algorithm 1). A batch joins
+the state, which already holds it, with the batch on the right; then the batch on the left with the state before it. So
+each pair of documents with a new one is met exactly once, whichever arrived first."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from common.bounds import INFINITE
-from common.errors import InputError
-from common.files import make_inside
-from join_stage.store.protocol import RUNS, Dated, StoreError, StoreSchema, TableStore
-from templates.catalog import StepEdge, TemplateRow
+from join_stage.store.protocol import Dated, StoreSchema, TableStore
 from templates.graph import ConjunctiveQuery, RelationAtom, Shape, executable_query
 from templates.witness import MANY, R_BIN, R_DOC, R_GROUP, Witnesses
 
@@ -149,11 +144,6 @@ RESULT = pa.schema(
 """The result of a join: row id in R_T, documents (docid2 null for a filter), and nodes in template order."""
 
 
-PLANS = ("basic", "views", "signature")
-
-DEFAULT_PLAN = "signature"
-
-
 JOINED_STREAMS = pa.schema([("stream1", pa.string()), ("stream2", pa.string())])
 
 
@@ -189,113 +179,6 @@ class Batch:
     older: bool
     scope: JoinScope
     before: Mapping[str, Any] = field(default_factory=dict)
-
-
-class UnknownPlan(InputError, ValueError):
-    """No plan has the name, the argument."""
-
-    def __str__(self) -> str:
-        return f"a plan is one of {', '.join(PLANS)}, not {self.args[0]!r}"
-
-
-class JoinEngine(TableStore, Protocol):
-    """A store that joins the documents of batches with the join state, which it keeps, within its running batch."""
-
-    @property
-    def plan(self) -> JoinPlan:
-        """Has the rows of R_T. They are not stored, but rebuilt from queries when a store is opened."""
-
-    def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
-        """Adds witnesses to the join state, and answers all templates for them. Documents have ids from `first_docid`
-        on, greater than all earlier ones. Read the matches before the next call."""
-
-    def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
-        """Adds witnesses of earlier documents without finding matches. `r_docts` has only documents that the state
-        lacks; with `whole`, the witnesses are all those of these documents."""
-
-    def evict(self, before: int) -> None:
-        """Drops the join state of documents that begin before a time in microseconds, as far as practical."""
-
-    def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
-        """Drops groups without rows in the join state, and groups with none of `edges` together with their rows.
-        Returns the remaining group numbers."""
-
-    def drop_derived(self, node: int) -> None:
-        """Drops the join state's rows with node ids from `node` on, those of derived values."""
-
-    def mends(self, error: Exception) -> bool:
-        """Called after rollback with the error of the batch. Returns whether it came of damaged files that derive from
-        the tables: the next batch builds them anew."""
-
-
-class JoinPlan:
-    """Answers batches over the join state, by default without keeping anything of documents or groups. What it keeps is
-    committed and rolled back with the store's batches."""
-
-    in_sql: ClassVar[bool] = True
-    """Whether the plan reads the batch from r_bin_w, r_doc_w and r_docts_w, and the join state from tables."""
-
-    def __init__(self) -> None:
-        self.costs = Costs()
-
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Adds rows to the R_T of a template, replacing rows with the same id, from the next `join` on."""
-
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Removes rows from the R_T of a template, from the next `join` on."""
-
-    def join(self, batch: Batch) -> Matches:
-        """Answers all templates for a batch, which the state already holds."""
-        raise NotImplementedError
-
-    def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
-        """Called before witnesses of earlier documents are added to the join state; `whole`: they are all of these."""
-
-    def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
-        """Called when documents leave the state. All of them begin before the time `before`."""
-
-    def forget(self) -> None:
-        """Called when the join state changes otherwise: the plan reloads it."""
-
-    def regrouped(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
-        """Called after groups were dropped, all but those in `kept` and those of documents; state of groups with none
-        of `edges` is gone or no longer used."""
-
-    def settle(self) -> None:
-        """Called before commit; may append to tables. Raises StoreError."""
-
-    def committed(self) -> None: ...
-
-    def rolled_back(self, *, whole: bool) -> None:
-        """Called after rollback. Without `whole`, a commit failed and may be only partly undone."""
-
-    def mends(self, error: StoreError) -> bool:
-        """Called after rollback. Whether the error came of damaged files of the plan, which the next batch rebuilds."""
-        return False
-
-    def close(self) -> None: ...
-
-    def counters(self) -> dict[str, int]:
-        """Counters of the plan since the engine was opened."""
-        return {}
-
-
-class OnlyRead:
-    """Ignores rows of R_T, since no batch follows, and refuses all other changes with StoreError."""
-
-    plan = JoinPlan()
-
-    def rollback(self, *_: object) -> None: ...
-
-    follow = rollback
-
-    def begin(self, *_: object, **__: object) -> NoReturn:
-        raise StoreError("the store was opened to be read only")
-
-    commit = append = join = extend = evict = drop_groups = drop_derived = drop_before = begin
-
-    def mends(self, error: Exception) -> bool:
-        return False
 
 
 R_BIN_FLAT = pa.schema(
@@ -415,16 +298,3 @@ def drop_runs_manifest(store: TableStore) -> None:
     """Has the postings on disk rebuilt when next needed."""
     if (version := store.highest("posting_runs", "version")) >= 0:
         store.drop_before("posting_runs", "version", version + 1)
-
-
-def opened_plan(
-    store: TableStore, name: str, directory: Path | None, plans: Mapping[str, Callable[..., JoinPlan]]
-) -> JoinPlan:
-    """A plan of an engine; `signature` gets a folder for runs, if the store has a directory. Raises UnknownPlan."""
-    if name not in plans:
-        raise UnknownPlan(name)
-    if name == "signature":
-        return plans[name](None if directory is None else make_inside(directory, RUNS))
-    if directory is not None and runs_manifest(store) is None:
-        shutil.rmtree(directory / RUNS, ignore_errors=True)
-    return plans[name]()

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.bounds import INFINITE
-from join_stage.protocol import APART, SPAN, Batch, JoinPlan, Matches, Orientation, TemplateTable, drop_runs_manifest
+from join_stage.plans import JoinPlan
+from join_stage.protocol import APART, SPAN, Batch, Matches, Orientation, TemplateTable, drop_runs_manifest
 from join_stage.store.protocol import TableStore
 from templates.graph import Shape
 from templates.witness import Witnesses
@@ -44,8 +45,15 @@ SLICE = pa.schema(
 )
 """Rows of slices. `value` numbers the string value, in the cache and in a batch."""
 
-BatchValues = Mapping[str, tuple[int, bool]]
-"""Maps the string values of a batch to their numbers, and whether their slices are cached."""
+
+class BatchValue(NamedTuple):
+    number: int
+    is_cached: bool
+    """Whether its slice is."""
+
+
+BatchValues = Mapping[str, BatchValue]
+"""The string values of a batch."""
 
 MERGE = 16
 """Number of parts of the cache that are copied into one."""
@@ -82,7 +90,8 @@ class ViewCache:
     def numbered(self, values: Iterable[str]) -> BatchValues:
         """Numbers values; those that are not cached get new numbers."""
         entries = self._now.entries
-        return {v: (entries[v].number, True) if v in entries else (next(self._numbers), False) for v in values}
+        found = ((v, entries.get(v)) for v in values)
+        return {v: BatchValue(known.number if known else next(self._numbers), known is not None) for v, known in found}
 
     def slices(self, values: BatchValues) -> pa.Table:
         """The rows of the cached slices of some values."""
@@ -99,7 +108,7 @@ class ViewCache:
             entry = CachedValue(number, (old.rows if old else counted[number]) + added.get(number, 0))
             size += _size(value, entry) - (_size(value, old) if old else 0)
             entries[value] = entry
-        hits = sum(values[value][1] for value in touched)
+        hits = sum(values[value].is_cached for value in touched)
         self._hits, self._misses = self._hits + hits, self._misses + len(touched) - hits
         # A slice larger than the bound goes first: keeping it would evict all others.
         doomed = [value for value in touched if _size(value, entries[value]) > self.bound]
@@ -212,7 +221,7 @@ class CachedViews(SQLPlan):
         """The slices of a batch's values: of the state before it those that are not cached, and of the batch itself."""
         numbers = {value: number for value, (number, _) in values.items()}
         tables, statement = {"batch_values": _relation(numbers)}, slices_statement("batch_values", "_w")
-        missing = {value: number for value, number in numbers.items() if not values[value][1]}
+        missing = {value: number for value, number in numbers.items() if not values[value].is_cached}
         if batch.older and missing:
             tables["missing_values"] = _relation(missing)
             statement += "\nUNION ALL\n" + slices_statement("missing_values", "_old")

@@ -21,7 +21,8 @@ from common.files import share
 from common.limits import Quota
 from common.tools import gc_paused
 from feeds.documents import Document, Now, Reject, now_us
-from join_stage.protocol import DEFAULT_PLAN, PLANS, Cost, JoinEngine, UnknownPlan, times_rebuilt
+from join_stage.plans import DEFAULT_PLAN, PLANS, JoinEngine, UnknownPlan
+from join_stage.protocol import Cost, times_rebuilt
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question, whole_batch
 from join_stage.views import CACHE_BYTES
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
@@ -91,7 +92,7 @@ class CoreEngine:
     letter. A query is paused if it would have more than `max_matches` outputs for one document that arrives or more
     than `max_outputs` for 10,000, or would take more than `max_work` steps for one; for event queries and `max_partial`
     see `common.limits.Quota`. None means unlimited. `limits` bounds what stage 1 caches.
-    `plan` is the join plan, one of `join_stage.protocol.PLANS`; a state may be opened with any of them. `cache_bytes`
+    `plan` is the join plan, one of `join_stage.plans.PLANS`; a state may be opened with any of them. `cache_bytes`
     bounds the cache of the plan "views". With `quiet`, dead letters are not logged.
 
     Raises UnknownPlan for an unknown plan, InvalidValue for an unknown engine, for `patterns` that cannot be here, or

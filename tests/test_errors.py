@@ -17,7 +17,7 @@ from feeds.documents import SourceError
 from feeds.fetch.http import FetchError, Gone
 from feeds.fetch.state import FetchIsRunning
 from feeds.files import TooLargeError
-from join_stage.protocol import UnknownPlan
+from join_stage.plans import UnknownPlan
 from join_stage.store.protocol import OtherEngine
 from mmqjp.queries.changes import UnknownQuery
 from xscl.check import TooManyDisjuncts

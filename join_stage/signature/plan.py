@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from join_stage import protocol
 from join_stage.near_candidates import NearTexts
+from join_stage.plans import JoinPlan
 from join_stage.signature.disk import Merger, StoredRuns, evicted
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
@@ -21,7 +22,7 @@ READ_DOCUMENTS = 50_000
 """Number of docids whose join state is read at a time."""
 
 
-class SignaturePlan(protocol.JoinPlan):
+class SignaturePlan(JoinPlan):
     """Joins with postings, which derive from the join state in the tables of `store`. Runs are stored in `directory`;
     without one, all postings are in memory. `merger` defaults to this process."""
 

@@ -522,7 +522,8 @@ class DiskRun:
         self.file, self.classes, self.low = file, classes, low
         self.start = Starts(Field(file.groups, "start"), len(self))
         self.time, self.instance = Field(file.postings, "time"), Field(file.postings, "instance")
-        self._last: tuple[Ints, RecordArray] | None = None
+        self._last_at: Ints | None = None
+        self._last: RecordArray
 
     def __len__(self) -> int:
         return self.file.head.postings
@@ -548,9 +549,9 @@ class DiskRun:
 
     def _column(self, at: Ints, name: str, depth: int | None = None) -> Ints:
         """A field of some postings. Whole records are read, and those read last stay at hand."""
-        if self._last is None or self._last[0] is not at:
-            self._last = at, self.file.postings.at(at)
-        found = self._last[1][name]
+        if self._last_at is not at:
+            self._last_at, self._last = at, self.file.postings.at(at)
+        found = self._last[name]
         numbers: Ints = (found[:, depth - 1] if depth else found).astype(np.int64, copy=False)
         return numbers
 

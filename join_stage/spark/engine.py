@@ -24,6 +24,7 @@ from common.arrays import dictionary_encode
 from common.files import make_inside
 from join_stage import protocol
 from join_stage.near_candidates import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
+from join_stage.plans import DEFAULT_PLAN, JoinPlan, OnlyRead, opened_plan
 from join_stage.signature.plan import SignaturePlan
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.store.protocol import UNBOUNDED, Bounds, StoreError, StoreSchema, TableStore, writing
@@ -251,7 +252,7 @@ class SparkEngine(ParquetStore):
         self,
         session: SparkSession,
         directory: Path | None = None,
-        plan: str = protocol.DEFAULT_PLAN,
+        plan: str = DEFAULT_PLAN,
         *,
         schema: StoreSchema = protocol.NOTHING_ELSE,
         cache_bytes: int = CACHE_BYTES,
@@ -264,12 +265,12 @@ class SparkEngine(ParquetStore):
             self._views = TableViews(self._session, self)
             for left in (VIEW_CACHE, SCRATCH):  # by a killed run
                 shutil.rmtree(self.directory / left, ignore_errors=True)
-            plans: dict[str, Callable[..., protocol.JoinPlan]] = {
+            plans: dict[str, Callable[..., JoinPlan]] = {
                 "basic": partial(SparkBasicPlan, self, self._session, self._views),
                 "views": partial(SparkViewsPlan, self, self._session, self._views, cache_bytes),
                 "signature": partial(SparkSignaturePlan, self),
             }
-            self.plan = protocol.opened_plan(self, plan, self.directory, plans)
+            self.plan = opened_plan(self, plan, self.directory, plans)
             self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
         except BaseException:
             super().close()
@@ -382,7 +383,7 @@ class SparkEngine(ParquetStore):
         }
 
 
-class SparkReader(protocol.OnlyRead, FileTables):
+class SparkReader(OnlyRead, FileTables):
     """A read-only `JoinEngine`; others may write the store."""
 
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from common import limits
 from common.limits import Excess, LimitName, Quota, excess_text
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from mmqjp.answers.quota import (
     NEVER,
     Account,

@@ -15,7 +15,7 @@ from common.arrays import Ints
 from common.bounds import BEGINNING, END
 from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from mmqjp.answers import events_run
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id

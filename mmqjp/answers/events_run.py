@@ -23,7 +23,7 @@ from common.bounds import BEGINNING
 from common.errors import InvalidValue
 from common.limits import UNLIMITED, Excess, Quota, first_excess, note_excess, sums_in_blocks
 from common.tools import from_json, reachable
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.output import with_output_attributes
 from mmqjp.answers.quota import XML_CHARACTERS_PER_STEP
@@ -268,7 +268,12 @@ def _ask_duckdb(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         raise OutOfMemory(f"event queries as SQL take too much memory: {error}; use the driver") from error
 
 
-_COUNTED = ("times", "told", "steps")
+class BlockCounts(NamedTuple):
+    """The number of times of a block, and of outputs and steps at them."""
+
+    times: int = 0
+    told: int = 0
+    steps: int = 0
 
 
 class OutputCounts:
@@ -276,29 +281,27 @@ class OutputCounts:
 
     def __init__(self, quota: Quota, texts: Texts) -> None:
         self._quota, self._texts = quota, texts
-        self._blocks: dict[str, tuple[int, int, int]] = {}
-        """By form, the number of times of its block, and of outputs and steps at them."""
+        self._blocks: dict[str, BlockCounts] = {}
 
     def add(self, form_id: str, found: Sequence[Columns]) -> Iterator[Excess]:
         """Counts all that a form tells in an interval, and yields how it exceeds its quota."""
-        quota, (before, *earlier) = self._quota, self._blocks.get(form_id, (0, 0, 0))
+        quota, before = self._quota, self._blocks.get(form_id, BlockCounts())
         t1, steps = (np.concatenate(each) for each in ([one.t1 for one in found], list(map(self._steps, found))))
         count, taken = len(t1), int(steps.sum())
-        if before + count < limits.BLOCK and count <= quota.matches and taken <= quota.work:
-            outputs, work = earlier[0] + count, earlier[1] + taken
+        if before.times + count < limits.BLOCK and count <= quota.matches and taken <= quota.work:
+            outputs, work = before.told + count, before.steps + taken
             if outputs <= quota.outputs and work <= quota.work_of_block:
-                self._blocks[form_id] = before + len(set(t1.tolist())), outputs, work
+                self._blocks[form_id] = BlockCounts(before.times + len(set(t1.tolist())), outputs, work)
                 return
         times, which, counts = np.unique(t1, return_inverse=True, return_counts=True)
         at_once = np.bincount(which, steps, len(times)).astype(np.int64)
         yield from first_excess(times, counts, quota, "matches")
         yield from first_excess(times, at_once, quota, "work")
-        blocks, sums = (before + np.arange(len(times))) // limits.BLOCK, list[Ints]()
-        for amounts, so_far in zip((counts, at_once, np.ones_like(counts)), (*earlier, before), strict=True):
-            sums.append(sums_in_blocks(blocks, amounts, so_far, 0))
-        yield from first_excess(times, sums[0], quota, "outputs")
-        yield from first_excess(times, sums[1], quota, "work_of_block")
-        self._blocks[form_id] = int(sums[2][-1]), int(sums[0][-1]), int(sums[1][-1])
+        blocks, each = (before.times + np.arange(len(times))) // limits.BLOCK, (np.ones_like(counts), counts, at_once)
+        sums = [sums_in_blocks(blocks, amounts, so_far, 0) for amounts, so_far in zip(each, before, strict=True)]
+        yield from first_excess(times, sums[1], quota, "outputs")
+        yield from first_excess(times, sums[2], quota, "work_of_block")
+        self._blocks[form_id] = BlockCounts(*(int(amounts[-1]) for amounts in sums))
 
     def _steps(self, events: Columns) -> Ints:
         lengths = (self._texts.lengths(column) for column in events.values if column.dtype == np.int64)
@@ -312,13 +315,14 @@ class OutputCounts:
 
     def table(self) -> pa.Table:
         counts = zip(*self._blocks.values(), strict=True) if self._blocks else ((), (), ())
-        columns = dict(zip(_COUNTED, (pa.array(one, pa.int64()) for one in counts), strict=True))
+        columns = dict(zip(BlockCounts._fields, (pa.array(one, pa.int64()) for one in counts), strict=True))
         return pa.table({"form": pa.array(self._blocks, pa.string())} | columns)
 
     def restore(self, table: pa.Table, form_ids: Collection[str]) -> None:
         for row in table.to_pylist():
             if row["form"] in form_ids:
-                self._blocks[row["form"]] = row["times"], row["told"], row.get("steps", 0)  # stores before had none
+                steps = row.get("steps", 0)  # stores before had none
+                self._blocks[row["form"]] = BlockCounts(row["times"], row["told"], steps)
 
 
 class RunningForms:

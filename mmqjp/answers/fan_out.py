@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints
 from common.tools import in_batches, lazy
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.output import Answer, Body, Output, json_nodes, json_texts, node_orders, output_order, read_nodes
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, text_digest

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
-from join_stage.protocol import JoinEngine, Matches, flatten_edges
+from join_stage.plans import JoinEngine
+from join_stage.protocol import Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge

@@ -138,9 +138,10 @@ class JointBindings:
             return [_tuple_binding(side)]
         derived = fixed_side.derived
         key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
+        found: Iterable[SideBinding]
         if (known := self._bound.get(key)) is not None:
-            steps.take(known[0])
-            found: Iterable[SideBinding] = known[1]
+            taken, found = known
+            steps.take(taken)
         elif derived is not None:
             steps.take(len(derived))
             found = [{one.var: one.node(record.tree, nodes) for one in derived}]
@@ -267,8 +268,9 @@ class Mirrors:
             return True
         key = mirror, inputs[0].docid, inputs[1].docid
         if (known := self._found.get(key)) is not None:
-            steps.take(known[0])
-            return known[1]
+            taken, found = known
+            steps.take(taken)
+            return found
         if mirror not in self._tests:
             self._tests[mirror] = list(map(_Join, mirror.conjuncts))
         before = steps.left

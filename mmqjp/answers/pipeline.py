@@ -17,7 +17,7 @@ from common.bounds import BEGINNING
 from common.limits import Quota
 from common.tools import gc_paused
 from feeds.documents import Document, Now, Reject
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.accounts import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage

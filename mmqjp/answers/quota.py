@@ -236,9 +236,9 @@ class TieCounts:
         for (arrival, key), count in book.ties.items():
             if all(bound.counts(arrival) for bound in bounds):
                 found.pairs[key] += count
-        for (arrival, *query), count in book.untied.items():
+        for (arrival, qid, begun), count in book.untied.items():
             if all(bound.counts(arrival) for bound in bounds):
-                found.less[query[0], query[1]] += count
+                found.less[qid, begun] += count
         return found
 
     @classmethod
@@ -278,8 +278,16 @@ _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 EVERYTHING = Holder(_GREATEST, _LEAST, _GREATEST, _LEAST, _GREATEST)
 
 
-_Columns = NDArray[np.int64]
-"""Arrival, width, since, first_qid, begun, outputs, work."""
+class _Columns(NamedTuple):
+    """Charges as columns: those of a `ChargeKey` between their arrival and what they charge."""
+
+    arrival: Ints
+    width: Ints
+    since: Ints
+    first_qid: Ints
+    begun: Ints
+    outputs: Ints
+    work: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,40 +307,40 @@ class Charges:
             step += ((at, *key, times * used.outputs, times * used.work) for (at, key), used in book.step.items())
             before += ((-1, *key, times * used.outputs, times * used.work) for key, used in book.before.items())
         step.sort()
-        return cls(block, *(np.array(rows, np.int64).reshape(-1, 7).T for rows in (step, before)))
+        return cls(block, *(_Columns(*np.array(rows, np.int64).reshape(-1, 7).T) for rows in (step, before)))
 
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
     ) -> Excess | None:
         """Returns where a member exceeds its quota, or None. `own` is added to its first block; `less` deducts
         (arrival, outputs, work)."""
-        counts = _counts_for(self.step, holder) & (self.step[0] < holder.until)
-        arrival, outputs, work = (self.step[i][counts] for i in (0, 5, 6))
+        step, before = self.step, self.before
+        counts = _counts_for(step, holder) & (step.arrival < holder.until)
+        arrival, outputs, work = step.arrival[counts], step.outputs[counts], step.work[counts]
         if not len(arrival):
             return None
         for at, fewer_outputs, less_work in less:
             arrival = np.append(arrival, at)
             outputs, work = np.append(outputs, -fewer_outputs), np.append(work, -less_work)
         arrivals, place = np.unique(arrival, return_inverse=True)
-        earlier = _counts_for(self.before, holder)
+        earlier = _counts_for(before, holder)
         blocks, found = arrivals // limits.BLOCK, list[Excess]()
-        amounts: Iterable[tuple[Ints, int, int, LimitName, LimitName]] = (
-            (outputs, 5, own.outputs, "matches", "outputs"),
-            (work, 6, own.work, "work", "work_of_block"),
+        amounts: Iterable[tuple[Ints, Ints, int, LimitName, LimitName]] = (
+            (outputs, before.outputs, own.outputs, "matches", "outputs"),
+            (work, before.work, own.work, "work", "work_of_block"),
         )
-        for used, column, base, bound, bound_of_block in amounts:
+        for used, used_before, base, bound, bound_of_block in amounts:
             sums = np.zeros(len(arrivals), np.int64)
             np.add.at(sums, place, used)
-            base += int(self.before[column][earlier].sum())
+            base += int(used_before[earlier].sum())
             found += first_excess(arrivals, sums, quota, bound)
             found += first_excess(arrivals, sums_in_blocks(blocks, sums, base, self.block), quota, bound_of_block)
         return min(found, default=None)
 
 
 def _counts_for(columns: _Columns, holder: Holder) -> NDArray[np.bool_]:
-    _, width, since, first_qid, begun, _, _ = columns
-    found: NDArray[np.bool_] = (width <= holder.window) & (since >= holder.since) & (first_qid <= holder.qid)
-    found &= begun >= holder.begun
+    found: NDArray[np.bool_] = (columns.width <= holder.window) & (columns.since >= holder.since)
+    found &= (columns.first_qid <= holder.qid) & (columns.begun >= holder.begun)
     return found
 
 

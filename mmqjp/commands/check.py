@@ -12,7 +12,7 @@ from rich.table import Table
 from common.files import whole_file
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
-from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.plans import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
 from mmqjp.commands import options
 from mmqjp.commands.command_line import FAILED, Failure, debug_option

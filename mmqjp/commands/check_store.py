@@ -17,7 +17,8 @@ from common.errors import MmqjpError
 from common.files import make_inside
 from feeds.documents import now_us
 from feeds.fetch.state import FetchStore
-from join_stage.protocol import DEFAULT_PLAN, FLAT_STORE, JoinEngine, runs_manifest
+from join_stage.plans import DEFAULT_PLAN, JoinEngine
+from join_stage.protocol import FLAT_STORE, runs_manifest
 from join_stage.signature.runs import CHECKED_AT_ONCE, PagePool, RunFile
 from join_stage.store import protocol
 from join_stage.views import CACHE_BYTES

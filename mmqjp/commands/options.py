@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from common.tools import gc_paused
 from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
-from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.plans import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from common.arrays import distinct, merge_sorted, rows_of
 from common.bounds import EARLIEST
 from common.tools import in_batches, lazy
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.tables import schema
 from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS

@@ -148,7 +148,7 @@ def known_event_queries(select: SelectFn, name: str, form: str | None = None) ->
     found: list[KnownEvents] = []
     for row in wanted:
         with suppress(StoreError):
-            texts, definitions = _behind(select, row["text"], row["removed_at"])
+            texts, definitions = _behind(select, name, row["text"], row["removed_at"])
             schemas = {one.name: one.schema for one in definitions.values()}
             compiled = stored.compile_stored([row["text"], *texts], schemas)[0]
             query = _subscription(name, row, pauses, stored.StoredEventQuery(row["form"], compiled))
@@ -157,8 +157,11 @@ def known_event_queries(select: SelectFn, name: str, form: str | None = None) ->
     return found
 
 
-def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[str], dict[str, RegisteredDefinition]]:
-    """Returns the texts of all event queries upstream of a query, and the definitions of all, as of its removal."""
+def _behind(
+    select: SelectFn, own: str, text: str, removed_at: int | None
+) -> tuple[list[str], dict[str, RegisteredDefinition]]:
+    """Returns the texts of all event queries upstream of a query, with the name `own`, and the definitions of all, as
+    of its removal."""
     publishing: dict[str, str] = {}
     definitions: dict[str, RegisteredDefinition] = {}
     known, new = set[str](), set(_NAME.findall(text))
@@ -173,8 +176,8 @@ def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[s
             publishing[row["name"]] = row["text"]
             found.append(row["text"])
         new = {name for text in found for name in _NAME.findall(text)} - known
-    own = text.rpartition(" PUBLISH ")[2]
-    return [text for name, text in publishing.items() if name != own], definitions
+    publishing.pop(own, None)
+    return list(publishing.values()), definitions
 
 
 def known_queries(select: SelectFn, name: str) -> list[Subscription]:

@@ -15,7 +15,7 @@ from common.bounds import BEGINNING, END
 from common.errors import InputError
 from common.tools import reachable, track_progress
 from feeds.documents import Now
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.queries import stored
 from mmqjp.queries.model import Pause, Subscription, generated_name_number
@@ -30,7 +30,6 @@ from mmqjp.queries.registry import (
     published_name,
 )
 from mmqjp.tables.schema import CommitMetadata, Ledger
-from templates.witness import NO_WITNESSES
 from xscl.algebra.events import Schema, read_by
 from xscl.event_forms import unequal
 from xscl.event_lower import schemas_of
@@ -243,7 +242,7 @@ class QueryChanges:
         pauses = [Pause(query, last[query.is_events], stored.NO_ARRIVAL, reason) for query, reason in reasons.items()]
         with whole_batch(self._store):
             if None in reasons.values():
-                self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
+                self._store.plan.forget()  # what it keeps may lack what paused queries need
             self.save_pauses(pauses)
             self._ledger.save_metadata(self.metadata_for(names))
         self.apply(pauses)

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from common.bounds import END
 from common.tools import decrease, reachable
-from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
+from join_stage.plans import JoinEngine
+from join_stage.protocol import JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
 from mmqjp.queries.model import (

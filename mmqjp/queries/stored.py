@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.tools import ClearedCache, in_batches, reachable, track_progress
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import (
     CANNOT_READ,

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from common.errors import InvalidValue
 from common.files import lock, make_lock, make_state, unlock
 from feeds.documents import Now, now_us
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError, check_not_lost, whole_batch
 from join_stage.store.spark.java import has_session, runs_in_submit
 from mmqjp.documents.record import Records, docid_batches

@@ -14,7 +14,8 @@ import pyarrow as pa
 from common.bounds import EARLIEST, INFINITE
 from common.tools import from_json
 from feeds.documents import Now
-from join_stage.protocol import STATE, JoinEngine, docids_between, flatten_edges, has_documents_between, missing
+from join_stage.plans import JoinEngine
+from join_stage.protocol import STATE, docids_between, flatten_edges, has_documents_between, missing
 from mmqjp.documents.record import (
     WATERMARKS,
     Record,

@@ -11,7 +11,8 @@ import pytest
 
 from bench import cluster, joins, realistic, rss, state, technical
 from bench.spark_cluster import SETTINGS
-from join_stage.protocol import PLANS, RESULT
+from join_stage.plans import PLANS
+from join_stage.protocol import RESULT
 from join_stage.signature import join
 from templates.catalog import Change
 from templates.graph import canonical_shape

@@ -10,7 +10,8 @@ from random import Random
 import pyarrow as pa
 
 from common.bounds import INFINITE
-from join_stage.protocol import RESULT, JoinEngine, JoinScope, Matches, TemplateTable
+from join_stage.plans import JoinEngine
+from join_stage.protocol import RESULT, JoinScope, Matches, TemplateTable
 from templates.catalog import TemplateRow
 from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses

@@ -7,7 +7,7 @@ import pytest
 
 from join_stage import duckdb
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store import duckdb as duckdb_module
 from join_stage.store.protocol import StoreError
 from mmqjp.tables.schema import SCHEMA

@@ -15,7 +15,8 @@ import pytest
 
 from join_stage import views
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import PLANS, JoinEngine, runs_manifest
+from join_stage.plans import PLANS, JoinEngine
+from join_stage.protocol import runs_manifest
 from join_stage.signature import disk, join
 from join_stage.signature.postings import digests
 from join_stage.spark import tasks

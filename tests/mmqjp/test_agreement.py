@@ -11,7 +11,7 @@ import pytest
 from bench.workload import items, queries
 from feeds.documents import Document
 from join_stage import near_candidates
-from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.plans import DEFAULT_PLAN, PLANS
 from join_stage.signature import join
 from join_stage.spark.engine import SparkEngine
 from join_stage.views import CACHE_BYTES

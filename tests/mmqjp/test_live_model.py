@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from join_stage import near_candidates
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from join_stage.signature import disk, join
 from mmqjp.documents import record
 from tests.generate.documents import SECOND, START

@@ -10,7 +10,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from mmqjp.engine import Session
 
 if TYPE_CHECKING:

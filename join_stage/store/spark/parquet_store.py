@@ -22,6 +22,7 @@ from itertools import count, groupby, pairwise
 from pathlib import Path
 from secrets import token_hex
 from tempfile import mkdtemp
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -93,6 +94,13 @@ GRACE = 600 * 1_000_000
 _GONE = "the store is damaged: {} is gone; take an older copy of the store"
 
 
+class Superseded(NamedTuple):
+    """Files, in the order in which to remove them, with the time of their successors."""
+
+    at: int
+    paths: list[Path]
+
+
 class ParquetStore(manifest_files.FileTables):
     """Tables in a directory, or a temporary one that `close` removes. Appended rows stay in memory until `commit`. The
     process must own the directory (see `mmqjp.state.engine_choice`): files without a manifest are removed. `now` is the
@@ -103,8 +111,8 @@ class ParquetStore(manifest_files.FileTables):
     ) -> None:
         self._tables, self._now = schema.tables, now
         self._grace = GRACE if directory else 0
-        self._superseded: deque[tuple[int, list[Path]]] = deque()
-        """Superseded files with the times of their successors, oldest first, in the order in which to remove them."""
+        self._superseded: deque[Superseded] = deque()
+        """Oldest first."""
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
@@ -287,13 +295,13 @@ class ParquetStore(manifest_files.FileTables):
 
     def _supersede(self, batch: int, older: manifest_files.Files, newer: manifest_files.Manifest) -> None:
         gone = [self.folder(name) / f.name for name in self._tables for f in set(older[name]) - set(newer.files[name])]
-        self._superseded.append((newer.written_at, [*gone, self._manifest(batch)]))  # which names them
+        self._superseded.append(Superseded(newer.written_at, [*gone, self._manifest(batch)]))  # which names them
 
     def _sweep(self) -> None:
         """Removes what was superseded GRACE ago, but not the last. Raises OSError."""
         now = self._now()
-        while len(self._superseded) > 1 and self._superseded[0][0] <= now - self._grace:
-            for path in self._superseded[0][1]:
+        while len(self._superseded) > 1 and self._superseded[0].at <= now - self._grace:
+            for path in self._superseded[0].paths:
                 path.unlink(missing_ok=True)
             self._superseded.popleft()
 

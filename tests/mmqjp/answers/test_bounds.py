@@ -10,7 +10,7 @@ import pytest
 
 from feeds.documents import Document
 from join_stage import near_candidates
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND, chance
 from tests.generate.seeds import at_length, expect_some, seeds

@@ -9,7 +9,7 @@ import pytest
 
 from common.bounds import EARLIEST, INFINITE, LATEST
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.plans import DEFAULT_PLAN, PLANS
 from mmqjp.engine import Session
 
 DEFINED = "DEFINE EVENT A FROM S//a->r (k := r/@k); "

@@ -12,7 +12,7 @@ import pytest
 
 from common.arrays import Ints
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from mmqjp.answers.fan_out import FanOut, Outputs
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from join_stage.store.protocol import TableStore
 from mmqjp.answers import operators as counting
 from mmqjp.answers import quota

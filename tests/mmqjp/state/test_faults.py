@@ -11,7 +11,7 @@ import pytest
 from feeds.documents import Document, SourceError
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
 from join_stage import near_candidates
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
 from mmqjp.service.spool import Command, CommandResult, Spool

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.answers.output import json_nodes
 from mmqjp.engine import Session
