@@ -1,8 +1,7 @@
 """Absences over documents of one channel, and of many: `c1 = c2` must not cost the square of a channel's documents.
 
 `silent` asks for documents that none of their channel follows, `first` for those that none precedes, `alone` for those
-that no other is near in time (OPERATORS). Each case runs in a process of its own.
-"""
+that no other is near in time (OPERATORS). Each case runs in a process of its own."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict

@@ -1,7 +1,6 @@
 """The benchmark of joins on a Spark cluster (docs/benchmarks.md): where the work is done, and what the driver needs.
 
-Before anything is reported, the output lines are compared with those that follow from the values. Needs Java.
-"""
+Before anything is reported, the output lines are compared with those that follow from the values. Needs Java."""
 
 import json
 import os

@@ -1,7 +1,6 @@
 """What many queries over the same matches cost, beside one of them alone and beside writing the same lines.
 
-Pairs of documents match for all queries of a kind. Each case has its own process. A sample is also run alone.
-"""
+Pairs of documents match for all queries of a kind. Each case has its own process. A sample is also run alone."""
 
 import tempfile
 import time

@@ -1,8 +1,7 @@
 """From feeds to item documents: entries per second on one core, and the share of nh3, lxml and our code.
 
 The feeds are generated from `bench.workload`, or those of a crawl. The baseline is feedparser alone.
-On Spark, its executors parse the same feeds from a drop directory. The documents of all formats and ways are compared.
-"""
+On Spark, its executors parse the same feeds from a drop directory. Documents of all formats and ways are compared."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Near-equal headlines: queries with near() beside the same queries with equality.
 
 Query n joins headlines up to 48 hours and n seconds apart. More are near than equal, and telling them takes time: so
-near() is also compared with equality over headlines whose near ones were made equal. Each case has its own process.
-"""
+near() is also compared with equality over headlines whose near ones were made equal. Each case has its own process."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,7 @@
 """Event patterns: many statements over streams of events, as the papers measure them.
 
 Beside statements that run together stand one statement at a time, for a sample that is scaled up, other ways to match,
-and a floor. Before a time is reported, the results are compared.
-"""
+and a floor. Before a time is reported, the results are compared."""
 
 from bench import patterns_peers, patterns_sequences, patterns_streams, patterns_synthetic, patterns_windows
 from bench.harness import benchmark_parser, parse_options, report

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bench.harness import Line, TableColumn, ratio, with_progress
 from common.arrays import Ints
+from common.bounds import BEGINNING
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
@@ -194,7 +195,7 @@ def feed(
 
 def add_all(kernel: Kernel, statements: Sequence[Statement]) -> Kernel:
     for place, statement in enumerate(statements):
-        kernel.add(place, statement, -1)
+        kernel.add(place, statement, BEGINNING)
     kernel.run({}, 0)
     return kernel
 

@@ -32,6 +32,7 @@ from bench.harness import Line, columns, compared_turns, timed, with_progress
 from bench.patterns_kernel import intervals
 from bench.peers import PeerSystem, run_program
 from common.arrays import Ints
+from common.bounds import BEGINNING
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL, MakeKernel, kernels
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
@@ -311,7 +312,7 @@ def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement
     events = tracked.register({name: some.encoded(texts) for name, some in case.streams().items()})
     add_statements = kernel.add
     for place, statement in enumerate(statements):
-        add_statements(place, statement, -1)
+        add_statements(place, statement, BEGINNING)
     found: list[Results] = []
     begin = time.perf_counter()
     for part, until in intervals(events, -(-(case.events + 2) // case.intervals) * kit.SECOND):

@@ -19,6 +19,7 @@ import numpy as np
 from bench import patterns_kernel as kit
 from bench.harness import Line, columns, in_fresh_process, resident_memory
 from common.arrays import Ints
+from common.bounds import BEGINNING
 from pattern_stage.columns import Floats, Mask
 from pattern_stage.kernel import Kernel
 from pattern_stage.plan import RULE_NAMES, RuleName
@@ -345,7 +346,7 @@ def _registered(case: MemoryCase) -> tuple[float, float | None]:
     while batch := list(islice(streams, _BATCH)):
         begin = time.thread_time()
         for number, stream in enumerate(batch, first):
-            kernel.add(number, stream, -1)
+            kernel.add(number, stream, BEGINNING)
         seconds += time.thread_time() - begin
         first += len(batch)
     begin = time.thread_time()

@@ -20,6 +20,7 @@ import numpy as np
 
 from bench import patterns_kernel as kit
 from bench.harness import Line, columns, compared_turns, timed
+from common.bounds import BEGINNING
 from pattern_stage.in_sql import ReplayKernel, ask_duckdb
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
@@ -380,7 +381,7 @@ def _run_statement(statement: Statement, events: kit.StreamEvents, replayed: boo
         ask = partial(ask_duckdb, set_up=lambda connection: connection.execute("SET threads = 1"))
         kernel = ReplayKernel(texts, lineage, ask, Kernel)
     start = time.process_time()
-    kernel.add(0, statement, -1)
+    kernel.add(0, statement, BEGINNING)
     lineage.begin()
     kernel.begin(1 << 61)
     results = kernel.feed(registered) + kernel.end()

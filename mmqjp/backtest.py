@@ -40,7 +40,7 @@ from mmqjp.explain.plan import estimates
 from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.present.newest import shown_outputs
 from mmqjp.process import pluralise
-from mmqjp.queries.model import Owner, Subscription
+from mmqjp.queries.model import EventSubscription, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledEvents, definition_text
 from mmqjp.tables.lookup import SelectFn, quote_literal
@@ -287,8 +287,9 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
             outside.add(stream)
         active = [query for query in makers if query.active]
         publishers.update(dict.fromkeys(active))
-        parsed = {q: parse_script(q.text, stored=True) for q in active if not q.is_events}
-        return set().union(*(_streams_read(parsed[q]) if q in parsed else registry.events.reads(q) for q in active))
+        events = [set(registry.events.reads(q)) for q in active if isinstance(q, EventSubscription)]
+        joins = (parse_script(q.text, stored=True) for q in active if not q.is_events)
+        return set().union(*events, *map(_streams_read, joins))
 
     reachable(_streams_read(script), behind)
     # Definitions come before event queries, which are one script.

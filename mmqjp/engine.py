@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from common.bounds import EARLIEST
+from common.bounds import EARLIEST, Micros
 from common.errors import InputError
 from common.files import share
 from common.limits import Quota
@@ -522,7 +522,7 @@ class Session(CoreEngine):
         match; None where there is none."""
         known = self.watermarks()
         read = self._batches.registry.outside() - {EVENT_TIME}
-        horizon = min((known.get(stream, EARLIEST) for stream in read), default=EARLIEST)
+        horizon = Micros(min((known.get(stream, EARLIEST) for stream in read), default=EARLIEST))
         evictable = self._batches.state.evictable_before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, equal_ranges, expand_ranges, group_starts
-from common.bounds import END
+from common.bounds import END, Micros
 from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, Mask, joined
 from pattern_stage.values import Texts
 from templates.catalog import EventPlacement, Functions, PlacedAttribute, StepEdge
@@ -224,30 +224,30 @@ Settle = int | None | Mapping[str, int | None]
 
 
 def next_horizon(
-    horizon: int, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, clock: int | None = None
-) -> int:
+    horizon: Micros, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, clock: int | None = None
+) -> Micros:
     """Returns the horizon after a batch, which never decreases. `greatest` has the greatest time of each external
     stream; `streams` are those that event statements depend on. A live stream counts only up to the `clock`."""
-    least = END
+    least: int = END
     for stream in streams:
         time = greatest.get(stream)
         waits = settle.get(stream, settle.get(OTHER_STREAMS)) if isinstance(settle, Mapping) else settle
         if waits is None or time is None:
             return horizon
         least = min(least, (time if clock is None else min(time, clock)) - waits)
-    return horizon if least == END else max(horizon, least)
+    return horizon if least == END else Micros(max(horizon, least))
 
 
 def last_horizon(
-    horizon: int, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, *, lasts: bool
-) -> int:
+    horizon: Micros, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, *, lasts: bool
+) -> Micros:
     """Returns the horizon at the end of a finite run: END without `settle`; if the state `lasts`, just past the
     greatest time, so that another run may continue."""
     if settle is not None:
         return horizon
     if not lasts:
         return END
-    return max([horizon, *(greatest[stream] + 1 for stream in streams if stream in greatest)])
+    return Micros(max([horizon, *(greatest[stream] + 1 for stream in streams if stream in greatest)]))
 
 
 class Buffer:

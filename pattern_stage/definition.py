@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from common.bounds import Micros
 from common.tools import frozen
 from pattern_stage.clauses import Ordered, chain, ordered
 from xscl.algebra import events as algebra
@@ -221,14 +222,14 @@ class FormStatements:
 
     form: StatementForm
     numbers: list[int] = field(default_factory=list)
-    since: list[int] = field(default_factory=list)
+    since: list[Micros] = field(default_factory=list)
     constants: list[tuple[str | float, ...]] = field(default_factory=list)
     windows: list[tuple[int, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def add(self, number: int, since: int, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> None:
+    def add(self, number: int, since: Micros, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> None:
         self.numbers.append(number)
         self.since.append(since)
         self.constants.append(constants)

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.bounds import Micros
 from common.limits import UNLIMITED, Quota
 from pattern_stage.clauses import N, numeric, on_left
 from pattern_stage.columns import NULL_TEXT, Column, Columns, bare_columns, each_once, no_events, padded, sorted_flow
@@ -176,7 +177,7 @@ class QuestionGroup(FormStatements):
 
 
 def alike_statements(
-    statements: Iterable[tuple[int, algebra.Statement, int]], asked: Callable[[StatementForm, Constants], object]
+    statements: Iterable[tuple[int, algebra.Statement, Micros]], asked: Callable[[StatementForm, Constants], object]
 ) -> Iterable[QuestionGroup]:
     """Groups statements, each with its number and since, by query; `asked` as in `fixed_constants`."""
     forms, slots_of = StatementForms(), dict[int, frozenset[int]]()
@@ -607,18 +608,18 @@ class ReplayKernel(Kernel):
         for statements that run here."""
         super().__init__(texts, lineage, limits=limits)
         self._ask, self._matching = ask, matching
-        self._asked: dict[int, tuple[algebra.Stream | algebra.Pattern, int]] = {}
+        self._asked: dict[int, tuple[algebra.Stream | algebra.Pattern, Micros]] = {}
         self._fed: dict[str, Columns] = {}
         self._ended = False
 
-    def add(self, statement: int, stream: algebra.Statement, since: int) -> None:
+    def add(self, statement: int, stream: algebra.Statement, since: Micros) -> None:
         """Adds a statement before the interval. It sees events whose first part has a t1 after `since`."""
         if runs_as_sql(stream) or has_match_windows(stream):
             self._asked[statement] = stream, since
         else:
             super().add(statement, stream, since)
 
-    def narrow(self, statement: int, since: int) -> None:
+    def narrow(self, statement: int, since: Micros) -> None:
         """Raises `since` of a statement, before the interval."""
         if statement in self._asked:
             self._asked[statement] = self._asked[statement][0], since

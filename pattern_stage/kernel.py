@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
-from common.bounds import END
+from common.bounds import END, Micros
 from common.limits import UNLIMITED, Excess, Quota, note_excess
 from pattern_stage.aggregate import Aggregating, Simultaneous
 from pattern_stage.columns import Columns, Flow, Mask, no_events, whole
@@ -272,11 +272,11 @@ class Kernel:
 
     # ------------------------------------------------------------ statements
 
-    def add(self, statement: int, stream: Statement, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: Micros) -> None:
         """Adds a statement. It sees events from the next interval on and after `since`."""
         self.statements.add(statement, stream, since)
 
-    def narrow(self, statement: int, since: int) -> None:
+    def narrow(self, statement: int, since: Micros) -> None:
         """Raises `since` of a statement: it sees only events whose first part has a t1 after it."""
         self._settle()
         self.statements.narrow(statement, since)

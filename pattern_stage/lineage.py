@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct, group_starts
+from common.bounds import Micros
 from pattern_stage.columns import NO_INTS, spread
 from pattern_stage.values import flatten_lists, lists
 
@@ -254,9 +255,9 @@ class Lineage:
     def _taken(self, numbers: Ints) -> list[_Block]:
         return [self._timed(block, places) for block, places in self._places(numbers)]
 
-    def oldest(self) -> int | None:
+    def oldest(self) -> Micros | None:
         """Returns the least t0 of all events; None without events."""
-        return min((int(block.t0.min()) for block in self._blocks if len(block.t0)), default=None)
+        return min((Micros(int(block.t0.min())) for block in self._blocks if len(block.t0)), default=None)
 
     # ------------------------------------------------------------ forgetting, saving
 

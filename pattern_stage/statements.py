@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from common.arrays import Ints
-from common.bounds import BEGINNING
+from common.bounds import BEGINNING, Micros
 from pattern_stage.aggregate import all_measures, finest
 from pattern_stage.clauses import expression_text
 from pattern_stage.columns import NO_ROWS
@@ -120,7 +120,7 @@ class Statements:
 
     def __init__(self, plan: EventPlan) -> None:
         self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
-        self.newest = BEGINNING
+        self.newest: int = BEGINNING
         """The greatest `since` of any statement ever."""
         self.plan = plan
         self._forms = StatementForms()
@@ -134,7 +134,7 @@ class Statements:
         self._placed: dict[int, list[tuple[Ints, Ints]]] = {}
         self._new: dict[int, list[Ints]] = {}
 
-    def add(self, statement: int, stream: algebra.Statement, since: int) -> None:
+    def add(self, statement: int, stream: algebra.Statement, since: Micros) -> None:
         """Adds a statement, which is in the plan after the next `settle`."""
         form, constants, windows = self._forms.form(stream)
         self._waiting.setdefault(id(form), FormStatements(form)).add(statement, since, constants, windows)
@@ -200,7 +200,7 @@ class Statements:
         self._of[slots] = -1
         return removed, rows, mops
 
-    def narrow(self, statement: int, since: int) -> None:
+    def narrow(self, statement: int, since: Micros) -> None:
         """Raises the `since` of a planned statement without AGGREGATE."""
         self.since[self._slot_of[statement]] = since
         self.newest = max(self.newest, since)

@@ -3,8 +3,7 @@
 The minor of a side (6.4.2) has the value-join nodes and their least common ancestors, the set K. A variable's
 definition is the chain of pattern nodes from the root to it, with filters and branches without a node of K; equal
 definitions over one stream are one variable. A template (6.4.1) is the shape of a minor in canonical labelling;
-`templates` enumerates those of a number of joins (Table 6.3).
-"""
+`templates` enumerates those of a number of joins (Table 6.3)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 In a node id, the low 32 bits number an element in document order, and the next 12 bits an attribute's position in it,
 from 1. Above them is the number of a derived value's chain of functions, from 1, which the catalog assigns and the
-store keeps. Its highest bit says that the value is all words of a text, joined to others that share some of them.
-"""
+store keeps. Its highest bit says that the value is all words of a text, joined to others that share some of them."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ document, so selective steps get separate walks: steps with the same value filte
 
 Groups of edges that bind together have permanent numbers. Edges with different value filters, or registered at
 different times, are in different groups (until the later ones are half as many), or each document or query would create
-groups. SHARE bounds the rest, past which each edge is its own group.
-"""
+groups. SHARE bounds the rest, past which each edge is its own group."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Stage 2 only has the nodes of value-join variables, but SELECT and residual predicates may name others, so the pattern
 is matched again with those nodes fixed. Bindings are generated lazily: unused ones cost neither time nor memory. A node
-is entered only if something below it binds, so no search fails twice.
-"""
+is entered only if something below it binds, so no search fails twice."""
 
 from __future__ import annotations
 

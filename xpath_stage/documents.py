@@ -4,8 +4,7 @@ Nothing outside a document is read, and what could exhaust memory is refused. Sm
 time as children of one root element, with the results of `parse_document`, else each alone. Documents with the same
 tags in the same order share an outline: a regular expression reads their texts without a tree. That needs the `text`
 that the parser wrote, in which each `<` begins a tag and attributes are in double quotes. All tags that no query
-mentions are one name.
-"""
+mentions are one name."""
 
 from __future__ import annotations
 
@@ -681,8 +680,7 @@ def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
 
     If all breaks are children of the root element, the parser was at that level wherever a document began or ended.
     Then a document begins with an element. Its last `>` ends an element, or is text at that level, of which there is
-    none. There are as many other children as documents, so each document has one, which begins and ends with it.
-    """
+    none. There are as many other children as documents, so each document has one, which begins and ends with it."""
     sizes = map(len, xmls)
     if not _all_elements(xmls):
         xmls = [_DECLARATION.sub(b"", xml, count=1).strip(b" \t\r\n") for xml in xmls]

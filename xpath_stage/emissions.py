@@ -1,8 +1,7 @@
 """Emissions: a node's contribution to the witness relations, as a number; and the rows of many nodes, as columns.
 
 An emission has the groups that bind at a node, each with the depth of the ancestor that it binds, and the needed values
-of the node. Columns are computed for many documents at once, without a Python object per row.
-"""
+of the node. Columns are computed for many documents at once, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -113,8 +112,7 @@ class Walk:
 
     `elements` has an entry per element: its emission times two, plus one if it has children. `attributes`, `owners` and
     `places` have one per attribute: its emission, its element, and its position there from 1. Nodes may have more
-    emissions: `more_elements` has (element, emission), `more_attributes` (attribute, emission).
-    """
+    emissions: `more_elements` has (element, emission), `more_attributes` (attribute, emission)."""
 
     elements: Sequence[int]
     attributes: Sequence[int]

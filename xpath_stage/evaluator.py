@@ -3,8 +3,7 @@
 Walks become R_bin and R_doc as Arrow tables, without a Python object per row. Documents of one shape bind alike, so the
 walk over one is valid for all: a shape is the tree of tags, the names of relevant attributes, and the query literals
 that values equal. It is cached when met for the second time, except for large documents and conditions in XPath; the
-cache rests while hits are rare.
-"""
+cache rests while hits are rare."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ The filters that hold at a node are a bit mask; what requires a few of very many
 The class of a node has the filters that hold there. It follows from the node's name and from what its children satisfy;
 classes are interned and found by one look-up per child and one per node, whatever the number of filters (the bottom-up
 states of XPush). lxml evaluates conditions that are not compiled. Comparisons of node sets read each side once, value
-by value: in linear time, with at most one long text in memory.
-"""
+by value: in linear time, with at most one long text in memory."""
 
 from __future__ import annotations
 

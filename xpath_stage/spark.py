@@ -1,8 +1,7 @@
 """Stage 1 on Spark executors: the same evaluator inside `mapInArrow`, with broadcast patterns.
 
 A Python worker compiles a version of the patterns once, however many tasks it runs. Group numbers in its results derive
-from the edges, and so do not depend on the process. Executors need this package.
-"""
+from the edges, and so do not depend on the process. Executors need this package."""
 
 from __future__ import annotations
 
@@ -147,8 +146,7 @@ SPREAD = 8 << 20
 
 CPU seconds for 19 MB in 20,000 feed items that the driver has parsed. 1,000 plain patterns: 0.3 on the driver; or 0.2
 on the driver, 0.7 in the workers and 1.0 in the JVM. Twenty conditions in XPath: 1.1 on the driver; or 0.15, 1.7 and
-0.3. So it pays if patterns are expensive and cores are many, and never on the driver's cores.
-"""
+0.3. So it pays if patterns are expensive and cores are many, and never on the driver's cores."""
 
 
 def spread_past(session: SparkSession) -> int:

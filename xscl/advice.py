@@ -54,8 +54,7 @@ class Rule:
 
     `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped. A
     terminal of `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the
-    first group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place.
-    """
+    first group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place."""
 
     message: str
     hint: str

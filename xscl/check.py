@@ -2,8 +2,7 @@
 
 Comparisons are refused that could never hold, or would not compare what a person means; so is a stream that derives
 from itself. A join predicate is brought into disjunctive normal form, in which each disjunct needs an equality between
-both inputs, or near(), by which documents are found.
-"""
+both inputs, or near(), by which documents are found."""
 
 from __future__ import annotations
 
@@ -160,8 +159,7 @@ def disjuncts(pred: exp.Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[exp.Exp
 
     Everything but `And` and `Or` is a literal. Literals keep the order of the text; repeated literals of a conjunction,
     and repeated conjunctions, are dropped. Raises TooManyDisjuncts if any part of the condition has more than `limit`
-    disjuncts, so that no step builds more than the square of that.
-    """
+    disjuncts, so that no step builds more than the square of that."""
     if isinstance(pred, exp.Or):
         return _distinct((conjunction for arg in pred.args for conjunction in disjuncts(arg, limit)), limit)
     if isinstance(pred, exp.And):

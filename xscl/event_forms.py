@@ -3,8 +3,7 @@
 NOT is at the atoms. A chain of FILTER and SELECT is one Select over one Filter. Filters of the right operand of NEXT
 and FOLD are part of the operator; of NEXT's, so is a SELECT that only renames. Upper bounds of DUR become `within`, of
 the operator and of those inside it. Also here: reserved names, and queries nested so deep that they would exhaust the
-stack.
-"""
+stack."""
 
 from __future__ import annotations
 

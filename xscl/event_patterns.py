@@ -1,7 +1,6 @@
 """Resolves PATTERN statements, with or without ERRORS: syntax trees in, patterns or problems out.
 
-Each reference to a variable's event gets a name, and conditions refer to attributes with these names.
-"""
+Each reference to a variable's event gets a name, and conditions refer to attributes with these names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Resolves event statements: turns syntax trees into operators of the event algebra with schemas, or into problems.
 
 Expressions: whose attribute a name is, the kinds of values, and constants. NOT is pushed to the atoms: `NOT (a < b AND
-c = d)` is `a >= b OR c != d`, and each atom is false if a value in it is NULL, so this changes the meaning.
-"""
+c = d)` is `a >= b OR c != d`, and each atom is false if a value in it is NULL, so this changes the meaning."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The grammars of statements, and a parser with the tables that Lark builds of them, in a third of Lark's time.
 
 It builds the same trees, but does not explain syntax errors. Chunks that recur in many texts, such as filters, are
-cached.
-"""
+cached."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
 form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
 join, a condition of a pattern, or a residual predicate. A join inside another becomes a `Hidden` stream, with canonical
 variable names so that equal ones are shared. Of a filter's arms a path becomes a branch, `path = "literal"` a branch
-whose last node carries the literal (XPath's existential comparison), and any other a condition in XPath 1.0.
-"""
+whose last node carries the literal (XPath's existential comparison), and any other a condition in XPath 1.0."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_E
     `stored`: they were registered earlier, perhaps by a version that refused less. `events` are external event streams
     that the script can read. The prefix `xml` needs no declaration; a script that uses it has it among its namespaces.
     Raises XsclErrors with all mistakes, in the order of their places: syntax errors of any statement, and mistakes of
-    meaning in well-formed queries.
-    """
+    meaning in well-formed queries."""
     return (None if events else _known_script(text)) or _Parser(text, events, stored=stored).script()
 
 

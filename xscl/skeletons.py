@@ -2,8 +2,7 @@
 
 A skeleton is the text without string and number literals and PUBLISH name. It is parsed once, when it comes a second
 time; its tree is filled in for the others. This is sound because the lexer gives them the same tokens, the grammar
-ignores the contents of literals, and the builder changes none but windows.
-"""
+ignores the contents of literals, and the builder changes none but windows."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Trees are equal regardless of their place in a text (`span`); the span of a statement is its place in the script, those
 inside an event statement are places in its own text. The parser normalises spellings: a path without a stream reads the
 stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]` is `[./title]`, `(block)` is the block,
-and parentheses that only group are not in the tree.
-"""
+and parentheses that only group are not in the tree."""
 
 from __future__ import annotations
 

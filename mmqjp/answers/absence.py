@@ -28,7 +28,7 @@ from mmqjp.answers.accounts import charge
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
 from mmqjp.queries.forms import RowPart, TargetGroup
-from mmqjp.queries.model import HiddenStream, Owner, Subscription
+from mmqjp.queries.model import HiddenStream, Owner, Registered, Subscription
 from mmqjp.queries.registry import Registry, behind
 from pattern_stage.assemble import EVENT_TIME
 from xpath_stage.binder import Node, PreparedNode, each_binding
@@ -178,9 +178,9 @@ class Sightings:
     def __init__(self) -> None:
         self._by_key: dict[operators.OnceKey, list[RightMatch]] = {}
         self._latest: dict[operators.OnceKey, int] = {}
-        self.cut = EARLIEST
+        self.cut: int = EARLIEST
         """Sightings that begin earlier may have been evicted."""
-        self.earlier_from = LATEST
+        self.earlier_from: int = LATEST
         """Documents from before the engine was opened are loaded from this start time on."""
 
     def add(self, key: operators.OnceKey, one: RightMatch, undo: ExitStack) -> None:
@@ -426,7 +426,7 @@ class Plans:
         op = first.op
         assert op is not None, "it is an absence"
         owner, targets = first.owner, sorted(first.owner.targets, key=lambda target: target.disjunct)
-        absent = owner.normal.absent if isinstance(owner, Subscription) else part.hidden_stream.hidden.absent
+        absent = owner.normal.absent if isinstance(owner, Registered) else part.hidden_stream.hidden.absent
         watched = []
         for target, one in zip(targets[1:], absent, strict=True):
             right = self._registry.rows[target.row].group(target, part.forms)
@@ -593,7 +593,7 @@ class KeptMatches:
     def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
         """Loads evicted sightings that the entries need."""
         need = min(plan.group.partners_from(self._records[entry.docid].t1) for entry in entries)
-        sees_after = min((query.sees_after for query in self.queries_of(plan) if query.active), default=LATEST)
+        sees_after = min((query.sees_after for query in self.queries_of(plan) if query.active), default=INFINITE)
         for right in plan.watched:
             sightings = right.sightings
             is_earlier = sees_after < self._opened_at - 1 and need < sightings.earlier_from

@@ -25,7 +25,7 @@ from mmqjp.answers.quota import (
 )
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart
-from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
+from mmqjp.queries.model import HiddenStream, JoinSubscription, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, behind
 from mmqjp.tables.schema import NO_FORM, Ledger, UsageKey, save_spent, spent
 
@@ -150,7 +150,15 @@ class ReaderGroup(Account):
     """The account of readers of a hidden stream that see the same documents."""
 
     def __init__(
-        self, quota: Quota, block: int, book: Book, queries: list[Subscription], cutoff: int, *, key: str, is_new: bool
+        self,
+        quota: Quota,
+        block: int,
+        book: Book,
+        queries: list[JoinSubscription],
+        cutoff: int,
+        *,
+        key: str,
+        is_new: bool,
     ) -> None:
         """`cutoff` is the arrival from which they get nothing, for reasons other than this account."""
         super().__init__(quota, block, book)
@@ -276,8 +284,9 @@ class Accounts:
     def readers(self, stream: HiddenStream) -> list[ReaderGroup]:
         """Returns the groups that read a hidden stream, directly or through others."""
         if (found := self._readers.get(stream)) is None:
-            alike: defaultdict[tuple[str, bool], list[Subscription]] = defaultdict(list)
-            for query in (query for query in self._registry.readers(stream.stream) if query.active):
+            alike: defaultdict[tuple[str, bool], list[JoinSubscription]] = defaultdict(list)
+            readers = (one for one in self._registry.readers(stream.stream) if isinstance(one, JoinSubscription))
+            for query in (query for query in readers if query.active):
                 alike[f"{stream.stream} {query.since} {query.gaps}", 0 < self._first_new <= query.qid].append(query)
             found = self._readers[stream] = []
             for (key, is_new), queries in alike.items():

@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 
 from common.arrays import Ints
-from common.bounds import BEGINNING, END
+from common.bounds import BEGINNING, END, NO_DOCUMENT, Micros
 from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
 from join_stage.plans import JoinEngine
@@ -20,7 +20,7 @@ from mmqjp.answers import events_run
 from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
-from mmqjp.queries.model import Pause, Subscription
+from mmqjp.queries.model import EventPause, Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.schema import EVENTS, Ledger
@@ -100,8 +100,8 @@ class EventOutput:
             statement = self._registry.events.form(running_form_id(form_id)).stream
             for query in self._registry.events.members(form_id):
                 if query.qid >= first_qid:
-                    at = max(excess.at, horizon) - 1
-                    yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
+                    at = Micros(max(excess.at, horizon) - 1)
+                    yield EventPause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
 
     def _answers(self, found: events_run.FormResults, running: events_run.RunningForms, first_qid: int) -> list[Answer]:
         events, parts = found.events, running.parts(found.events)
@@ -150,7 +150,9 @@ class EventOutput:
 def _document(query: Subscription, answer: Answer) -> Record:
     id, sources = query.identity.id(answer.choice.encode()), tuple(zip(answer.documents, answer.streams, strict=True))
     own, xml = (own_part_id(query.name, id),), answer.body.xml(query.name)
-    return Record(-1, id, query.name, answer.t0, answer.t1, xml, "published", (), own, sources, arrival=answer.arrival)
+    return Record(
+        NO_DOCUMENT, id, query.name, answer.t0, answer.t1, xml, "published", (), own, sources, arrival=answer.arrival
+    )
 
 
 def events_of_documents(
@@ -273,7 +275,7 @@ class Patterns:
         return self._running or self._open()
 
     @property
-    def horizon(self) -> int:
+    def horizon(self) -> Micros:
         return self._time.horizon
 
     @property
@@ -295,15 +297,15 @@ class Patterns:
             running.follow(self._statements.running, self._statements.changed)
             self._statements.changed.clear()
 
-    def _start(self) -> int:
+    def _start(self) -> Micros:
         """Returns the time from which there is anything to find: the horizon, or later if every form is newer."""
         horizon, forms = self._time.horizon, self._statements.running.values()
         seen = max(horizon, BEGINNING + 1)  # a backfilled form is not newer, even if nothing has moved the horizon
         if any(form.since < seen for form in forms):  # mostly the first one, so that this takes no time
             return horizon
-        return min((form.since + 1 for form in forms), default=horizon)
+        return min((Micros(form.since + 1) for form in forms), default=horizon)
 
-    def _pass_over(self, horizon: int) -> None:
+    def _pass_over(self, horizon: Micros) -> None:
         if horizon > self._time.horizon:
             self.running.buffer.pass_over(horizon)
             self._time.horizon = horizon
@@ -312,14 +314,14 @@ class Patterns:
     def moves(self) -> bool:
         return self.is_begun and bool(self._statements.running)
 
-    def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
+    def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> Micros:
         """Returns the time from which a new or resumed statement sees events: the horizon, or after the streams'
         `greatest` times if nothing moves it."""
         if self.moves:
-            return self._start() - 1
-        return max(self._time.horizon, self._first_horizon(greatest, streams)) - 1
+            return Micros(self._start() - 1)
+        return Micros(max(self._time.horizon, self._first_horizon(greatest, streams)) - 1)
 
-    def _first_horizon(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
+    def _first_horizon(self, greatest: Mapping[str, int], streams: Collection[str]) -> Micros:
         known = {stream: greatest[stream] for stream in streams if stream in greatest}
         horizon = assemble.next_horizon(BEGINNING, known, known, self._settle)
         return max(horizon, assemble.last_horizon(BEGINNING, known, known, self._settle, lasts=True))
@@ -393,7 +395,7 @@ class Patterns:
                 return
             # What has exceeded a limit holds the others up no more, whichever batch this is noticed in.
 
-    def _next(self, greatest: Mapping[str, int], clock: int | None) -> int:
+    def _next(self, greatest: Mapping[str, int], clock: int | None) -> Micros:
         known = self._time.greatest
         for stream, time in greatest.items():
             known[stream] = max(time, known.get(stream, time))
@@ -443,7 +445,7 @@ class Patterns:
         _, partials = self.running.kernel.instances()
         return events_run.WaitingCounts(self._time.horizon, len(self.running.buffer), int(partials.sum()))
 
-    def oldest(self) -> int | None:
+    def oldest(self) -> Micros | None:
         """Returns the start of the earliest event that anything waits for, or None."""
         if self._running is None and not self.is_begun:
             return None
@@ -507,7 +509,7 @@ class Patterns:
         taken = {name: since for name, since in self._time.taken.items() if ids.get(name) == since.id}
         for name, events in events_run.events_of(rows, schemas, lineage, running.texts, taken).items():
             running.buffer.add(name, events)
-        reached = found.horizon
+        reached: int = found.horizon
         for start, new in [*sorted(later.items()), (END, [])]:
             if (until := min(start, self._time.horizon)) > reached:
                 for _ in running.run(until, self._statements.placements):

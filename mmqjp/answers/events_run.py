@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from common import limits
 from common.arrays import Ints, packed, unpacked
-from common.bounds import BEGINNING
+from common.bounds import BEGINNING, Micros
 from common.errors import InvalidValue
 from common.limits import UNLIMITED, Excess, Quota, first_excess, note_excess, sums_in_blocks
 from common.tools import from_json, reachable
@@ -198,7 +198,7 @@ class FormResults:
 class WaitingCounts:
     """`events` that end at the `horizon` or later, and `partial` matches, counted per form."""
 
-    horizon: int
+    horizon: Micros
     events: int
     partial: int
 
@@ -510,7 +510,7 @@ class PatternTime:
     """The horizon, each external stream's greatest time, the next event number, and a cursor per definition name,
     including definitions first read when their documents were already stored."""
 
-    horizon: int = BEGINNING
+    horizon: Micros = BEGINNING
     greatest: dict[str, int] = field(default_factory=dict)
     next: int = 0
     taken: dict[str, DefinitionCursor] = field(default_factory=dict)
@@ -525,7 +525,7 @@ class PatternTime:
 class KernelSnapshot:
     """Waiting state at a horizon: the kernel's tables by name, and the lineage of its numbers."""
 
-    horizon: int
+    horizon: Micros
     kernel: dict[str, pa.Table]
     lineage: pa.Table
     counts: pa.Table

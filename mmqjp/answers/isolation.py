@@ -9,7 +9,7 @@ from graphlib import TopologicalSorter
 from common.errors import InputError, OperationalError
 from common.tools import reachable
 from mmqjp.documents.record import Record
-from mmqjp.queries.model import Owner, Subscription, UnreadableQuery
+from mmqjp.queries.model import EventSubscription, Owner, Subscription, UnreadableQuery
 from mmqjp.queries.registry import Registry
 from mmqjp.state.eviction import arriving
 from templates.catalog import Change
@@ -104,7 +104,7 @@ def _uses(needs: Change, failed: Collection[str]) -> bool:
 def _publishers_first(registry: Registry, queries: list[Subscription]) -> list[Subscription]:
     reads = {
         query.qid: registry.events.behind(query)
-        if query.is_events
+        if isinstance(query, EventSubscription)
         else {stream for target in query.targets for stream in target.streams}
         for query in queries
     }

@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from common.bounds import BEGINNING
+from common.bounds import BEGINNING, DocId, Micros
 from common.limits import Quota
 from common.tools import gc_paused
 from feeds.documents import Document, Now, Reject
@@ -54,7 +55,17 @@ from mmqjp.documents.record import (
 )
 from mmqjp.queries.changes import QueryChanges, SubscribeMode, forms_to_backfill, no_action
 from mmqjp.queries.forms import RowPart
-from mmqjp.queries.model import Members, Owner, Pause, Subscription, UnreadableQuery
+from mmqjp.queries.model import (
+    EventSubscription,
+    JoinPause,
+    JoinSubscription,
+    Members,
+    Owner,
+    Pause,
+    Registered,
+    Subscription,
+    UnreadableQuery,
+)
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import Compiler, StoredQueries
 from mmqjp.state.engine_choice import migrate
@@ -193,7 +204,7 @@ class Pipeline:
         Raises QuotaExceeded if other queries exceed their quotas.
         """
         first_new = min(query.qid for query in subscriptions)
-        if events := [query for query in subscriptions if query.is_events]:
+        if events := [query for query in subscriptions if isinstance(query, EventSubscription)]:
             self.patterns.begin_backfill(*forms_to_backfill(events, self._registry), first_new, greatest())
         hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
         owners: set[Owner] = {*subscriptions, *hidden}
@@ -231,25 +242,28 @@ class Pipeline:
         return StepResult(answers, members, pauses)
 
     def _pauses(
-        self, cutoffs: Cutoffs, arrived: Mapping[int, int], last_seen: Callable[[int, int | None], int]
+        self, cutoffs: Cutoffs, arrived: Mapping[int, DocId], last_seen: Callable[[int, DocId | None], int]
     ) -> list[Pause]:
         """Returns the pauses from cutoffs on. `arrived` has the docids of arrivals that are not stored yet; `last_seen`
         returns the last document that a query sees, given the one that arrived, None if that is gone."""
-        pauses = []
+        pauses: list[Pause] = []
         for qid, cutoff in cutoffs.items():
             if (docid := arrived.get(cutoff.at)) is None:
                 docid = self._ledger.docid_of_arrival(cutoff.at)
             reason = cutoff.reason(self._quota, "that is gone" if docid is None else self._records[docid].id)
-            pauses.append(Pause(self._registry.subscriptions[qid], last_seen(qid, docid), cutoff.at, reason))
+            query = self._registry.subscriptions[qid]
+            assert isinstance(query, JoinSubscription), "arrivals are of documents"
+            pauses.append(JoinPause(query, DocId(last_seen(qid, docid)), cutoff.at, reason))
         return pauses
 
     # ------------------------------------------------------------ rounds
 
     def _enter(self, records: list[Record]) -> None:
         ledger = self._ledger
-        for record in records:
-            record.number(ledger.next_docid, ledger.next_arrival)
-            ledger.next_docid += 1
+        docids: Iterator[Any] = count(ledger.next_docid)
+        ledger.next_docid += len(records)
+        for record, docid in zip(records, docids, strict=False):
+            record.number(docid, ledger.next_arrival)
             if record.kind == "external":
                 ledger.next_arrival += 1
             self._records.add(record)
@@ -281,7 +295,7 @@ class Pipeline:
     def _on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
         if part.op in NEGATED:
             return self.absences.on_match(part, context, match, inputs)
-        operator = self._queries if isinstance(part.first.owner, Subscription) else self._inner
+        operator = self._queries if isinstance(part.first.owner, Registered) else self._inner
         return operator.on_match(part, context, match, inputs)
 
     def _settled(
@@ -397,7 +411,7 @@ class Batches:
         joined = self.registry.joined_of(stream)
         return joined or (() if any(one.publishes for one in self.registry.named(stream)) else None)
 
-    def _event_time(self, streams: Collection[str]) -> int:
+    def _event_time(self, streams: Collection[str]) -> Micros:
         self.registry.events.settle()
         patterns = self.pipeline.patterns
         return patterns.first_since({} if patterns.moves else latest_stream_times(self.store, self.ledger), streams)
@@ -573,7 +587,7 @@ class Batches:
             return self._set_aside(unreadable)
         for query, reason in unreadable.items():
             if query.paused is None:
-                query.set_paused(0, reason, 0)
+                query.paused = reason
         return {}
 
     def subscribe(
@@ -601,11 +615,11 @@ class Batches:
             self.ledger.save_batch(taken_at, 0, 0, count)
             self.state.save_reach()
 
-        since, within = (-1, answer_stored) if backfill else (None, no_action)
+        within = answer_stored if backfill else no_action
         while True:  # until no query exceeds its quota
             try:
                 with self.whole():
-                    names = self.changes.subscribe(script, mode, since=since, within=within)
+                    names = self.changes.subscribe(script, mode, backfills=backfill, within=within)
                 break
             except QuotaExceeded as exceeded:
                 cutoffs |= exceeded.cutoffs

@@ -22,7 +22,7 @@ from common import limits
 from common.arrays import Ints
 from common.limits import Excess, LimitName, Quota, first_excess, sums_in_blocks
 from mmqjp.documents.record import Inputs
-from mmqjp.queries.model import Audience, Members, Subscription
+from mmqjp.queries.model import Audience, JoinSubscription, Members, Subscription
 
 MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, MAX_PARTIAL = 100_000, 1_000_000, 10_000_000, 1_000_000
 """The limits of a quota by default."""
@@ -498,7 +498,8 @@ class SharedAccount(Account):
             withheld = tuple(
                 query
                 for query in audience.gapped
-                if query.since < appeared
+                if isinstance(query, JoinSubscription)
+                and query.since < appeared
                 and width <= query.width
                 and not inputs.are_seen_by(query.sees)
                 and self._is_open(query, inputs.arrival)

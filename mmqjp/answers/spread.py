@@ -42,7 +42,7 @@ from mmqjp.answers.output import Answer
 from mmqjp.answers.quota import Arrivals, Book
 from mmqjp.documents.record import Record, Records, StoredRecords
 from mmqjp.queries.forms import Form, LiteralGroup, RowPart, TargetGroup
-from mmqjp.queries.model import CompactSet, HiddenStream, Members, QuerySet, Subscription, Target
+from mmqjp.queries.model import CompactSet, HiddenStream, Members, QuerySet, Registered, Subscription, Target
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.schema import ANSWER_TABLES, DOCUMENTS, Ledger
 from xscl.algebra.joins import NEGATED
@@ -133,8 +133,8 @@ class _Pickler(pickle.Pickler):
     """Omits what executors do not need: normal forms, the catalog, and what derives from it."""
 
     def reducer_override(self, one: Any) -> Any:
-        if isinstance(one, Subscription):
-            return _query, (one.qid, one.name, one.since, one.window, one.form_id, one.begun, one.gaps)
+        if isinstance(one, Registered):
+            return _query, (type(one), one.qid, one.name, one.since, one.window, one.form_id, one.begun, one.gaps)
         if isinstance(one, QuerySet):
             state: dict[str, Any] = {"id": one.id, "_queries": CompactSet(), "_audience": one.audience}
             state |= {"_members": set(), "_changed": set()}
@@ -150,10 +150,10 @@ class _Pickler(pickle.Pickler):
 
 
 def _query(
-    qid: int, name: str, since: int, window: int | None, form_id: str, begun: int, gaps: list[tuple[int, int | None]]
+    kind: type[Subscription], qid: int, name: str, since: Any, window: int | None, form_id: str, begun: int, gaps: Any
 ) -> Subscription:
     no_normal_form: Any = SimpleNamespace(form_id="")  # executors ask forms for normal forms
-    return Subscription(qid, name, "", 0, since, window, form_id, begun, no_normal_form, gaps=gaps)
+    return kind(qid, name, "", 0, since, window, form_id, begun, no_normal_form, gaps=gaps)
 
 
 def _unpickled(pickled: bytes) -> ShippedQueries:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.arrays import rows_of
-from common.bounds import EARLIEST, LATEST
+from common.bounds import EARLIEST, LATEST, NO_DOCUMENT
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, as_bytes
 from feeds.history import size_of
@@ -168,7 +168,7 @@ def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
 def _record(document: Document, tree: ParsedDocument | str) -> Record:
     id, stream, xml = document.id, document.stream, tree if isinstance(tree, str) else tree.xml()
     ids, sources = (own_part_id(stream, id),), ((id, stream),)
-    record = Record(-1, id, stream, document.t0, document.t1, xml, "external", (), ids, sources)
+    record = Record(NO_DOCUMENT, id, stream, document.t0, document.t1, xml, "external", (), ids, sources)
     if isinstance(tree, ParsedDocument):
         record.tree = tree  # saves parsing `xml` again
     return record

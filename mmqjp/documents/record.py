@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.arrays import distinct, merge_sorted, rows_of
-from common.bounds import EARLIEST
+from common.bounds import EARLIEST, NO_DOCUMENT, DocId, Micros
 from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
@@ -71,18 +71,18 @@ class Watermarks:
         self.greatest: Mapping[str, int] = dict(greatest)
         self._opened = opened
         self._arrived: dict[str, int] = {}
-        self.released: Callable[[], int] = lambda: EARLIEST
+        self.released: Callable[[], Micros] = lambda: EARLIEST
         """Returns the horizon of events, the watermark of streams that event queries publish."""
         self.newest: int | None = None  # the greatest document time since `opened`
 
-    def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
+    def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> Micros:
         """Returns the least watermark of external streams: earlier documents are late on what derives from them."""
         lateness = self.timing.lateness
         if not is_lateness_bounded(lateness):
             return EARLIEST
         known = self.greatest if greatest is None else greatest
 
-        def watermark(stream: str) -> int:
+        def watermark(stream: str) -> Micros:
             return self.released() if stream == EVENT_TIME else _watermark(lateness, stream, known.get(stream))
 
         return max(min(map(watermark, streams), default=EARLIEST), EARLIEST)
@@ -110,9 +110,9 @@ def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]
     return {stream: watermark for stream, watermark in known if watermark > EARLIEST}
 
 
-def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
+def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> Micros:
     late = lateness_of(lateness, stream)
-    return EARLIEST if greatest is None or late is None else greatest - late
+    return EARLIEST if greatest is None or late is None else Micros(greatest - late)
 
 
 def saved_watermarks(ledger: schema.Ledger) -> tuple[Lateness, dict[str, int]]:
@@ -176,19 +176,19 @@ class Record:
     left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest behind the record.
     """
 
-    docid: int
+    docid: DocId
     id: str
     stream: str
     t0: int
     t1: int
     xml: str
     kind: DocumentKind
-    parts: tuple[int, ...]
+    parts: tuple[DocId, ...]
     part_ids: tuple[str, ...]
     sources: tuple[tuple[str, str], ...]
-    bound: tuple[tuple[int, Node], ...] = ()
+    bound: tuple[tuple[DocId, Node], ...] = ()
     arrival: int = -1
-    appeared: tuple[int, ...] = ()
+    appeared: tuple[DocId, ...] = ()
 
     @lazy
     def tree(self) -> ParsedDocument:
@@ -203,7 +203,7 @@ class Record:
         """Serialized elements by number; they live as long as the tree."""
         return {}
 
-    def number(self, docid: int, arrival: int) -> None:
+    def number(self, docid: DocId, arrival: int) -> None:
         """Numbers the document on entry; `arrival` applies to external ones. Repeatable when a batch restarts."""
         self.docid = docid
         if self.kind != "hidden":
@@ -233,11 +233,11 @@ class Inputs(tuple[Record, ...]):
         self.arrival = first.arrival if first.arrival >= last.arrival else last.arrival
         self.appeared = min(first.appeared + last.appeared)
 
-    def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
+    def are_seen_by(self, sees: Callable[[Iterable[DocId]], bool]) -> bool:
         return all(sees(record.appeared) for record in self)
 
     @lazy
-    def parts(self) -> tuple[int, ...]:
+    def parts(self) -> tuple[DocId, ...]:
         return self[0].parts if len(self) == 1 else self[0].parts + self[1].parts
 
     @lazy
@@ -265,14 +265,14 @@ def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: 
     """Returns an output as a document, without a docid. `within`: it appears with its latest document, else now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     t0, t1, own, sources = inputs.t0, inputs.t1, (own_part_id(stream, id),), inputs.sources
-    return Record(-1, id, stream, t0, t1, xml, "published", (), own, sources, (), inputs.arrival, appeared)
+    return Record(NO_DOCUMENT, id, stream, t0, t1, xml, "published", (), own, sources, (), inputs.arrival, appeared)
 
 
-def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
+def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[DocId, Node], ...]) -> Record:
     """Returns a tuple as a document of a hidden stream, without a docid. `bound` has the (docid, node) per variable."""
     appeared = tuple(at for record in inputs for at in record.appeared)
     t0, t1, parts, ids, sources = inputs.t0, inputs.t1, inputs.parts, inputs.part_ids, inputs.sources
-    return Record(-1, "", stream, t0, t1, xml, "hidden", parts, ids, sources, bound, inputs.arrival, appeared)
+    return Record(NO_DOCUMENT, "", stream, t0, t1, xml, "hidden", parts, ids, sources, bound, inputs.arrival, appeared)
 
 
 _EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")

@@ -13,7 +13,7 @@ from itertools import chain, islice
 import numpy as np
 from lxml import etree
 
-from common.bounds import LONGEST_WINDOW
+from common.bounds import BEGINNING, LONGEST_WINDOW
 from mmqjp.explain.retrace.values import all_written, having_of
 from mmqjp.explain.terms import format_window, list_with_and
 from mmqjp.queries.model import Subscription
@@ -109,7 +109,7 @@ class EventProgram:
         self.plan = EventPlan(Texts(), rules)
         self.added = Statements(self.plan)
         for number, one in enumerate(statements):
-            self.added.add(number, one.stream, 0)
+            self.added.add(number, one.stream, BEGINNING)
         self.added.settle()
 
     @cached_property

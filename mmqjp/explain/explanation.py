@@ -23,7 +23,7 @@ from mmqjp.explain.automaton import (
 )
 from mmqjp.explain.plan import JOIN_MEANING, JOIN_RULE, decided_when, estimates, plan_lines, retention_text, whole_plan
 from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_lines, wrapped_sql
-from mmqjp.queries.model import HiddenStream, Subscription, Target
+from mmqjp.queries.model import EventSubscription, HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
@@ -177,7 +177,7 @@ class _Explanation:
 
     def query(self, subscription: Subscription) -> Iterator[str]:
         yield from _heading(f"query {subscription.name}")
-        if subscription.is_events:
+        if isinstance(subscription, EventSubscription):
             yield from self._events(subscription)
             return
         yield from query_lines(parse_script(subscription.text, stored=True), 2)
@@ -185,7 +185,7 @@ class _Explanation:
         yield from _normal_form(subscription.normal, subscription.publishes)
         yield from self._targets(subscription, 2)
 
-    def _events(self, query: Subscription) -> Iterator[str]:
+    def _events(self, query: EventSubscription) -> Iterator[str]:
         events = self._registry.events
         yield from wrapped(query.text, 2)
         yield ""

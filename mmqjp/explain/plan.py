@@ -14,7 +14,7 @@ from join_stage.protocol import DOCUMENTS, EQUAL_VALUES
 from mmqjp.explain.automaton import EventProgram, registered_statements
 from mmqjp.explain.terms import few, format_window, structure_text
 from mmqjp.process import printable_line
-from mmqjp.queries.model import HiddenStream, Owner, Target
+from mmqjp.queries.model import HiddenStream, Owner, Registered, Target
 from mmqjp.queries.registry import Registry
 from pattern_stage.plan import RuleName
 from pattern_stage.statements import described
@@ -79,7 +79,10 @@ def _join_operations(registry: Registry, *, joined: bool) -> list[Operation]:
     for key, group in groups.items():
         kind, _, number = key.partition(" ")
         title = f"{kind.upper()} of template {number}" if joined else kind.upper()
-        names = dict.fromkeys(owner.label.removeprefix("inner join ") for owner, _ in group)
+        names = dict.fromkeys(
+            owner.name if isinstance(owner, Registered) else owner.label.removeprefix("inner join ")
+            for owner, _ in group
+        )
         targets = [target for _, target in group]
         ops = dict.fromkeys(str(target.op) for target in targets if target.op is not None)
         streams = dict.fromkeys(stream for target in targets for stream in target.streams)

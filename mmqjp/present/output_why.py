@@ -26,7 +26,7 @@ from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, stored_records
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
-from mmqjp.queries.model import Subscription, is_event_form
+from mmqjp.queries.model import EventSubscription, is_event_form
 from mmqjp.queries.registry import life_at, since_of
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
@@ -203,7 +203,7 @@ def _before(stream: algebra.Statement) -> int:
             return max(_before(left), _before(right))
 
 
-def _unseen(query: Subscription, time: int) -> tuple[str, str]:
+def _unseen(query: EventSubscription, time: int) -> tuple[str, str]:
     if time <= query.since:
         return f"the query sees events that end after {iso_utc(query.since)}", "mmqjp subscribe --backfill answers it"
     return f"the query was paused, and has begun anew at {iso_utc(since_of(query))}", ""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 from xml.sax.saxutils import escape
 
 from common.tools import in_batches
@@ -16,7 +17,14 @@ from mmqjp.explain.terms import MOST_QUERIES, ReadableQuery
 from mmqjp.present.item import WhyNot, item_of, truncate
 from mmqjp.process import printable_line
 from mmqjp.queries import stored
-from mmqjp.queries.model import HasNormalForm, Subscription, UnreadableQuery, has_absence, is_event_form
+from mmqjp.queries.model import (
+    EventSubscription,
+    HasNormalForm,
+    JoinSubscription,
+    UnreadableQuery,
+    has_absence,
+    is_event_form,
+)
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
@@ -134,7 +142,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class KnownEvents:
     """An event query or PATTERN, and the definitions it reads, by name. Its other inputs are published."""
 
-    query: Subscription
+    query: EventSubscription
     stream: Statement
     definitions: Mapping[str, RegisteredDefinition]
 
@@ -151,7 +159,7 @@ def known_event_queries(select: SelectFn, name: str, form: str | None = None) ->
             texts, definitions = _behind(select, name, row["text"], row["removed_at"])
             schemas = {one.name: one.schema for one in definitions.values()}
             compiled = stored.compile_stored([row["text"], *texts], schemas)[0]
-            query = _subscription(name, row, pauses, stored.StoredEventQuery(row["form"], compiled))
+            query = _subscription(EventSubscription, name, row, pauses, stored.StoredEventQuery(row["form"], compiled))
             own = {stream: definitions[stream] for stream in read_by(compiled.stream) if stream in definitions}
             found.append(KnownEvents(query, compiled.stream, own))
     return found
@@ -180,7 +188,7 @@ def _behind(
     return list(publishing.values()), definitions
 
 
-def known_queries(select: SelectFn, name: str) -> list[Subscription]:
+def known_queries(select: SelectFn, name: str) -> list[JoinSubscription]:
     """Returns at most 100 registered queries of a name. Omits event queries, those with an absence inside, and those
     that this version cannot read."""
     named = lookup.queries_named(select, name, MOST_QUERIES)
@@ -191,13 +199,20 @@ def known_queries(select: SelectFn, name: str) -> list[Subscription]:
         with suppress(XsclErrors):
             readable = ReadableQuery.of(row["text"])
             if not has_absence(replace(readable.normal, absent=())):
-                found.append(_subscription(name, row, pauses, stored.StoredQuery(row["text"], compiler)))
+                query = _subscription(JoinSubscription, name, row, pauses, stored.StoredQuery(row["text"], compiler))
+                found.append(query)
     return found
 
 
-def _subscription(name: str, row: Row, pauses: Iterable[Row], compiled: HasNormalForm) -> Subscription:
-    told = row["occurrence"], row["since"], row["window_us"], row["form"] or ""
-    query = Subscription(row["qid"], name, row["text"], *told, 0, compiled)
+AnySubscription = TypeVar("AnySubscription", JoinSubscription, EventSubscription)
+
+
+def _subscription(
+    kind: type[AnySubscription], name: str, row: Row, pauses: Iterable[Row], compiled: HasNormalForm
+) -> AnySubscription:
+    query = kind(
+        row["qid"], name, row["text"], row["occurrence"], row["since"], row["window_us"], row["form"] or "", 0, compiled
+    )
     query.replay(((one["docid"], one["reason"]) for one in pauses if one["qid"] == row["qid"]), 0)
     return query
 

@@ -26,7 +26,7 @@ from mmqjp.present import output_why, query_lookup
 from mmqjp.present.item import Near, ShownItem, WhyNot, record_items
 from mmqjp.present.newest import stored_parts
 from mmqjp.present.recent import RememberedDocuments
-from mmqjp.queries.model import Subscription, choice_of, is_event_form
+from mmqjp.queries.model import JoinSubscription, choice_of, is_event_form
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import SelectFn
 from xscl.algebra.events import NearPattern, Pattern, read_by
@@ -56,7 +56,7 @@ class Verdict:
     """What a query says of documents, each in the block of its place (None: no document). `why` has no items yet; its
     kind is "output" if there are outputs `given`. The greater the `rank`, the further they got. `found` passed."""
 
-    query: Subscription
+    query: JoinSubscription
     documents: tuple[Record | None, ...]
     why: WhyNot
     rank: tuple[int, ...]
@@ -90,7 +90,7 @@ def placements(query: ReadableQuery, documents: Sequence[Record]) -> Iterator[tu
         yield from ((*order, *[None] * (blocks - query.told)) for order in orders(documents, query.told))
 
 
-def verdict(query: Subscription, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
+def verdict(query: JoinSubscription, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
     """Returns the verdict for documents of an output's blocks, in their order. `steps` bounds the work."""
     if (unseen := unseen_verdict(query, documents)) is not None:
         return unseen
@@ -98,7 +98,7 @@ def verdict(query: Subscription, documents: Sequence[Record], steps: int = STEPS
     return said
 
 
-def unseen_verdict(query: Subscription, documents: Sequence[Record]) -> Verdict | None:
+def unseen_verdict(query: JoinSubscription, documents: Sequence[Record]) -> Verdict | None:
     """Returns the verdict that a query did not see one of the documents; None if it saw all."""
     appeared = [at for record in documents for at in record.appeared]
     if query.sees(appeared):
@@ -150,7 +150,7 @@ class _Scan:
     """A query with documents in some blocks, one for each in `placed` (None, and all by default: stored ones; then
     outputs are not told apart). `unseen` counts those that the query did not see."""
 
-    def __init__(self, query: Subscription, steps: int, placed: Sequence[Record | None] = ()) -> None:
+    def __init__(self, query: JoinSubscription, steps: int, placed: Sequence[Record | None] = ()) -> None:
         self.query, self.readable, self.unseen = query, ReadableQuery.of(query.text), 0
         self.placed = tuple(placed) or (None,) * len(self.readable.blocks)
         self._evidence = Evidence(self.readable, selects=bool(placed), steps=steps)
@@ -258,7 +258,7 @@ def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, 
 class _Absence:
     """When an absence is decided: by the watermark of `stream`."""
 
-    def __init__(self, select: SelectFn, query: Subscription) -> None:
+    def __init__(self, select: SelectFn, query: JoinSubscription) -> None:
         assert query.normal.op is not None, "an absence is a join"
         self.stream = query.normal.conjuncts[1].left.stream
         self._qid, self._group = query.qid, AbsenceGroup(-1, query.normal.op, query.normal.window or 0, self.stream)
@@ -482,7 +482,7 @@ def _missing(select: SelectFn, one: Verdict) -> WhyNot:
     return one.shown(kind="dropped", message=what, hint=hint)
 
 
-def _told_by(select: SelectFn, query: Subscription, given: GivenOutput, time: int) -> tuple[str, ...]:
+def _told_by(select: SelectFn, query: JoinSubscription, given: GivenOutput, time: int) -> tuple[str, ...]:
     """The id of the output that ends at a time and has the same ONCE value; () if there are too many of that time, or
     its documents are no longer stored."""
     outputs = lookup.outputs_at(select, query.name, time, MOST_LISTED)

@@ -11,14 +11,22 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
-from common.bounds import BEGINNING, END
+from common.bounds import BEGINNING, END, NO_DOCUMENT, DocId, Micros
 from common.errors import InputError
 from common.tools import reachable, track_progress
 from feeds.documents import Now
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.queries import stored
-from mmqjp.queries.model import Pause, Subscription, generated_name_number
+from mmqjp.queries.model import (
+    EventPause,
+    EventSubscription,
+    JoinPause,
+    JoinSubscription,
+    Pause,
+    Subscription,
+    generated_name_number,
+)
 from mmqjp.queries.registry import (
     EventForm,
     Publisher,
@@ -42,7 +50,7 @@ class InvalidEvents(InputError, ValueError):
 
 MOST_COMPARED = 10_000  # maximum number of queries whose names are compared with an unknown one
 
-EventTime = Callable[[Collection[str]], int]
+EventTime = Callable[[Collection[str]], Micros]
 """Returns the time from which new event queries over these document streams see events."""
 
 
@@ -155,18 +163,21 @@ class QueryChanges:
             if one.reason is not None:
                 self._registry.deactivate(one.query)
                 reasons[one.query.name] = one.reason
-            one.query.set_paused(one.docid, one.reason, self._ledger.batch)
+            if isinstance(one, EventPause):
+                one.query.set_paused(one.last, one.reason, self._ledger.batch)
+            else:
+                one.query.set_paused(one.last, one.reason, self._ledger.batch)
             if one.reason is None:
                 self._registry.activate(one.query)
         return reasons
 
     def subscribe(
-        self, script: Script, mode: SubscribeMode, *, since: int | None = None, within: WithinBatch = no_action
+        self, script: Script, mode: SubscribeMode, *, backfills: bool = False, within: WithinBatch = no_action
     ) -> list[str]:
-        """Registers a script's queries and returns their names. They see documents after `since`, by default from now
-        on. Raises PublishCycle, NameTaken and InvalidEvents; then nothing is registered."""
+        """Registers a script's queries and returns their names. They see what comes from now on, with `backfills`
+        what is stored too. Raises PublishCycle, NameTaken and InvalidEvents; then nothing is registered."""
         definitions = self._definition_changes(script)
-        names, fresh, kept = self._diff(script, mode, since, definitions.concerns(script))
+        names, fresh, kept = self._diff(script, mode, definitions.concerns(script), backfills=backfills)
         gone = list(self._removed_by(script, mode, kept))
         without = frozenset(gone)
         for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
@@ -236,10 +247,15 @@ class QueryChanges:
 
     def _set_paused(self, reasons: Mapping[Subscription, str | None], names: list[str]) -> None:
         """Pauses queries for reasons, or resumes those without one."""
-        events = self._registry.events
-        behind = {stream for query in reasons if query.is_events for stream in events.documents(query)}
-        last = {False: self._ledger.next_docid - 1, True: self._event_time(behind)}  # of documents, and of events
-        pauses = [Pause(query, last[query.is_events], stored.NO_ARRIVAL, reason) for query, reason in reasons.items()]
+        readers = (query for query in reasons if isinstance(query, EventSubscription))
+        time = self._event_time({stream for query in readers for stream in self._registry.events.documents(query)})
+        document, never = DocId(self._ledger.next_docid - 1), stored.NO_ARRIVAL
+        pauses: list[Pause] = [
+            EventPause(query, time, never, reason)
+            if isinstance(query, EventSubscription)
+            else JoinPause(query, document, never, reason)
+            for query, reason in reasons.items()
+        ]
         with whole_batch(self._store):
             if None in reasons.values():
                 self._store.plan.forget()  # what it keeps may lack what paused queries need
@@ -248,16 +264,16 @@ class QueryChanges:
         self.apply(pauses)
 
     def _diff(
-        self, script: Script, mode: SubscribeMode, since: int | None, others: Collection[str]
+        self, script: Script, mode: SubscribeMode, others: Collection[str], *, backfills: bool
     ) -> tuple[list[str], list[Subscription], set[Subscription]]:
         """Returns a script's names, its queries to register, and those registered already.
 
-        Unless all are added, the n-th query of a name and text is new only if fewer than n exist. With `since`,
+        Unless all are added, the n-th query of a name and text is new only if fewer than n exist. With `backfills`,
         "replace" registers all again, so that they see older documents. An event query that reads any of `others` also
         counts as different.
         """
-        last = self._ledger.next_docid - 1
-        events_since, schemas = self._visible_events(script, backfills=since is not None)
+        last = NO_DOCUMENT if backfills else DocId(self._ledger.next_docid - 1)
+        events_since, schemas = self._visible_events(script, backfills=backfills)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
         names: list[str] = []
@@ -268,14 +284,14 @@ class QueryChanges:
             compiled: stored.CompiledQuery | stored.CompiledEvents
             if isinstance(query, EventQuery):
                 compiled = stored.CompiledEvents(query, schemas)
-                form_id, sees_after = compiled.form_since(events_since), events_since
+                form_id = compiled.form_since(events_since)
                 is_other = any(name.name in others for name in names_read(query.stream))
             else:
                 compiled = self._compiler.compile(query, script.namespaces)
-                form_id, sees_after, is_other = "", last if since is None else since, False
+                is_other = False
             text = compiled.text
             key = query.publish, text
-            is_other = is_other or (mode == "replace" and since is not None)
+            is_other = is_other or (mode == "replace" and backfills)
             known = () if is_other else [one for one in self._registry.equal(*key) if not cannot_be_read(one)]
             # Nothing can be replaced without a name, so the query is added.
             joins = mode == "add" or (mode == "replace" and query.publish is None)
@@ -291,15 +307,20 @@ class QueryChanges:
                 highest = free_number(max(position, highest + 1), published)
             name = query.publish or f"q{highest}"
             qid = self._stored.next_qid + len(fresh)
-            if isinstance(query, EventQuery) and since is not None:
-                read = {one.name for one in names_read(query.stream)} - {one.name for one in script.definitions}
-                form_id = self._registry.events.apart(form_id, read, qid)
-            form_id, window, begun = form_id or compiled.form_id, compiled.normal.window, self._ledger.batch
-            fresh.append(Subscription(qid, name, text, occurrence, sees_after, window, form_id, begun, compiled))
+            window, begun = compiled.normal.window, self._ledger.batch
+            if isinstance(query, EventQuery):
+                if backfills:
+                    read = {one.name for one in names_read(query.stream)} - {one.name for one in script.definitions}
+                    form_id = self._registry.events.apart(form_id, read, qid)
+                rest = form_id, begun, compiled
+                fresh.append(EventSubscription(qid, name, text, occurrence, events_since, window, *rest))
+            else:
+                rest = compiled.form_id, begun, compiled
+                fresh.append(JoinSubscription(qid, name, text, occurrence, last, window, *rest))
             names.append(name)
         return names, fresh, kept
 
-    def _visible_events(self, script: Script, *, backfills: bool) -> tuple[int, dict[str, Schema]]:
+    def _visible_events(self, script: Script, *, backfills: bool) -> tuple[Micros, dict[str, Schema]]:
         """Returns the time after which a script's event queries see events (all, if it `backfills` them over stored
         documents), and the attributes of the events that they may read."""
         if not script.event_queries:
@@ -449,7 +470,9 @@ class QueryChanges:
                     self._registry.activate(subscription)
 
 
-def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[dict[str, EventForm], frozenset[str]]:
+def forms_to_backfill(
+    new: Sequence[EventSubscription], registry: Registry
+) -> tuple[dict[str, EventForm], frozenset[str]]:
     """Returns the forms of new event queries and of those that they depend on, by id, and the ids of the new ones. What
     an older query publishes is recomputed for each interval between its pauses, as originally output if all its events
     are still stored."""
@@ -460,15 +483,17 @@ def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[
     known: set[str] = set()
     while waiting := {published_name(name) for form in forms.values() for name in read_by(form.stream)} - known:
         for name in sorted(waiting):
-            for query in registry.named(name):
-                if query.is_events and query.publishes and not query.removed and query.qid not in fresh:
-                    for since, until in lives(query):
-                        _add(forms, f"{query.form_id} {since}", query, registry, since, until)
+            named = (one for one in registry.named(name) if isinstance(one, EventSubscription))
+            for query in (one for one in named if one.publishes and not one.removed and one.qid not in fresh):
+                for since, until in lives(query):
+                    _add(forms, f"{query.form_id} {since}", query, registry, since, until)
         known |= waiting
     return forms, of_new
 
 
-def _add(forms: dict[str, EventForm], id: str, query: Subscription, registry: Registry, since: int, until: int) -> None:
+def _add(
+    forms: dict[str, EventForm], id: str, query: EventSubscription, registry: Registry, since: Micros, until: Micros
+) -> None:
     known = forms.get(id)
     publishers = known.publishers if known else ()
     if query.publishes:

@@ -299,7 +299,7 @@ class Forms(dict[str, Form]):
         return self.setdefault(id, Form(id))
 
     def of(self, owner: model.Owner) -> Form | None:
-        return self[owner.form_id] if isinstance(owner, model.Subscription) else None
+        return self[owner.form_id] if isinstance(owner, model.Registered) else None
 
     def add(self, query: model.Subscription) -> None:
         form = self[query.form_id]
@@ -313,7 +313,7 @@ class Forms(dict[str, Form]):
 
     def note(self, owner: model.Owner) -> None:
         """Called when a plan node becomes active or inactive."""
-        if (form := self.of(owner)) is not None and isinstance(owner, model.Subscription):
+        if (form := self.of(owner)) is not None and isinstance(owner, model.Registered):
             for queries in (form, *form.beside):
                 queries.note(owner)
                 self._unsettle(queries)
@@ -556,7 +556,7 @@ def _derived(sides: Sequence[FixedSide]) -> _Derived | None:
 
 
 def _query(target: model.Target) -> model.Subscription:
-    assert isinstance(target.owner, model.Subscription), "only queries have literal tests"
+    assert isinstance(target.owner, model.Registered), "only queries have literal tests"
     return target.owner
 
 

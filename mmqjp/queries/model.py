@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.encoder import encode_basestring
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints
-from common.bounds import INFINITE
+from common.bounds import INFINITE, NO_DOCUMENT, DocId, Micros
 from common.tools import lazy
 from join_stage.store.protocol import StoreError
 from templates.catalog import Catalog, Placement
@@ -263,28 +263,33 @@ class HasNormalForm(Protocol):
     def form_id(self) -> str: ...
 
 
-@dataclass(eq=False, slots=True)
-class Subscription:
-    """A registered query.
+Mark = TypeVar("Mark", DocId, Micros)
 
-    `since` is the last document it does not see. `occurrence` numbers equal queries from 0. `window` is in
-    microseconds, None for INF. `form_id` names its form (see `mmqjp.queries.forms`). `begun` is the batch that
-    registered or last resumed it. `paused` is the reason for the current pause, if any; `removed` is true during
-    removal. `gaps` are pauses: the last document before each, and its last document, None for the current one.
+
+@dataclass(eq=False, slots=True)
+class Registered(Generic[Mark]):
+    """A registered query. What it reads is in order: it sees what comes after `since`, a mark in this order.
+
+    `occurrence` numbers equal queries from 0. `window` is in microseconds, None for INF. `form_id` names its form (see
+    `mmqjp.queries.forms`). `begun` is the batch that registered or last resumed it. `paused` is the reason for the
+    current pause, if any; `removed` is true during removal. `gaps` are pauses: the last mark before each, and its last
+    mark, None for the current one.
     """
+
+    is_events: ClassVar[bool]
 
     qid: int
     name: str
     text: str
     occurrence: int
-    since: int
+    since: Mark
     window: int | None
     form_id: str
     begun: int
     compiled: HasNormalForm
     paused: str | None = None
     removed: bool = False
-    gaps: list[tuple[int, int | None]] = field(default_factory=list)
+    gaps: list[tuple[Mark, Mark | None]] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     _identity: Identity | None = field(default=None, init=False, repr=False)
 
@@ -317,57 +322,48 @@ class Subscription:
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name; its text then ends with it and ONCE PER."""
+        """Whether it has a PUBLISH name; its text then ends with it and ONCE PER. A store has no column for it."""
         if not generated_name_number(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
             return True
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
 
     @property
-    def is_events(self) -> bool:
-        """Whether it is an event query. Its `since`, pauses and resumptions are then microseconds, not documents."""
-        return self.form_id.startswith(EVENT_FORM)
-
-    @property
     def active(self) -> bool:
         return self.paused is None and not self.removed
 
-    def sees(self, docids: Iterable[int]) -> bool:
-        """Whether it gets everything that appeared with these documents."""
+    def sees(self, marks: Iterable[Mark]) -> bool:
+        """Whether it gets everything that appeared with these documents, or at these times."""
         if not self.gaps:
-            return min(docids) > self.since
+            return min(marks) > self.since
         return all(
-            docid > self.since and not any(low < docid <= (docid if high is None else high) for low, high in self.gaps)
-            for docid in docids
+            mark > self.since and not any(low < mark <= (mark if high is None else high) for low, high in self.gaps)
+            for mark in marks
         )
 
     @property
-    def sees_after(self) -> int:
-        """Last document that it does not see."""
-        return max([self.since, *(high for _, high in self.gaps if high is not None)])
+    def sees_after(self) -> Mark:
+        """The last mark that it does not see."""
+        last = self.since
+        for _, resumed in self.gaps:
+            last = last if resumed is None else max(last, resumed)
+        return last
 
-    @property
-    def waits(self) -> bool:
-        """Whether it has an absence, directly or in an inner join, and can be read."""
-        if " NOT " not in self.text or self.is_events:
-            return False
-        with suppress(StoreError):
-            return has_absence(self.normal)
-        return False
-
-    def set_paused(self, docid: int, reason: str | None, batch: int) -> None:
-        """Pauses it after a document for a reason, or resumes it then. A query with an absence begins anew, since it
-        missed documents."""
+    def set_paused(self, last: Mark, reason: str | None, batch: int) -> None:
+        """Pauses it after a mark for a reason, or resumes it then."""
         self.paused = reason
         if reason is not None:
-            self.gaps.append((docid, None))
+            self.gaps.append((last, None))
         else:
-            self.begun, low = batch, self.gaps.pop()[0]
-            self.gaps.append((-1 if self.waits else low, docid))
+            self.begun, (low, _) = batch, self.gaps.pop()
+            self.gaps.append((self._missed_after(low), last))
 
-    def replay(self, pauses: Iterable[tuple[int, str | None]], batch: int) -> None:
+    def _missed_after(self, paused: Mark) -> Mark:
+        return paused
+
+    def replay(self, pauses: Iterable[tuple[Mark, str | None]], batch: int) -> None:
         """Repeats stored pauses and resumptions."""
-        for docid, reason in pauses:
-            self.set_paused(docid, reason, batch)
+        for last, reason in pauses:
+            self.set_paused(last, reason, batch)
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -375,15 +371,57 @@ class Subscription:
         return (self.name if self.publishes else None), self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class JoinSubscription(Registered[DocId]):
+    """A query over documents."""
+
+    __slots__ = ()
+    is_events = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has an absence, directly or in an inner join, and can be read."""
+        if " NOT " not in self.text:  # spares parsing a stored query
+            return False
+        with suppress(StoreError):
+            return has_absence(self.normal)
+        return False
+
+    def _missed_after(self, paused: DocId) -> DocId:
+        """A query with an absence begins anew, since it missed documents."""
+        return NO_DOCUMENT if self.waits else paused
+
+
+class EventSubscription(Registered[Micros]):
+    """An event query."""
+
+    __slots__ = ()
+    is_events = True
+    waits = False
+
+
+Subscription: TypeAlias = JoinSubscription | EventSubscription
+
+
+class JoinPause(NamedTuple):
     """A query that is paused for a reason, or resumed if that is None: the last document before, and the arrival from
     which a paused query gets nothing of the batch."""
 
-    query: Subscription
-    docid: int
+    query: JoinSubscription
+    last: DocId
     arrival: int
     reason: str | None
+
+
+class EventPause(NamedTuple):
+    """The same for an event query: the last time before."""
+
+    query: EventSubscription
+    last: Micros
+    arrival: int
+    reason: str | None
+
+
+Pause: TypeAlias = JoinPause | EventPause
 
 
 @dataclass(eq=False)
@@ -396,7 +434,7 @@ class HiddenStream:
 
     stream: str
     finds: list[Callable[[], Hidden]]
-    since: int
+    since: DocId
     reader_count: int = 0
     active_reader_count: int = 0
     targets: list[Target] = field(default_factory=list)

@@ -12,7 +12,7 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from common.bounds import END
+from common.bounds import END, DocId, Micros
 from common.tools import decrease, reachable
 from join_stage.plans import JoinEngine
 from join_stage.protocol import JoinScope, TemplateTable
@@ -22,8 +22,11 @@ from mmqjp.queries.model import (
     CANNOT_READ,
     ByKey,
     CompactSet,
+    EventSubscription,
     HiddenStream,
+    JoinSubscription,
     Owner,
+    Registered,
     StoredTarget,
     Subscription,
     Target,
@@ -44,8 +47,8 @@ class Publisher(NamedTuple):
 
     stream: str
     identity: str
-    since: int
-    until: int = END
+    since: Micros
+    until: Micros = END
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class EventForm:
 
     id: str
     stream: algebra.Statement
-    since: int
+    since: Micros
     publishers: tuple[Publisher, ...] = ()
     oldest: int = -1
     newest: int = -1
@@ -86,8 +89,8 @@ class FormQueries:
     reads: tuple[str, ...]
     documents: tuple[str, ...]
     minds_since: bool
-    queries: CompactSet[Subscription]
-    resumed: CompactSet[Subscription]
+    queries: CompactSet[EventSubscription]
+    resumed: CompactSet[EventSubscription]
 
 
 class EventStatements:
@@ -103,7 +106,7 @@ class EventStatements:
         self.changed: dict[str, None] = {}
         self._running_readers: Counter[str] = Counter()
         self._forms: dict[str, FormQueries] = {}
-        self._members: dict[str, CompactSet[Subscription]] = {}
+        self._members: dict[str, CompactSet[EventSubscription]] = {}
         self._changed: dict[str, None] = {}
         self._readers: Counter[str] = Counter()
         self._published: dict[str, tuple[algebra.Schema, int]] = {}
@@ -152,7 +155,7 @@ class EventStatements:
         """Whether some event query has these operators, whatever its start."""
         return any(form.stream == stream for form in self._forms.values())
 
-    def readers(self, name: str) -> list[Subscription]:
+    def readers(self, name: str) -> list[EventSubscription]:
         if name not in self._readers:
             return []
         return [query for form in self._forms.values() if name in form.reads for query in form.queries]
@@ -163,7 +166,7 @@ class EventStatements:
 
     # ------------------------------------------------------------ queries
 
-    def add(self, query: Subscription) -> tuple[str, ...]:
+    def add(self, query: EventSubscription) -> tuple[str, ...]:
         """Adds an event query, if it can be read. Returns the document streams behind its events."""
         if cannot_be_read(query):
             return ()
@@ -184,7 +187,7 @@ class EventStatements:
         self.set_running(query, runs=True)
         return form.documents
 
-    def remove(self, query: Subscription) -> tuple[str, ...]:
+    def remove(self, query: EventSubscription) -> tuple[str, ...]:
         if cannot_be_read(query):
             return ()
         form = self._forms[query.form_id]
@@ -225,7 +228,7 @@ class EventStatements:
     def set_running(self, query: Owner, *, runs: bool) -> None:
         """Makes an event query a running member of its form, or none. Ignores other plan nodes, and unreadable
         queries."""
-        if not (isinstance(query, Subscription) and query.is_events) or cannot_be_read(query):
+        if not isinstance(query, EventSubscription) or cannot_be_read(query):
             return
         id, form = self._running_id(query), self._forms[query.form_id]
         members = self._members.setdefault(id, CompactSet())
@@ -240,7 +243,7 @@ class EventStatements:
                 del self._members[id]
         self._changed[id] = None
 
-    def _running_id(self, query: Subscription) -> str:
+    def _running_id(self, query: EventSubscription) -> str:
         if query.gaps and self._forms[query.form_id].minds_since:
             return f"{query.form_id}{_RESUMED}{since_of(query)}"
         return query.form_id
@@ -279,15 +282,15 @@ class EventStatements:
                 undo.callback(self._release, [name])
             undo.pop_all()
 
-    def behind(self, query: Subscription) -> set[str]:
+    def behind(self, query: EventSubscription) -> set[str]:
         """Returns the document streams behind a query's events, and the names of events that others publish for it."""
         known = self.definitions
         return {known[name].pattern.stream if name in known else name for name in self.reads(query)}
 
-    def reads(self, query: Subscription) -> tuple[str, ...]:
+    def reads(self, query: EventSubscription) -> tuple[str, ...]:
         return () if cannot_be_read(query) else self._forms[query.form_id].reads
 
-    def documents(self, query: Subscription) -> tuple[str, ...]:
+    def documents(self, query: EventSubscription) -> tuple[str, ...]:
         """Returns the document streams behind a query's events."""
         return () if cannot_be_read(query) else self._forms[query.form_id].documents
 
@@ -297,10 +300,10 @@ class EventStatements:
             raise StoreError(f"{CANNOT_READ} the event query")
         return self._forms[form_id]
 
-    def members(self, running_id: str) -> list[Subscription]:
+    def members(self, running_id: str) -> list[EventSubscription]:
         return list(self._members.get(running_id, ()))
 
-    def withheld(self, running_id: str) -> list[tuple[int, int]]:
+    def withheld(self, running_id: str) -> list[tuple[int, Micros]]:
         """Returns the resumed queries of a form, or of its part that runs apart, as qid and the time after which the
         first event of their results ends."""
         id = running_form_id(running_id)
@@ -347,13 +350,13 @@ def cannot_be_read(query: Subscription) -> bool:
     return reading_error(query) is not None
 
 
-def since_of(query: Subscription) -> int:
-    """Returns when a query began, in microseconds: its first event ends after its last resumption or subscription."""
+def since_of(query: EventSubscription) -> Micros:
+    """Returns when a query began: its first event ends after its last resumption or subscription."""
     resumed = query.gaps[-1][1] if query.gaps else None
     return query.since if resumed is None else max(query.since, resumed)
 
 
-def lives(query: Subscription) -> Iterator[tuple[int, int]]:
+def lives(query: EventSubscription) -> Iterator[tuple[Micros, Micros]]:
     """Yields the intervals (since, until] between a query's pauses: all events of a result end in the same one."""
     since = query.since
     for paused, resumed in query.gaps:
@@ -364,7 +367,7 @@ def lives(query: Subscription) -> Iterator[tuple[int, int]]:
     yield since, END
 
 
-def life_at(query: Subscription, time: int) -> tuple[int, int]:
+def life_at(query: EventSubscription, time: int) -> tuple[Micros, Micros]:
     """Returns the life that contains a time; the last, without an end, if none does."""
     *earlier, (since, _) = lives(query)
     return next((one for one in earlier if one[0] < time <= one[1]), (since, END))
@@ -400,8 +403,8 @@ class Registry:
         self._pending, self._live = dict[int, dict[int, TemplateRow]](), set[int]()
 
     @property
-    def window(self) -> int:
-        return max(self._windows, default=0)
+    def window(self) -> Micros:
+        return Micros(max(self._windows, default=0))
 
     @property
     def scope(self) -> JoinScope:
@@ -466,7 +469,8 @@ class Registry:
 
     def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
         """Returns the streams that a stream's producers read; those of events also wait for EVENT_TIME."""
-        makers = [s for s in self._by_name.get(stream) if s.is_events and s.publishes and s not in without]
+        named = (s for s in self._by_name.get(stream) if isinstance(s, EventSubscription))
+        makers = [s for s in named if s.publishes and s not in without]
         made_of_events = {stream for maker in makers for stream in (*self.events.behind(maker), EVENT_TIME)}
         return made_of_events or self.joined_of(stream, without)
 
@@ -493,7 +497,8 @@ class Registry:
         unread = (one for one in inner if all(query in gone for query in self.readers(one.stream)))
         targets = (target for owners in (gone, unread) for owner in owners for target in owner.targets)
         read = Counter(stream for target in targets for stream in target.streams)
-        read.update(stream for query in gone if query.is_events for stream in self.events.documents(query))
+        events = (query for query in gone if isinstance(query, EventSubscription))
+        read.update(stream for query in events for stream in self.events.documents(query))
         before, self._readers, self._read = self._readers, self._readers - read, None
         try:
             yield
@@ -512,7 +517,7 @@ class Registry:
 
     def readers_of(self, owner: Owner) -> list[Subscription]:
         """Returns the queries that get a plan node's results: itself, or its stream's readers."""
-        return [owner] if isinstance(owner, Subscription) else self.readers(owner.stream)
+        return [owner] if isinstance(owner, Registered) else self.readers(owner.stream)
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
         def of(one: Owner) -> Iterator[HiddenStream]:
@@ -539,9 +544,9 @@ class Registry:
 
     def add(self, subscription: Subscription) -> None:
         """Registers a query, atomically."""
-        normal = subscription.normal
         try:
-            self._add_targets(subscription, normal, subscription.since)
+            if isinstance(subscription, JoinSubscription):
+                self._add_targets(subscription, subscription.normal, subscription.since)
         except BaseException:
             self._remove_targets(subscription)
             self._forms.forget(subscription)
@@ -551,16 +556,17 @@ class Registry:
     def restore(self, query: Subscription, own: Sequence[StoredTarget], inner: dict[str, list[StoredTarget]]) -> None:
         """Registers a query of an earlier run, whose targets and hidden streams are in the catalog."""
 
-        def add_targets(owner: Owner, stored: Iterable[StoredTarget]) -> None:
+        def add_targets(owner: Owner, stored: Iterable[StoredTarget], since: DocId) -> None:
             for one in stored:
                 row = self.catalog.subscribe(one.row, one.window, one.op == "FOLLOWED BY")
                 self._add_target(Target(owner, self.catalog, *one))
                 self._queue_rows((row,))
                 for stream in filter(is_hidden, one.streams):
                     find = partial(inner_join, query, stream)
-                    self._attach(stream, find, query.since, partial(add_targets, stored=inner[stream]))
+                    self._attach(stream, find, since, partial(add_targets, stored=inner[stream], since=since))
 
-        add_targets(query, own)
+        if isinstance(query, JoinSubscription):
+            add_targets(query, own, query.since)
         self._index(query)
 
     def _index(self, subscription: Subscription) -> None:
@@ -569,7 +575,7 @@ class Registry:
         self._by_name.add(subscription.name, subscription)
         self._by_text.add(subscription.key, subscription)
         self._forms.add(subscription)
-        if subscription.is_events:
+        if isinstance(subscription, EventSubscription):
             self._readers.update(self.events.add(subscription))
 
     def remove(self, qid: int) -> None:
@@ -581,7 +587,7 @@ class Registry:
             self._aside.discard(qid)
         else:
             self._take_work(subscription)
-        if subscription.is_events:
+        if isinstance(subscription, EventSubscription):
             for stream in self.events.remove(subscription):
                 decrease(self._readers, stream)
 
@@ -595,7 +601,7 @@ class Registry:
                 self._live.update(rows)
         self._pending.clear()
 
-    def _add_targets(self, owner: Owner, normal: NormalQuery | Hidden, since: int) -> None:
+    def _add_targets(self, owner: Owner, normal: NormalQuery | Hidden, since: DocId) -> None:
         """Places a plan node's conjunctive queries in the catalog, in order. Raises TooManyChains."""
         op, width = normal.op, width_of(normal.op, normal.window)
         for disjunct, conjunct in enumerate(normal.conjuncts):
@@ -692,7 +698,7 @@ class Registry:
                     del self._hidden[inner.stream]
                     self._remove_targets(inner)
 
-    def _attach(self, name: str, find: Callable[[], Hidden], since: int, add: Callable[[HiddenStream], None]) -> None:
+    def _attach(self, name: str, find: Callable[[], Hidden], since: DocId, add: Callable[[HiddenStream], None]) -> None:
         """Adds a reader of a hidden stream; `add` registers the targets of a new one."""
         if (stream := self._hidden.get(name)) is None:
             stream = self._hidden[name] = HiddenStream(name, [find], since, active_reader_count=1)
@@ -759,5 +765,5 @@ def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set
             yield from (s for stream in target.streams for s in registry.named(stream) if s.publishes)
 
     found = reachable(read(owner), read)
-    queries = {one for one in found if isinstance(one, Subscription)}
+    queries = {one for one in found if isinstance(one, Registered)}
     return queries, {one for one in found if isinstance(one, HiddenStream)}

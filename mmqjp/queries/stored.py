@@ -17,13 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.bounds import Micros
 from common.tools import ClearedCache, in_batches, reachable, track_progress
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.model import (
     CANNOT_READ,
     EVENT_FORM,
+    EventSubscription,
     HasNormalForm,
+    JoinSubscription,
     Owner,
     Pause,
     StoredTarget,
@@ -195,9 +198,9 @@ class CompiledEvents:
     @property
     def form_id(self) -> str:
         """Form id if it does not depend on when the query began; see `form_since`."""
-        return self.form_since(0)
+        return self.form_since(Micros(0))
 
-    def form_since(self, since: int) -> str:
+    def form_since(self, since: Micros) -> str:
         """Form id of a query that sees events after a time. Persisted and derived from `repr`: renaming a class or
         field of a stream would change it.
 
@@ -393,7 +396,7 @@ class StoredQueries:
         return found
 
     def _subscriptions(self, compiled: Callable[[str], HasNormalForm], registry: Registry) -> Iterator[Subscription]:
-        pauses: dict[int, list[tuple[int, str | None]]] = {}
+        pauses: dict[int, list[tuple[Any, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
         columns = "qid name text occurrence since window_us form"
@@ -404,9 +407,10 @@ class StoredQueries:
         gone = {row[1]: row[2] for row in every if is_event_form(row[-1] or "") and row[1] not in names}
         events = self._event_queries({row[2]: row[-1] for row in here}, gone, registry)
         for qid, name, text, occurrence, since, window, form in rows:
-            query = events[text] if is_event_form(form or "") else compiled(text)
-            begun = self._begun.get(qid, FROM_THE_START)
-            subscription = Subscription(qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
+            of_events, begun = is_event_form(form or ""), self._begun.get(qid, FROM_THE_START)
+            query = events[text] if of_events else compiled(text)
+            parts = (qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
+            subscription = EventSubscription(*parts) if of_events else JoinSubscription(*parts)
             subscription.replay(pauses.get(qid, ()), begun)
             yield subscription
 
@@ -493,7 +497,7 @@ class StoredQueries:
 
     def save_pauses(self, pauses: Sequence[Pause], now: int, batch: int) -> None:
         """Writes pauses and resumptions. A paused query gets this batch's answers up to its arrival."""
-        self._rows.append("pauses", [(one.query.qid, one.docid, one.reason, now, batch) for one in pauses])
+        self._rows.append("pauses", [(one.query.qid, one.last, one.reason, now, batch) for one in pauses])
         members = [(one.query.qid, batch, int(one.reason is None), one.arrival) for one in pauses]
         self._rows.append("memberships", members)
 

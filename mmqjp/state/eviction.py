@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from common.bounds import EARLIEST, INFINITE
+from common.bounds import EARLIEST, INFINITE, Micros
 from common.tools import from_json
 from feeds.documents import Now
 from join_stage.plans import JoinEngine
@@ -38,11 +38,11 @@ MAX_GAPS = 16  # maximum number of gaps; beyond it the two oldest are merged int
 
 
 class CoverageGap(NamedTuple):
-    """Documents that begin before `before` may be missing; `window` is the widest query window then (both in
-    microseconds). Later queries do not see them."""
+    """Documents that begin before `before` may be missing; `window` is the widest query window then. Later queries do
+    not see them."""
 
-    before: int
-    window: int
+    before: Micros
+    window: Micros
 
 
 Gaps = tuple[CoverageGap, ...]
@@ -69,12 +69,12 @@ def with_gap(gaps: Gaps, gap: CoverageGap) -> Gaps:
     return tuple(kept)
 
 
-def missed_from(gaps: Gaps, time: int) -> int | None:
+def missed_from(gaps: Gaps, time: int) -> Micros | None:
     """Returns the start of the earliest missing documents that a document ending at `time` could match, or None."""
-    return min((time - gap.window for gap in gaps if time - gap.window < gap.before), default=None)
+    return min((Micros(time - gap.window) for gap in gaps if time - gap.window < gap.before), default=None)
 
 
-def with_recalled(gaps: Gaps, low: int) -> Gaps:
+def with_recalled(gaps: Gaps, low: Micros) -> Gaps:
     return tuple(dict.fromkeys(CoverageGap(min(gap.before, low), gap.window) for gap in gaps))
 
 
@@ -127,10 +127,10 @@ class JoinState:
 
     # ------------------------------------------------------------ eviction
 
-    def evictable_before(self, horizon: int) -> int:
+    def evictable_before(self, horizon: Micros) -> Micros:
         """Returns the time before which documents are unmatchable once all streams reach `horizon`, or EARLIEST."""
         window = self._registry.window
-        return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
+        return EARLIEST if horizon <= EARLIEST or window == INFINITE else Micros(horizon - window)
 
     def evict_obsolete(self, greatest: Mapping[str, int]) -> None:
         """Evicts, within a batch, what is obsolete at these times, and stores them so that late stays late."""
@@ -150,13 +150,13 @@ class JoinState:
         before = self._obsolete_before(greatest)
         return self._is_worth_it(before) and has_documents_between(self._store, self.evicted_before, before)
 
-    def _is_worth_it(self, before: int) -> bool:
+    def _is_worth_it(self, before: Micros) -> bool:
         return before > self.evicted_before + self._registry.window // WORTH_EVICTING
 
-    def _obsolete_before(self, greatest: Mapping[str, int]) -> int:
+    def _obsolete_before(self, greatest: Mapping[str, int]) -> Micros:
         return self.evictable_before(self._watermarks.of(self._registry.outside(), greatest))
 
-    def _evict(self, before: int) -> None:
+    def _evict(self, before: Micros) -> None:
         """Evicts documents that begin before a time, as far as practical."""
         self._store.evict(before)
         gap = CoverageGap(before, self._registry.window)
@@ -166,7 +166,7 @@ class JoinState:
     # ------------------------------------------------------------ retention
 
     def prune(
-        self, horizon: int, needed: int | None, keep: int | None, keep_ids: int | None, owed: Owed | None
+        self, horizon: Micros, needed: Micros | None, keep: int | None, keep_ids: int | None, owed: Owed | None
     ) -> None:
         """Drops, within a batch, what is older than `keep` microseconds before `horizon`, which all streams have
         reached.
@@ -188,7 +188,7 @@ class JoinState:
         store.drop_before("batches", "committed_at", now - keep if owed is None else min(now - keep, owed.committed_at))
         if horizon <= EARLIEST:
             return
-        before = horizon - keep if owed is None else min(horizon - keep, owed.t0)
+        before = Micros(horizon - keep if owed is None else min(horizon - keep, owed.t0))
         for table in ("answers", "match_rows", "earlier_outputs"):
             store.drop_before(table, "t1", before)
         first_match = schema.lowest(store, "match_rows", "match", ledger.next_match)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.arrays import batch_of_rows
-from common.bounds import INFINITE
+from common.bounds import INFINITE, DocId
 from common.tools import from_json
 from feeds.documents import Now, now_us
 from feeds.readers import Offset
@@ -605,10 +605,11 @@ class Ledger:
         """Returns `docid` and `arrival` of all stored documents, by docid."""
         return self._store.select(f"SELECT docid, {ARRIVAL} AS arrival FROM documents ORDER BY docid")
 
-    def docid_of_arrival(self, arrival: int) -> int | None:
+    def docid_of_arrival(self, arrival: int) -> DocId | None:
         """Returns the first stored external docid at or after an arrival, or None."""
         sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {ARRIVAL} >= {arrival}"
-        return single_number(self._store, sql)
+        docid = single_number(self._store, sql)
+        return None if docid is None else DocId(docid)
 
     # ------------------------------------------------------------ metadata
 

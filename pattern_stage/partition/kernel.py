@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, distinct
+from common.bounds import Micros
 from common.executors import Shipped, run_tasks, with_shipped
 from common.limits import UNLIMITED, Quota
 from pattern_stage.columns import Columns, bare_columns, joined, padded, sorted_flow
@@ -43,7 +44,7 @@ class NumberedStatement(NamedTuple):
 
     number: int
     stream: AnyStatement
-    since: int
+    since: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ class PartitionedKernel(Kernel):
         self._fed: dict[str, Columns] = {}
         self._open: set[str] = set()
 
-    def add(self, statement: int, stream: AnyStatement, since: int) -> None:
+    def add(self, statement: int, stream: AnyStatement, since: Micros) -> None:
         form = self._forms.form(stream)[0]
         if id(form) not in self._keys:
             self._keys[id(form)] = form, find_partition_keys(form)
@@ -248,7 +249,7 @@ class PartitionedKernel(Kernel):
         self._group_of[statement] = name
         self._told = None
 
-    def narrow(self, statement: int, since: int) -> None:
+    def narrow(self, statement: int, since: Micros) -> None:
         name = self._group_of.get(statement)
         if name is None:
             super().narrow(statement, since)

@@ -190,7 +190,8 @@ class Draft:
         self.segments: list[Segment] = []
         self.roots: list[tuple[int, int]] = []
         """Runs that begin with this event: their rows, each with a time that matches end after."""
-        self.before, self.oldest = BEGINNING, END
+        self.before: int = BEGINNING
+        self.oldest: int = END
         """Latest begin of the runs before the event, and earliest of all runs, or bounds of them."""
 
     @property

@@ -175,7 +175,7 @@ class KeptRows(ABC):
     def __init__(self, window: int, meter: Meter) -> None:
         self.window, self._meter = window, meter
         self.rows = 0
-        self.passed = BEGINNING
+        self.passed: int = BEGINNING
         """The time up to which it was advanced."""
         self._gone = 0
         """The rows that exceeded a limit in this epoch."""

@@ -43,7 +43,7 @@ class Ages:
 
 def weights(trail: Trail) -> Iterator[tuple[int, int]]:
     """Yields weights of a trail by begin of their latest run: one per event, and one per link to it or to the first."""
-    before = BEGINNING
+    before: int = BEGINNING
     for segment in trail.segments:
         top = top_of(segment)
         yield top, 1

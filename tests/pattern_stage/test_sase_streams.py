@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from common.bounds import BEGINNING
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
@@ -127,7 +128,7 @@ def matches(text: str, streams: Mapping[str, Sequence[Stock]], size: int) -> lis
     """The numbers of the events of all matches."""
     lineage = Lineage()
     kernel = Kernel(Texts(), lineage)
-    kernel.add(0, lowered_texts([text], dict.fromkeys(streams, SCHEMA))[0][0], -1)
+    kernel.add(0, lowered_texts([text], dict.fromkeys(streams, SCHEMA))[0][0], BEGINNING)
     found, numbers = [], dict[int, int]()
     for begin in range(0, size, INTERVAL):
         given = {}

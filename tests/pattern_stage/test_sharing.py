@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from common.bounds import Micros
 from pattern_stage.definition import StatementForms
 from pattern_stage.plan import RULE_NAMES, MOp, RuleName
 from tests.generate.documents import SECOND
@@ -115,7 +116,7 @@ def test_c_alpha_queries_that_began_at_different_times_keep_events_once_and_agre
         trial = Trial(SCHEMAS, rules=[name for name in RULE_NAMES if on or name != "c_alpha"])
         for t in range(20):
             if t < 10:
-                trial.add(t, text, since=t * SECOND - 1)
+                trial.add(t, text, since=Micros(t * SECOND - 1))
             trial.run({"CPU": given}, t * SECOND, (t + 1) * SECOND)
         kept[on] = trial.saved()
         for begun in range(10):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
+from common.bounds import BEGINNING, Micros
 from common.limits import UNLIMITED, Excess, Quota
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
@@ -122,7 +123,7 @@ class Trial(Columnar):
         self.found: dict[int, list[Event]] = {}
         self.add(0, *texts)
 
-    def add(self, place: int, *texts: str, since: int = -(2**60)) -> None:
+    def add(self, place: int, *texts: str, since: Micros = BEGINNING) -> None:
         for number, stream in enumerate(lowered_texts(texts, self.schemas)[0], place):
             self.kernel.add(number, stream, since)
         self.kernel.instances()  # which takes them into the plan
@@ -171,7 +172,7 @@ def random_run(rng: Random, statements: int, last: int) -> Run:
 
 
 class AnyKernel(Protocol):
-    def add(self, statement: int, stream: Statement, since: int) -> None: ...
+    def add(self, statement: int, stream: Statement, since: Micros) -> None: ...
     def remove(self, statements: Sequence[int]) -> None: ...
     def begin(self, until: int) -> None: ...
     def feed(self, events: Mapping[str, Columns]) -> Sequence[Results]: ...
@@ -194,7 +195,7 @@ class Runner:
         self._world, self._run, self._make = world, run, make or limited
         self._streams, self._names = lowered(world)
         self.numbers = Numbers()
-        self._there: dict[int, int] = {}
+        self._there: dict[int, Micros] = {}
         self._begin()
         self._found: list[set[Event]] = [set() for _ in world.statements]
         self._tells = [statement.text().startswith("PATTERN") for statement in world.statements]
@@ -229,8 +230,8 @@ class Runner:
             self._kernel.remove(sorted(gone))
             self._there = {place: since for place, since in self._there.items() if place in living}
         for place in sorted(living - self._there.keys()):
-            self._kernel.add(place, self._streams[place], now - 1)
-            self._there[place] = now - 1
+            self._there[place] = since = Micros(now - 1)
+            self._kernel.add(place, self._streams[place], since)
 
     def _interval(self, begin: int, end: int) -> None:
         self.numbers.lineage.begin()

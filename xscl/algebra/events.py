@@ -3,8 +3,7 @@
 Each reference says whose attribute it is, and each operator the names of its results' attributes. DEFINE EVENT is a
 tree pattern over a stream's documents and the sources of an event's attributes. PATTERN is a sequence of events, whose
 conditions are split by when they are tested; they refer to "#0", "#1", ..., which their `names` resolve, so that they
-are ordinary conditions with each name an Attribute of `left`. See docs/patterns.md.
-"""
+are ordinary conditions with each name an Attribute of `left`. See docs/patterns.md."""
 
 from __future__ import annotations
 
@@ -256,8 +255,7 @@ class Fold:
     Of the later right events for which `chooses` holds, those with the least t1 are next; the run goes on with each of
     them for which `continues` holds, and has its attributes and those of `sets`. Each run is a result, except for left
     events alone. `within` is as in Next. `names` has a result's attributes, in the order of `schema`: the first
-    (`left`) or the `latest` value of an attribute of the left schema.
-    """
+    (`left`) or the `latest` value of an attribute of the left schema."""
 
     left: Stream
     right: Stream
@@ -499,8 +497,7 @@ class WhereConjunct:
 
     For a negated variable: an event kills a match if all conjuncts of the variable hold; the phase is `complete`, for
     it may mention all other variables. In a pattern with a SET a group's variables have no order of time, so a match
-    has to satisfy all conjuncts, whatever their phase.
-    """
+    has to satisfy all conjuncts, whatever their phase."""
 
     condition: EventCondition
     names: Names
@@ -543,8 +540,7 @@ class Pattern:
     if it begins after the end of the one reported before (NON OVERLAPPING). `returned` is None without RETURN.
 
     The schema has RETURN's single-valued items, perhaps in another order. On request it also has items with a value per
-    event, as JSON arrays in text; and EVENTS.
-    """
+    event, as JSON arrays in text; and EVENTS."""
 
     variables: tuple[Variable, ...]
     strategy: Strategy
@@ -620,8 +616,7 @@ class NearPattern:
 
     `keys`, `within` and `apart` are as in Pattern. `budget` bounds the state for each value of the keys, None for no
     bound. In `returned` an Attribute of `left` can only be ERRORS. The schema has the items of RETURN and ERRORS,
-    perhaps in another order; and, on request, EVENTS.
-    """
+    perhaps in another order; and, on request, EVENTS."""
 
     letters: Letters
     errors: int

@@ -400,8 +400,7 @@ class NormalQuery:
     `op` is None for a filter. `window` is in microseconds, None for INF. With `star` the output is that of `SELECT *`,
     in which roots keep their own names. `holes` fill those of `constructor`, in order. An absence (see NEGATED) has
     `absent`, and its `conjuncts` are filters: the first finds its left input, the others the right one, one per
-    disjunct of `absent`.
-    """
+    disjunct of `absent`."""
 
     op: JoinOp | None
     window: int | None

@@ -8,8 +8,7 @@ those of `unicodedata.unidata_version`; an unassigned character is in `Cn`.
 A pattern distinguishes few sets of characters, so a text is first written in a small alphabet, with one symbol for all
 characters that the pattern treats alike. RE2, which never backtracks, searches in these symbols: the result depends
 neither on RE2's Unicode tables nor on its syntax. Back-references, which RE2 lacks, are searched for by backtracking
-within a number of steps.
-"""
+within a number of steps."""
 
 from __future__ import annotations
 

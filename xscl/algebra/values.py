@@ -4,8 +4,7 @@ All engines compute values here, because SQL's casts and case mappings are not X
 comparison's kind depends on how its operands are written, on no document: times, if a side is `date(...)`, or if the
 operator is an order and a side is a literal time; texts for `=` and `!=` if neither side is a number; else numbers, as
 in XPath 1.0. Times are ISO 8601, RFC 3339 or RFC 822, as microseconds of UTC since 1970. Expressions are equal
-regardless of their place in a text (`span`).
-"""
+regardless of their place in a text (`span`)."""
 
 from __future__ import annotations
 
@@ -340,8 +339,7 @@ DERIVED: dict[str, Callable[[str], str]] = {
 
 `lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's Functions and
 Operators (5.4.7, 5.4.8) demand: ß becomes SS, and a sigma at a word's end a final one. (Saxon maps each character by
-itself, and produces no final sigma.)
-"""
+itself, and produces no final sigma.)"""
 
 
 WITH_LITERAL: dict[str, Callable[[str, str], str]] = {

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import mmqjp
+from common.bounds import NO_DOCUMENT
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.queries.model import ByKey, Identity, Subscription, text_digest
+from mmqjp.queries.model import ByKey, Identity, JoinSubscription, text_digest
 from mmqjp.queries.stored import Compiler
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
@@ -50,7 +51,7 @@ def test_an_identity_begins_a_json_list(name: str):
 
 def test_queries_by_key_are_in_order():
     compiled = Compiler().compile_text("//a")
-    one, two, three = (Subscription(qid, "n", "//a", 0, -1, None, "f", 0, compiled) for qid in range(3))
+    one, two, three = (JoinSubscription(qid, "n", "//a", 0, NO_DOCUMENT, None, "f", 0, compiled) for qid in range(3))
     index = ByKey()
     for query in (one, two, three):
         index.add("n", query)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from common.bounds import BEGINNING
 from pattern_stage.columns import Columns
 from pattern_stage.in_sql import Ask, ReplayKernel, ask_duckdb, asking_spark, has_match_windows, runs_as_sql
 from pattern_stage.kernel import Kernel, Results
@@ -125,7 +126,7 @@ def test_a_replay_ends_with_its_first_events():
     made = written(["FROM E1 NEXT{a = b} E2"], GIVEN)
     kernel = ReplayKernel(texts := Texts(), Lineage(), ask_duckdb, Kernel)
     (stream,), _ = lowered(made)
-    kernel.add(0, stream, -1)
+    kernel.add(0, stream, BEGINNING)
     for until in (5, 9):
         kernel.begin(until)
         assert not kernel.end()

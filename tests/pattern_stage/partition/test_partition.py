@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from common.bounds import BEGINNING, Micros
 from pattern_stage.clauses import expression_text
 from pattern_stage.columns import Columns
 from pattern_stage.definition import StatementForms
@@ -57,7 +58,7 @@ class Counted:
         self._both = Kernel(texts, lineage), PartitionedKernel(texts, lineage, HereRunner(3))
         self.restore, self.state = self._both[1].restore, self._both[1].state
 
-    def add(self, statement: int, stream: Statement, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: Micros) -> None:
         for one in self._both:
             one.add(statement, stream, since)
 
@@ -112,7 +113,7 @@ def test_parts_on_spark(seed: int, spark: SparkSession):
 def test_a_part_without_events_lets_go_of_what_is_too_old():
     texts, lineage = Texts(), Lineage()
     kernel = PartitionedKernel(texts, lineage, HereRunner(3))
-    kernel.add(0, lowered_texts(["FROM A NEXT{a = b} B WITHIN 2 s"], STREAMS)[0][0], -1)
+    kernel.add(0, lowered_texts(["FROM A NEXT{a = b} B WITHIN 2 s"], STREAMS)[0][0], BEGINNING)
     one = np.array([SECOND], np.int64)
     number = lineage.of_documents("A", one, one, one, one.reshape(-1, 1))
     kernel.begin(SECOND + 1)
