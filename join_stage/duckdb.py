@@ -1,7 +1,6 @@
 """The DuckDB engine: a store with the joins of the plans `basic`, `views` and `signature` over it. `basic` runs the
 conjunctive queries of all templates (thesis, Algorithm 1), `views` over joined slices (thesis 6.5, Algorithm 4). Also
-read-only engines, over a DuckDB store and over the Parquet files that Spark writes: they need neither Java nor write
-access to the directory."""
+read-only engines, over a DuckDB store and over Spark's Parquet files: they need neither Java nor write access."""
 
 from __future__ import annotations
 
@@ -269,8 +268,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
 
 _WORD = re.compile(r"\w+")
 
-_LISTING = frozenset(("show", "describe", "summarize", "information_schema"))
-"""Words of statements that list relations."""
+_LISTING = frozenset(("show", "describe", "summarize", "information_schema"))  # words of statements that list relations
 
 _GLOB = re.compile(r"([*?\[])")
 

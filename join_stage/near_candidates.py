@@ -63,11 +63,9 @@ def numbered_texts(values: Sequence[str]) -> NumberedTexts:
     )
 
 
-MOST_LEARNT = 100_000
-"""Maximum number of words, the most frequent ones, in an order."""
+MOST_LEARNT = 100_000  # maximum number of words, the most frequent ones, in an order
 
-_FREQUENT = np.uint64(1 << 63)
-"""Added to the ranks of frequent words; word numbers are less."""
+_FREQUENT = np.uint64(1 << 63)  # added to the ranks of frequent words; word numbers are less
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,7 @@ class WordOrder:
         return self.frequent[order], order
 
 
-LONGEST_FIRST = WordOrder(np.zeros(0, np.int64))
-"""Numeric order: longest words first."""
+LONGEST_FIRST = WordOrder(np.zeros(0, np.int64))  # numeric order: longest words first
 
 
 def learnt(texts: Iterable[str]) -> WordOrder:
@@ -152,8 +149,7 @@ def _written(tenths: Ints, numbers: Ints) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text.tobytes()))
 
 
-Find = Callable[[pa.Array], pa.Table]
-"""Returns the rows of R_doc of some documents, by id."""
+Find = Callable[[pa.Array], pa.Table]  # returns the rows of R_doc of some documents, by id
 
 _Mask = NDArray[np.bool_]
 
@@ -162,11 +158,9 @@ _TextKey = tuple[int, int]
 MOST_HELD = 2_000_000
 """Approximate maximum number of words held in each of two generations; others are reloaded on demand."""
 
-MOST_COMPARED = 1_000_000
-"""Number of words of text pairs compared at a time."""
+MOST_COMPARED = 1_000_000  # number of words of text pairs compared at a time
 
-_PAIR_SHIFT = 43
-"""Shift of a pair packed with a word; fewer than 2^20 pairs are compared at a time."""
+_PAIR_SHIFT = 43  # shift of a pair packed with a word; fewer than 2^20 pairs are compared at a time
 
 
 class OneOfEach(NamedTuple):
@@ -319,14 +313,11 @@ def weight_slices(weights: Ints, most: int, together: Ints | None = None) -> Ite
         start = end
 
 
-ENOUGH = 2_000
-"""Minimum number of different texts from which the word order is learnt."""
+ENOUGH = 2_000  # minimum number of different texts from which the word order is learnt
 
-AGAIN = 200
-"""With too many duplicates to reach ENOUGH, number of texts until learning is tried again."""
+AGAIN = 200  # with too many duplicates to reach ENOUGH, number of texts until learning is tried again
 
-MOST_READ = 50_000
-"""Maximum number of texts, the latest ones, from which the order is learnt."""
+MOST_READ = 50_000  # maximum number of texts, the latest ones, from which the order is learnt
 
 
 class NearTexts:

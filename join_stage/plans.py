@@ -54,8 +54,7 @@ class JoinEngine(TableStore, Protocol):
         """Drops the join state's rows with node ids from `node` on, those of derived values."""
 
     def mends(self, error: Exception) -> bool:
-        """Called after rollback with the error of the batch. Returns whether it came of damaged files that derive from
-        the tables: the next batch builds them anew."""
+        """Called after rollback. Whether the error came of damaged derived files, which the next batch rebuilds."""
 
 
 class JoinPlan:
@@ -88,8 +87,7 @@ class JoinPlan:
         """Called when the join state changes otherwise, or when the plan may lack some of it: the plan reloads it."""
 
     def regrouped(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
-        """Called after groups were dropped, all but those in `kept` and those of documents; state of groups with none
-        of `edges` is gone or no longer used."""
+        """Called after all groups but `kept` and those of documents were dropped, and state with none of `edges`."""
 
     def settle(self) -> None:
         """Called before commit; may append to tables. Raises StoreError."""

@@ -28,11 +28,9 @@ class Orientation:
     edges: str
 
 
-NEW_RIGHT = Orientation("", "_w", "r_vj", "r_lr")
-"""The state, batch included, on the left; the batch on the right."""
+NEW_RIGHT = Orientation("", "_w", "r_vj", "r_lr")  # the state, batch included, on the left; the batch on the right
 
-NEW_LEFT = Orientation("_w", "_old", "r_vj_old", "r_lr_old")
-"""The batch on the left; the state without it on the right."""
+NEW_LEFT = Orientation("_w", "_old", "r_vj_old", "r_lr_old")  # the batch on the left; the state without it on the right
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +197,7 @@ POSTING_RUNS = pa.schema([("version", pa.int64()), ("manifest", pa.string())])
 """Manifests of the runs of postings, by plan `signature`; the row with the greatest version counts."""
 
 WORD_ORDER = pa.schema([("version", pa.int64()), ("frequent", pa.list_(pa.int64()))])
-"""The word order for the keys of texts (`join_stage.near_candidates`): numbers of the words that come last. Empty until
-learnt."""
+"""The word order for keys of texts (`join_stage.near_candidates`): the words that come last. Empty until learnt."""
 
 _BESIDE = {"groups": R_GROUP, "posting_runs": POSTING_RUNS, "word_order": WORD_ORDER}
 
@@ -208,8 +205,7 @@ _R_BIN = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (g
 
 _DATED = Dated(tuple(STATE), "r_docts", "t0")
 
-FLAT_STORE = StoreSchema(STATE | _BESIDE, dated=_DATED)
-"""The tables of a store with R_bin by edges, on Spark."""
+FLAT_STORE = StoreSchema(STATE | _BESIDE, dated=_DATED)  # the tables of a store with R_bin by edges, on Spark
 
 BOUND_STORE = StoreSchema(BOUND_STATE | _BESIDE, {"r_bin": _R_BIN})
 """The tables of a store with R_bin by groups, on DuckDB: r_bin is a view."""
@@ -219,8 +215,7 @@ NOTHING_ELSE = StoreSchema()
 _KEYS = {"r_bin": ("docid", "var1", "var2", "node1", "node2"), "r_doc": ("docid", "node"), "r_docts": ("docid",)}
 """The key columns of the tables of the join state."""
 
-DOCUMENTS = "SELECT count(*) AS n FROM r_docts"
-"""The number of documents in the join state."""
+DOCUMENTS = "SELECT count(*) AS n FROM r_docts"  # the number of documents in the join state
 
 EQUAL_VALUES = """
 WITH postings AS (

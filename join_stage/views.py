@@ -21,14 +21,11 @@ from join_stage.store.protocol import TableStore
 from templates.graph import Shape
 from templates.witness import Witnesses
 
-CACHE_BYTES = 256 << 20
-"""Maximum bytes of cached slices between batches; a batch may use more."""
+CACHE_BYTES = 256 << 20  # maximum bytes of cached slices between batches; a batch may use more
 
-ROW_BYTES = 72
-"""Bytes of a row of a slice: nine columns, uncompressed."""
+ROW_BYTES = 72  # bytes of a row of a slice: nine columns, uncompressed
 
-VALUE_BYTES = 64
-"""Approximate bytes of a cached value beside its text and slice."""
+VALUE_BYTES = 64  # approximate bytes of a cached value beside its text and slice
 
 SLICE = pa.schema(
     [
@@ -48,15 +45,12 @@ SLICE = pa.schema(
 
 class BatchValue(NamedTuple):
     number: int
-    is_cached: bool
-    """Whether its slice is."""
+    is_cached: bool  # whether its slice is
 
 
-BatchValues = Mapping[str, BatchValue]
-"""The string values of a batch."""
+BatchValues = Mapping[str, BatchValue]  # the string values of a batch
 
-MERGE = 16
-"""Number of parts of the cache that are copied into one."""
+MERGE = 16  # number of parts of the cache that are copied into one
 
 
 class CachedValue(NamedTuple):
@@ -168,8 +162,7 @@ class SQLPlan(JoinPlan):
         super().__init__()
         self._store = store
         self._templates: dict[int, TemplateTable] = {}
-        self.version = 0
-        """Changes with the rows of R_T."""
+        self.version = 0  # changes with the rows of R_T
 
     @property
     def has_joins(self) -> bool:
@@ -189,8 +182,7 @@ class CachedViews(SQLPlan):
     """The part of the plan `views` that both engines share: the queries of templates over R_LR, which joins slices."""
 
     _cache: ViewCache
-    _edges: tuple[int, pa.Table] = (-1, None)
-    """The version of the rows of R_T, and the pairs of edges that they join."""
+    _edges: tuple[int, pa.Table] = (-1, None)  # the version of the rows of R_T, and the pairs of edges that they join
 
     def _select(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Answers a query over the tables of a batch, and over named ones."""

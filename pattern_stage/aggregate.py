@@ -1,6 +1,5 @@
 """AGGREGATE: for each group and each t1 of its events, aggregates over the group's events in a window that ends then.
-AGGREGATEs over one input share work: simultaneous events that agree in all grouping attributes become one row with the
-measures from which aggregates are computed."""
+AGGREGATEs over one input share work: simultaneous events of equal groups become one row of measures."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.values import Pairs, Texts, ints, loaded_values, saved_values
 from xscl.algebra.events import Aggregate, Schema, is_made_text
 
-FEW = 128
-"""Fewer simultaneous events of an input row are not merged: it would cost more than it saves."""
+FEW = 128  # fewer simultaneous events of an input row are not merged: it would cost more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,7 @@ class Simultaneous:
         self._by: tuple[str, ...] = ()
         self._measures: dict[sums.Measure, Callable[[Pairs], Column]] = {}
         self._flow: Flow | None = None
-        self._made: dict[tuple[str, ...], SimultaneousRows] = {}
-        """For the last flow, by grouping attributes."""
+        self._made: dict[tuple[str, ...], SimultaneousRows] = {}  # for the last flow, by grouping attributes
 
     def __len__(self) -> int:
         return len(self._users)
@@ -184,8 +181,7 @@ class Aggregating(Bounded):
     """The AGGREGATE operator. It has one shape, since other items give other attributes; rows differ in input, window
     and since. State, by event in a window: time, attributes of BY, measures, and end of the first part. A row sees
     events that began after its since; rows that see the same share one result. With `shared`, simultaneous events that
-    agree in BY are one, merged for other AGGREGATEs, too. The parts of a result are those of its own time, so none are
-    kept."""
+    agree in BY are one, merged for other AGGREGATEs, too. A result's parts are those of its own time."""
 
     def __init__(self, context: MOpContext, shared: Simultaneous | None) -> None:
         super().__init__(context)

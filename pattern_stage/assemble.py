@@ -1,7 +1,6 @@
 """Assembles events from the witnesses of a batch, and holds them until the horizon has passed. There is an event for
 each distinct choice of nodes that distinguishes events. Bindings are counted from the leaves up before any is built, so
-a document with too many costs no memory, and no partial binding fails. The horizon is the time before which all events
-are known."""
+a document with too many costs no memory, and no partial binding fails. Before the horizon, all events are known."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ from xscl.algebra.values import OF_EVENTS
 ORDER_SHIFT = CHAIN_SHIFT
 """Bits of a place (see `document_order`). The index of a document in a call has the others of a key."""
 
-EdgesOf = Callable[[Iterable[int]], Mapping[int, Collection[StepEdge]]]
-"""Returns the edges of groups, by group number."""
+EdgesOf = Callable[[Iterable[int]], Mapping[int, Collection[StepEdge]]]  # returns the edges of groups, by group number
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +110,7 @@ def told_apart(witnesses: Witnesses, chains: Mapping[Functions, int]) -> tuple[W
     return joins, events
 
 
-MOST_EVENTS = 10_000
-"""Maximum number of events of a definition in a document."""
+MOST_EVENTS = 10_000  # maximum number of events of a definition in a document
 
 MOST_BINDINGS = 16 * MOST_EVENTS
 """Maximum number of bindings of a definition in a document; several may be one event if elements of one name nest."""
@@ -121,8 +118,7 @@ MOST_BINDINGS = 16 * MOST_EVENTS
 
 @dataclass(frozen=True, slots=True)
 class Assembled(ColumnRecord):
-    """The events of a definition in a batch, in document order: docid, interval, node ids (root first, a column each),
-    and attributes."""
+    """A definition's events in a batch, in document order: docid, interval, node ids (root first), attributes."""
 
     docids: Ints
     t0: Ints
@@ -166,8 +162,7 @@ def _bindings(placement: EventPlacement, witnessed: Witnessed) -> tuple[Ints, di
 
 
 def _leading_on(placement: EventPlacement, rows: list[EdgeRows], documents: int) -> tuple[list[EdgeRows], Mask]:
-    """Returns the rows of each node that extend to whole bindings below it, and the mask of documents with too many
-    bindings, which have no rows."""
+    """Returns each node's rows that extend to whole bindings below, and a mask of documents with too many: no rows."""
     ways: list[Floats] = [np.ones(len(bound.document)) for bound in rows]
     for number in range(len(rows) - 1, 0, -1):
         bound, parent = rows[number], placement.nodes[number].parent
@@ -213,11 +208,9 @@ def _looked_up(ordered: Ints, keys: Ints) -> tuple[Ints, Mask]:
     return at, np.append(ordered, -1)[at] != keys
 
 
-EVENT_TIME = "\0events"
-"""Pseudo-stream behind what event queries publish; its watermark is the horizon of events."""
+EVENT_TIME = "\0events"  # pseudo-stream behind what event queries publish; its watermark is the horizon of events
 
-OTHER_STREAMS = "*"
-"""In a mapping of `settle`, the key of all streams not named."""
+OTHER_STREAMS = "*"  # in a mapping of `settle`, the key of all streams not named
 
 Settle = int | None | Mapping[str, int | None]
 """How long events wait for earlier ones, in microseconds: for all streams, or by stream. None waits to the end."""

@@ -14,14 +14,11 @@ from common.errors import InputError
 from xscl.algebra import events as algebra
 from xscl.algebra.values import CompareOp
 
-MAX_CLAUSES = 64
-"""Maximum number of clauses of a condition."""
+MAX_CLAUSES = 64  # maximum number of clauses of a condition
 
-Conjunction = tuple[algebra.Atom, ...]
-"""Atoms that must all hold."""
+Conjunction = tuple[algebra.Atom, ...]  # atoms that must all hold
 
-Clauses = tuple[Conjunction, ...]
-"""Conjunctions of which any must hold."""
+Clauses = tuple[Conjunction, ...]  # conjunctions of which any must hold
 
 
 class TooManyClauses(InputError, ValueError):
@@ -249,8 +246,7 @@ def _side(value: algebra.Value) -> tuple[str, str]:
     return ("3" if varies else "5" if constant else "4"), shape(value)
 
 
-_Keyed = tuple[str, algebra.Atom]
-"""An atom with its sort key."""
+_Keyed = tuple[str, algebra.Atom]  # an atom with its sort key
 
 
 def _shapes(piece: Sequence[_Keyed]) -> list[str]:
@@ -272,8 +268,7 @@ def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ..
     return groups
 
 
-MOST = 400
-"""Chains of selections are merged as long as their expressions have at most this many leaves."""
+MOST = 400  # chains of selections are merged as long as their expressions have at most this many leaves
 
 
 def chain(

@@ -24,8 +24,7 @@ Column = NDArray[np.int64] | NDArray[np.float64]
 
 NO_INTS = np.zeros(0, np.int64)
 
-NULL_TEXT = -1
-"""The code of NULL in a string attribute."""
+NULL_TEXT = -1  # the code of NULL in a string attribute
 
 
 def column_of(values: Sequence[Any], *, are_texts: bool) -> Column:
@@ -122,8 +121,7 @@ class Stretches:
         return Stretches(self.at[kept], self.starts[kept], self.sizes[kept], self.rows)
 
     def through(self, places: Ints, rows: Ints) -> Stretches:
-        """Returns stretches of a list in which each row is replaced by any number of others: pairs of a row's place,
-        ascending, and a replacement."""
+        """Returns stretches with each row replaced by others: pairs of a row's place, ascending, and a replacement."""
         counts = np.bincount(places, minlength=len(self.rows))
         ends = np.cumsum(counts)
         starts = ends[self.starts] - counts[self.starts]
@@ -137,11 +135,9 @@ def spread(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
     return expand_ranges(starts, starts + counts)
 
 
-MIX = np.uint64(0x9E3779B97F4A7C15)
-"""An odd multiplier that spreads bits upwards."""
+MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd multiplier that spreads bits upwards
 
-NULL_NUMBER = int(np.array([np.nan]).view(np.int64)[0])
-"""The result of `same` for a NULL number."""
+NULL_NUMBER = int(np.array([np.nan]).view(np.int64)[0])  # the result of `same` for a NULL number
 
 
 class Flow:
@@ -229,8 +225,7 @@ def mixed(keys: Sequence[Ints], seed: int = 0) -> Ints:
 
 
 def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Numbers the distinct rows of columns in order of first occurrence; returns these places, and each row's
-    number."""
+    """Numbers distinct rows of columns by first occurrence; returns these places, and each row's number."""
     count = len(keys[0])
     if len(keys) == 1:
         ordered = np.argsort(keys[0], kind="stable")
@@ -250,8 +245,7 @@ def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
-    """Concatenates parts, whose events are in any order, as a flow; `none` if there are no parts. Missing places of
-    `Columns.parts` are -1."""
+    """Concatenates parts, in any order, as a flow; `none` without parts. Missing places of `Columns.parts` are -1."""
     if not flows:
         return none
     starts = np.cumsum([0, *(len(flow.events) for flow in flows)])
@@ -337,8 +331,7 @@ _EMPTY, _GONE = -1, -2
 _HALF = 32
 _NUMBER = (1 << _HALF) - 1
 
-_SEED = secrets.randbits(63)
-"""Random per process, so that nobody can choose values with equal hashes."""
+_SEED = secrets.randbits(63)  # random per process, so that nobody can choose values with equal hashes
 
 _Equal = Callable[[Ints, Ints], Mask]
 """Whether the sought items at these places are equal to the items with these numbers."""
@@ -407,8 +400,7 @@ class HashTable:
 
 
 def marks_of(hashes: Ints) -> Ints:
-    """Returns 31 bits of each hash that depend on all of its bits. Round numbers differ only in the upper bits, and the
-    lower ones are a place."""
+    """Returns 31 bits of each hash that depend on all of its bits: round numbers differ only in the upper ones."""
     bits = hashes.view(np.uint64)
     return (((bits ^ (bits >> np.uint64(_HALF))) * MIX) >> np.uint64(_HALF + 1)).view(np.int64)
 

@@ -19,8 +19,7 @@ AnyPattern = algebra.Pattern | algebra.NearPattern
 
 
 def pattern_template(pattern: AnyPattern, leaf: Callable[[algebra.Value], algebra.Value]) -> AnyPattern:
-    """Returns a pattern over inputs `0`, `1`, ... in the order of `inputs`, with leaves replaced as by `with_leaves`,
-    and window 0, or None without one."""
+    """Returns a pattern over inputs `0`, `1`, ..., with leaves replaced as by `with_leaves`; a window becomes 0."""
     numbers = {name: str(place) for place, (name, _) in enumerate(inputs(pattern))}
     numbered = algebra.map_events(pattern, lambda events: algebra.Events(numbers[events.stream], events.schema))
     return with_leaves(replace(numbered, within=None if pattern.within is None else 0), leaf)
@@ -28,8 +27,7 @@ def pattern_template(pattern: AnyPattern, leaf: Callable[[algebra.Value], algebr
 
 def with_leaves(pattern: AnyPattern, leaf: Callable[[algebra.Value], algebra.Value]) -> AnyPattern:
     """Returns a pattern with the leaves of its conditions replaced, in a fixed order. RETURN and arguments of
-    aggregates belong to the shape and stay. A condition on the first event of a variable and again on each other one is
-    one condition, replaced once."""
+    aggregates belong to the shape and stay. A condition on the first and on each other event is one condition."""
     if isinstance(pattern, algebra.NearPattern):
         return pattern
 
@@ -158,8 +156,7 @@ AlgebraOp = (
 
 @frozen
 class Definition:
-    """An operator over schemas, with parameters for constants. It has no window, as rows have one: `within` is None,
-    and the OVER of an AGGREGATE 0."""
+    """An operator over schemas, with parameters for constants. Rows have the window: here it is None, and OVER 0."""
 
     operator: AlgebraOp
     kinds: tuple[algebra.Kind, ...]
@@ -185,8 +182,7 @@ class Definition:
 class FormNode:
     """An operator of a normal form, or a source: then `definition` is None and `stream` its name. `inputs` are places
     in the normal form, `slots` the constants that are its parameters, `alike` the groups of interchangeable parameter
-    vectors, inner groups first. `window` is the index of its WITHIN or OVER among the statement's windows, -1 for
-    none."""
+    vectors, inner groups first. `window` is its place among the statement's windows, -1 for none."""
 
     definition: Definition | None
     stream: str

@@ -132,8 +132,7 @@ class Slots:
     """Allocates places; freed ones first."""
 
     def __init__(self) -> None:
-        self.end = 0
-        """One past the greatest place in use."""
+        self.end = 0  # one past the greatest place in use
         self._free = np.zeros(16, np.int64)
         self._free_count = 0
 
@@ -157,8 +156,7 @@ class Slots:
 
 class Interned:
     """Distinct vectors by number, with use counts. A vector has integers, in the columns `names`, and parameters, NULL
-    where it lacks them; more columns of parameters may come. Columns are read-only and longer than there are vectors;
-    numbers of removed ones are reused."""
+    where it lacks them; more columns may come. Columns are read-only and longer than needed; numbers are reused."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -186,8 +184,7 @@ class Interned:
             self.parameters += (nulls,)
 
     def intern(self, columns: Sequence[Ints], parameters: Sequence[cols.Column] = ()) -> tuple[Ints, Ints, Ints]:
-        """Counts a use of each vector. Returns their numbers, the new numbers, and the place of the first vector of
-        each of these."""
+        """Counts a use of each vector. Returns their numbers, the new ones, and the first place of each of these."""
         keys = [*columns, *map(cols.same, parameters)]
         hashes = self._hashes(keys)
 
@@ -263,8 +260,7 @@ class KeptEvents(CountedPlaces):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sides: list[cols.Columns] = []
-        """The columns of each side, longer than there are events."""
+        self.sides: list[cols.Columns] = []  # the columns of each side, longer than there are events
 
     def put(self, sides: Sequence[cols.Columns]) -> Ints:
         """Adds events without uses; returns their places."""

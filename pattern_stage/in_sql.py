@@ -156,8 +156,7 @@ def _lacking(node: algebra.Value | algebra.TextTest) -> Exception:
     return AsConstant(slots) if slots else NotSql("SQL computes no such value of several events")
 
 
-Constants = dict[int, str | float]
-"""Constants of a form, by number."""
+Constants = dict[int, str | float]  # constants of a form, by number
 
 
 @dataclass(slots=True)
@@ -249,11 +248,9 @@ def question(form: StatementForm, fixed: Constants) -> StatementQuestion:
 
 @dataclass(slots=True)
 class _Relation:
-    has_q: bool
-    """Whether it has separate events for each statement."""
+    has_q: bool  # whether it has separate events for each statement
     events: int
-    is_forked: bool
-    """Whether two of its events may be made of the same ones."""
+    is_forked: bool  # whether two of its events may be made of the same ones
     columns: dict[DerivedColumn, str] = field(default_factory=dict)
 
     @property
@@ -570,8 +567,7 @@ class _WindowQuestionBuilder(_Builder):
         return f"PARTITION BY {', '.join(['q', *keys])} ORDER BY t0"
 
 
-Ask = Callable[[str, Mapping[str, pa.Table]], pa.Table]
-"""Answers a query over named tables."""
+Ask = Callable[[str, Mapping[str, pa.Table]], pa.Table]  # answers a query over named tables
 
 
 def runs_as_sql(stream: algebra.Statement) -> TypeGuard[algebra.Stream]:
@@ -604,8 +600,7 @@ class ReplayKernel(Kernel):
         *,
         limits: Quota = UNLIMITED,
     ) -> None:
-        """`ask` queries a database; `matching` creates the kernel that matches in the windows found by it; `limits` are
-        for statements that run here."""
+        """`ask` queries a database, `matching` creates the kernel for its windows; `limits` are of what runs here."""
         super().__init__(texts, lineage, limits=limits)
         self._ask, self._matching = ask, matching
         self._asked: dict[int, tuple[algebra.Stream | algebra.Pattern, Micros]] = {}

@@ -32,10 +32,8 @@ class RowClasses(Interned):
     def __init__(self, rows: Rows) -> None:
         super().__init__(("right", "shape", "made"))
         self._rows = rows
-        self.of_row = np.full(16, -1, np.int64)
-        """The class of each row; -1 for none."""
-        self.within = np.zeros(0, np.int64)
-        """By class, the greatest window that its rows have had."""
+        self.of_row = np.full(16, -1, np.int64)  # the class of each row; -1 for none
+        self.within = np.zeros(0, np.int64)  # by class, the greatest window that its rows have had
         self._row_count = 0
 
     def add(self, new: Ints) -> Ints:
@@ -201,13 +199,11 @@ def _of_event(value: algebra.Value) -> bool:
     return any(isinstance(leaf, algebra.Attribute | algebra.Duration) for leaf in algebra.leaves(value))
 
 
-Ranges = tuple[Ints, Ints, Ints]
-"""Places of events, and for each the first row and number of rows in a run."""
+Ranges = tuple[Ints, Ints, Ints]  # places of events, and for each the first row and number of rows in a run
 
 
 class StaticRun:
-    """Immutable sorted rows. `keys_tested`: candidates have the event's keys; `bounds_tested`: number of bounds that
-    candidates satisfy."""
+    """Immutable sorted rows. Candidates have the event's keys if `keys_tested`, and satisfy `bounds_tested` bounds."""
 
     keys_tested = False
     bounds_tested = 0
@@ -254,8 +250,7 @@ class HashedRun(StaticRun):
 
 
 class BoundedRun(StaticRun):
-    """Rows without keys, sorted by the most selective of their bounds, by a sample of events or else by the bounds
-    themselves."""
+    """Rows without keys, sorted by the most selective bound, by a sample of events or by the bounds."""
 
     bounds_tested = 1
 
@@ -286,14 +281,11 @@ class BoundedRun(StaticRun):
         return np.tile(chosen, many), np.repeat(begins, len(chosen)), np.concatenate(counts)
 
 
-_BLOCK = 1 << 18
-"""Number of candidates tested at once."""
+_BLOCK = 1 << 18  # number of candidates tested at once
 
-_SAMPLE = 256
-"""Number of events from which selectivity is estimated."""
+_SAMPLE = 256  # number of events from which selectivity is estimated
 
-_MANY_REMOVED = 1000
-"""Once removed targets exceed live ones by this, the index is compacted."""
+_MANY_REMOVED = 1000  # once removed targets exceed live ones by this, the index is compacted
 
 _TARGET_BITS = 32
 

@@ -37,8 +37,7 @@ from xscl.algebra.events import Aggregate, Filter, Fold, NearPattern, Next, Patt
 
 _ROWS = "/rows"
 
-_NUMBERS = frozenset(("rows", "row", "event", "origin"))
-"""Columns with numbers in a state."""
+_NUMBERS = frozenset(("rows", "row", "event", "origin"))  # columns with numbers in a state
 
 SavedState = Mapping[str, pa.Table]
 
@@ -151,8 +150,7 @@ def make_operator(context: MOpContext, shared: Simultaneous | None) -> PatternOp
             return _OPERATORS[type(first)](context)
 
 
-FORMAT = 1
-"""Version of the saved format."""
+FORMAT = 1  # version of the saved format
 
 _FORMAT = "format"
 
@@ -220,8 +218,7 @@ class Results:
     """Results of statements of one schema: `statements[i]` has the event `events[at[i]]`."""
 
     schema: Schema
-    flow: Flow
-    """Its rows are statement numbers."""
+    flow: Flow  # its rows are statement numbers
 
     def __len__(self) -> int:
         return len(self.flow)
@@ -241,8 +238,7 @@ class Results:
 
 class Kernel:
     """All event statements, and their waiting instances. A statement has a number and `since`: it sees only events
-    whose first part has a t1 after that. An interval is fed stream by stream: an m-op runs once all its streams are
-    there."""
+    whose first part has a t1 after that. An m-op runs in an interval once all its streams are there."""
 
     def __init__(
         self,
@@ -255,8 +251,7 @@ class Kernel:
         limits: Quota = UNLIMITED,
     ) -> None:
         """`rules` are the enabled ones of `pattern_stage.plan`. `hashed`: hash one dynamic equality of a condition.
-        `merged`: merge runs of a PATTERN with the same memory. Statements that exceed one of the `limits` are in
-        `exceeded`."""
+        `merged`: merge runs with the same memory. Statements past one of the `limits` are in `exceeded`."""
         self.texts = texts
         self.plan = EventPlan(texts, rules)
         self.statements = Statements(self.plan)
@@ -338,8 +333,7 @@ class Kernel:
         self._until, self._flows, self._due = until, {}, None
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
-        """Takes all events of some streams in this interval. Returns the results of statements whose streams are
-        complete."""
+        """Takes all events of some streams in this interval. Returns results of statements with complete streams."""
         return self._advance(events, last=False)
 
     def end(self) -> list[Results]:
@@ -406,8 +400,7 @@ class Kernel:
     # ------------------------------------------------------------ upkeep
 
     def state(self) -> dict[str, pa.Table]:
-        """Returns the state of m-ops as tables by name, with the keys of the rows that it belongs to. Between intervals
-        only."""
+        """Returns the state of m-ops as tables by name, with keys of rows. Between intervals only."""
         self._settle()
         keys = SnapshotKeys(self.plan)
         saved = {_FORMAT: pa.table({"version": [FORMAT]})}
@@ -459,8 +452,7 @@ class Kernel:
         return self.statements.sums({number: one.waiting() for number, one in self._operators.items()})
 
     def due(self) -> int | None:
-        """Returns the time before which no statement has a result without another event, None if nothing waits for time
-        alone. Between intervals only."""
+        """Returns the time before which nothing results without another event, or None. Between intervals only."""
         if self._due is None:
             times = (operator.due() for operator in self._operators.values())
             self._due = (min((time for time in times if time is not None), default=None),)

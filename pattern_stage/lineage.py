@@ -47,11 +47,9 @@ def _joined(blocks: Sequence[_Block]) -> _Block:
     return _Block(**columns)
 
 
-COMPOSED, TOGETHER = -1, -2
-"""The docids of composed events and of sets of events."""
+COMPOSED, TOGETHER = -1, -2  # the docids of composed events and of sets of events
 
-DIGEST_NUMBERS = 2
-"""Number of int64s in a digest of 16 bytes."""
+DIGEST_NUMBERS = 2  # number of int64s in a digest of 16 bytes
 
 LINEAGE = pa.schema(
     [
@@ -92,10 +90,8 @@ class Lineage:
 
     def __init__(self, next: int = 0, document_ids: DocumentIds = same_ids) -> None:
         self.next, self.document_ids = next, document_ids
-        self._blocks: list[_Block] = []
-        """In ascending order of numbers."""
-        self._streams: dict[str, int] = {}
-        """The code of each stream."""
+        self._blocks: list[_Block] = []  # in ascending order of numbers
+        self._streams: dict[str, int] = {}  # the code of each stream
         self._size = self._kept = 0
         self._sets: dict[bytes, int] = {}
 

@@ -186,8 +186,7 @@ def _arguments(one: Aggregated) -> tuple[Value, ...]:
 def computed(
     item: AggregateItem, columns: Sequence[Column], totals: Sequence[Ints], starts: Ints, ends: Ints, texts: Texts
 ) -> Column:
-    """Returns an aggregate of non-empty ranges of rows. `totals` are running sums from 0: of the events per row, then
-    of each count column."""
+    """Returns an aggregate of non-empty ranges of rows. `totals` are running sums: events per row, then each count."""
     at = item.places
     if item.name == "count":
         total = totals[at[0] + 1 if at else 0]
@@ -274,8 +273,7 @@ class WindowStore:
     """The events in windows. An interval scans all marks, and reads the events of its groups."""
 
     def __init__(self, are_texts: Sequence[bool]) -> None:
-        self.counts = np.zeros(16, np.int64)
-        """What the events of each row count for."""
+        self.counts = np.zeros(16, np.int64)  # what the events of each row count for
         self._slots = Slots()
         none: Ints = np.zeros(0, np.int64)
         self._alive, self._marks = np.zeros(0, np.bool_), none

@@ -46,8 +46,7 @@ class Meter:
         return found
 
 
-Renumber = Callable[[Ints], Ints]
-"""Maps row numbers of a saved state to current ones, -1 for removed rows."""
+Renumber = Callable[[Ints], Ints]  # maps row numbers of a saved state to current ones, -1 for removed rows
 
 
 Sees = Callable[[int, Ints], Mask]
@@ -139,18 +138,15 @@ class Room:
     over: list[tuple[int, Ints]] = field(default_factory=list)
 
 
-FOUND = 1 << 22
-"""Number of results produced between checks of the limit per row."""
+FOUND = 1 << 22  # number of results produced between checks of the limit per row
 
-COMPARED = 1 << 26
-"""Number of comparisons between checks of the limit per row."""
+COMPARED = 1 << 26  # number of comparisons between checks of the limit per row
 
 
 class Bounded(PatternOp):
     """An operator that runs within the limits of a meter, and reports rows there that exceed them."""
 
-    _spare = 0
-    """Lower bound of what can still wait before a row could exceed the limit."""
+    _spare = 0  # lower bound of what can still wait before a row could exceed the limit
 
     @abstractmethod
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
@@ -265,11 +261,9 @@ def _split(flow: Flow, cut: int) -> tuple[Flow, Flow]:
     return before, Flow(flow.events.take(slice(events, None)), flow.at[pairs:] - events, flow.rows[pairs:])
 
 
-_DEAR = 16
-"""Number of rows per event above which the static index is used."""
+_DEAR = 16  # number of rows per event above which the static index is used
 
-_BLOCK = 1 << 20
-"""Approximate number of pairs of event and row tested at once."""
+_BLOCK = 1 << 20  # approximate number of pairs of event and row tested at once
 
 
 class Filtering(PatternOp):

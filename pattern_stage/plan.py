@@ -173,20 +173,17 @@ class BoundForm:
     statements: int = 0
 
 
-Changes = dict[int, Ints]
-"""Rows by m-op number."""
+Changes = dict[int, Ints]  # rows by m-op number
 
 
 class EventPlan:
     def __init__(self, texts: Texts, rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.texts = texts
         self.rules = frozenset(rules)
-        self.mops: dict[int, MOp] = {}
-        """By number, inputs before their readers."""
+        self.mops: dict[int, MOp] = {}  # by number, inputs before their readers
         self._by_key: dict[MOpKey, MOp] = {}
         self._by_definition: dict[tuple[Definition, tuple[int, ...]], MOp] = {}
-        self._partials: dict[MOpKey, int] = {}
-        """The numbers of shared partial aggregates."""
+        self._partials: dict[MOpKey, int] = {}  # the numbers of shared partial aggregates
         self._next = 0
 
     def __iter__(self) -> Iterator[MOp]:
@@ -255,8 +252,7 @@ class EventPlan:
     # ------------------------------------------------------------ rows
 
     def remove(self, groups: Sequence[tuple[BoundForm, Ints]]) -> Changes:
-        """Removes statements, form by form. Returns the unused rows, whose numbers are not reused before
-        `Rows.free`."""
+        """Removes statements, form by form. Returns the unused rows; `Rows.free` reuses their numbers."""
         used: dict[int, list[Ints]] = {}
         for bound, rows in groups:
             for place, of in self.rows_of(bound, rows):
@@ -316,12 +312,9 @@ class _Part:
     bound: BoundForm
     group: FormStatements
     place: int
-    first: int
-    """The place of the first statement among all."""
-    begin: int
-    """The place of the first statement among those of the m-op."""
-    inputs: tuple[int, ...]
-    """Offsets of its inputs' rows among those of their m-ops."""
+    first: int  # the place of the first statement among all
+    begin: int  # the place of the first statement among those of the m-op
+    inputs: tuple[int, ...]  # offsets of its inputs' rows among those of their m-ops
 
     @property
     def node(self) -> FormNode:
@@ -342,8 +335,7 @@ class _Part:
 def add_statements(
     plan: EventPlan, groups: Sequence[tuple[BoundForm, FormStatements]], ids: Ints, since: Ints
 ) -> tuple[Ints, Changes]:
-    """Adds statements, with ids and since group by group. Returns each one's row in its last m-op, and the new rows by
-    m-op."""
+    """Adds statements, ids and since by group. Returns each one's row in its last m-op, and new rows by m-op."""
     parts: dict[int, list[_Part]] = {}
     sizes = defaultdict[int, int](int)
     last: dict[int, list[tuple[int, int, int]]] = {}

@@ -19,8 +19,7 @@ from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value
 from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, value_kind
 
-_LITTLE = 4096
-"""Up to this number of rows, unused sets are not compacted."""
+_LITTLE = 4096  # up to this number of rows, unused sets are not compacted
 
 
 class RowSets:
@@ -96,17 +95,12 @@ class RowSets:
 
 @dataclass(frozen=True, slots=True)
 class InstanceColumns(ColumnRecord):
-    events: Ints
-    """Places in `Instances.kept`."""
-    origins: Ints
-    """Identifies the left event that an instance began with."""
+    events: Ints  # places in `Instances.kept`
+    origins: Ints  # identifies the left event that an instance began with
     classes: Ints
-    members: Ints
-    """Codes of `Instances.members`."""
-    keys: Ints
-    """The value required by the hashed equality; 0 without one."""
-    marks: Ints
-    """Hashes of all that an event must match to touch an instance."""
+    members: Ints  # codes of `Instances.members`
+    keys: Ints  # the value required by the hashed equality; 0 without one
+    marks: Ints  # hashes of all that an event must match to touch an instance
 
     def __len__(self) -> int:
         return len(self.events)
@@ -122,8 +116,7 @@ class Instances:
     def __init__(self) -> None:
         self.kept = KeptEvents()
         self.members = RowSets()
-        self.by_class = np.zeros(16, np.int64)
-        """Number of instances by class."""
+        self.by_class = np.zeros(16, np.int64)  # number of instances by class
         self._slots = Slots()
         self._alive = np.zeros(16, np.bool_)
         self._ends = np.zeros(16, np.int64)
@@ -137,8 +130,7 @@ class Instances:
         return places, self._batch.take(places)
 
     def counts(self, sizes: Ints | None = None) -> Ints:
-        """Returns the number of waiting instances of each row, `sizes` being what each counts for. Rows past the end
-        have none."""
+        """Returns each row's waiting instances, each counted as in `sizes`. Rows past the end have none."""
         _, batch = self.all()
         codes, which = np.unique(batch.members, return_inverse=True)
         uses = np.bincount(which, sizes, len(codes))
@@ -199,11 +191,9 @@ class Instances:
         self.sweep(lonely.events, lonely.members)
 
 
-_PAIRS = 1 << 20
-"""Approximate number of pairs tested at once."""
+_PAIRS = 1 << 20  # approximate number of pairs tested at once
 
-CandidateTest = Callable[[Ints, Ints], Mask]
-"""Whether instances match events, given the places of both."""
+CandidateTest = Callable[[Ints, Ints], Mask]  # whether instances match events, given the places of both
 
 
 class Candidates:
@@ -299,12 +289,10 @@ _PairColumn = Callable[[Pairs], Column]
 
 @dataclass(frozen=True, slots=True)
 class PairTests:
-    static: Clauses
-    """Clauses on the right event that the condition implies; empty if there are none."""
+    static: Clauses  # clauses on the right event that the condition implies; empty if there are none
     key: tuple[_PairColumn, _PairColumn] | None
     """Values of instance and right event that are equal where the condition holds."""
-    rest: Callable[[Pairs], Mask] | None
-    """The remaining test."""
+    rest: Callable[[Pairs], Mask] | None  # the remaining test
 
 
 def take_apart(condition: EventCondition, left: Schema, right: Schema, texts: Texts, hashed: bool) -> PairTests:
@@ -350,8 +338,7 @@ class PartnerSearch:
         self._parts: list[tuple[Ints, Ints, Ints]] = [(NO_INTS, NO_INTS, NO_INTS)]
         self.marks = NO_INTS
         self._end = 0
-        self.compared = 0
-        """Number of pairs of an instance and a candidate up to the time of its partners."""
+        self.compared = 0  # number of pairs of an instance and a candidate up to the time of its partners
         self._compared: list[tuple[InstanceColumns, Ints, Ints]] = []
         if len(right):
             rows = distinct(right.rows)

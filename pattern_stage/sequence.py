@@ -34,8 +34,7 @@ from xscl.algebra.events import EventCondition, Fold, Next, Schema, made_of_late
 
 NO_INSTANCES = InstanceColumns(NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS)
 
-_TEXTS_AT_ONCE = 256
-"""Texts that may be made before they are counted; each has at most MOST_TEXT characters."""
+_TEXTS_AT_ONCE = 256  # texts that may be made before they are counted; each has at most MOST_TEXT characters
 
 
 class Joining(Bounded):
@@ -54,8 +53,7 @@ class Joining(Bounded):
         self._bounded = False
         self._origins = 0
         self._made: list[tuple[Ints, Ints]] = []
-        self._has_texts = False
-        """Whether instances may have texts that functions made."""
+        self._has_texts = False  # whether instances may have texts that functions made
 
     @abstractmethod
     def _condition(self, definition: Any) -> EventCondition:
@@ -104,8 +102,7 @@ class Joining(Bounded):
         return batch if known.all() else batch.take(known)
 
     def _in_sets(self, flow: cols.Flow) -> tuple[Ints, Ints, Ints]:
-        """Returns events, classes and members where classes have several rows. Events of the same left rows share
-        members."""
+        """Returns events, classes and members where classes have several rows; members are shared."""
         at, numbers, of, left = cols.sets_of(flow)
         places, rows = self._readers.of(left)
         of, classes = of[places], self.classes.of_row[rows]
@@ -156,8 +153,7 @@ class Joining(Bounded):
         return search, places, joined_batches([waiting, new])
 
     def finish(self, touched: Ints, kept: InstanceColumns, until: int) -> None:
-        """Ends an interval: drops instances at `touched`, adds those of `kept` that can still find a partner, and
-        sweeps sets and events."""
+        """Ends an interval: drops instances at `touched`, adds those of `kept` that can still match, and sweeps."""
         dropped = self.instances.drop(touched)
         if len(kept):
             ends = self.instances.kept.sides[0].t0[kept.events] + self.classes.within[kept.classes]
@@ -265,8 +261,7 @@ class Joining(Bounded):
         return search.finish()
 
     def flow_of(self, events: cols.Columns, members: Ints, at: Ints, spans: Ints) -> cols.Flow:
-        """Returns results from events, sorted by t1, and, by instance, its members, the place of its event and its
-        span. A row has those within its window."""
+        """Returns results of events, by t1, from each instance's members, event and span, within rows' windows."""
         if np.any(at[1:] < at[:-1]):
             order = np.argsort(at, kind="stable")
             members, at, spans = members[order], at[order], spans[order]

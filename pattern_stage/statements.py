@@ -111,8 +111,7 @@ def _parameter(parameter: algebra.Parameter) -> str:
     return f"?{parameter.index + 1}"
 
 
-_MANY = 4_000
-"""Number of statements planned together; until then their constants are Python objects."""
+_MANY = 4_000  # number of statements planned together; until then their constants are Python objects
 
 
 class Statements:
@@ -120,12 +119,10 @@ class Statements:
 
     def __init__(self, plan: EventPlan) -> None:
         self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
-        self.newest: int = BEGINNING
-        """The greatest `since` of any statement ever."""
+        self.newest: int = BEGINNING  # the greatest `since` of any statement ever
         self.plan = plan
         self._forms = StatementForms()
-        self.bound_forms: dict[int, BoundForm] = {}
-        """By the identity of a form, which `_of` has."""
+        self.bound_forms: dict[int, BoundForm] = {}  # by the identity of a form, which `_of` has
         self._slot_of: dict[int, int] = {}
         self._slots = Slots()
         self._waiting: dict[int, FormStatements] = {}
@@ -180,8 +177,7 @@ class Statements:
             self._placed.setdefault(number, []).append((slots[places], rows[places]))
 
     def remove(self, statements: Sequence[int]) -> tuple[list[tuple[int, Ints]], Changes, list[MOp]]:
-        """Removes statements that are in the plan. Returns slots with their last m-op, the unused rows of m-ops that
-        stay, and the unused m-ops."""
+        """Removes planned statements. Returns slots with their last m-op, unused rows of other m-ops, unused m-ops."""
         slots = np.array([self._slot_of.pop(statement) for statement in statements], np.int64)
         removed, groups, mops = list[tuple[int, Ints]](), list[tuple[BoundForm, Ints]](), list[MOp]()
         for form, places in each_shape(self._of[slots]):

@@ -27,16 +27,14 @@ from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text,
 
 C = TypeVar("C", bound=Column)
 
-CHARACTERS = 100
-"""What waits counts once more towards limits for this many characters of the texts that functions made."""
+CHARACTERS = 100  # what waits counts once more towards limits for this many characters of the texts that functions made
 
 FALSE, TRUE, UNDECIDED = 0, 1, -1
 """Outcomes of a test. UNDECIDED for NULL, and for an invalid or too slow regular expression."""
 
 
 class Texts:
-    """The texts of events and parameters, by code: one per process, never stored, stable until `keep` drops the
-    text."""
+    """Texts of events and parameters, by code: of this process, never stored, stable until `keep` drops the text."""
 
     def __init__(self) -> None:
         self._code_of = _Codes()
@@ -142,8 +140,7 @@ class _Codes(dict[str | None, int]):
     def __init__(self) -> None:
         super().__init__({None: NULL_TEXT})
         self.texts: list[str] = []
-        self.size = 0
-        """Number of characters."""
+        self.size = 0  # number of characters
         self._free: list[int] = []
 
     def __missing__(self, text: str) -> int:
@@ -223,8 +220,7 @@ def json_arrays(
         yield to_text(values[begin:end])
 
 
-MICROSECONDS = 1e6
-"""Per second, the unit of DUR and GAP."""
+MICROSECONDS = 1e6  # per second, the unit of DUR and GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +278,10 @@ def _code(source: str) -> CodeType:
     return compile(source, "<expression>", "eval")
 
 
-_CodeOf = Callable[[Any], str]
-"""The Python expression of an attribute, DUR or GAP."""
+_CodeOf = Callable[[Any], str]  # the Python expression of an attribute, DUR or GAP
 
 
-_DEEP = 40
-"""An expression this deep in another is a function of its own: Python allows 200 nested parentheses."""
+_DEEP = 40  # an expression this deep in another is a function of its own: Python allows 200 nested parentheses
 
 
 _CALLS = {
@@ -436,8 +430,7 @@ def _column_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
 
 # ---------------------------------------------------------------- costs
 
-COSTLY = 10
-"""Tests from this cost on run only where they matter."""
+COSTLY = 10  # tests from this cost on run only where they matter
 
 
 _COSTS: dict[type, int] = {

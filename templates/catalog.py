@@ -165,8 +165,7 @@ class SharedRow:
     subscribers: int = 0
     _unordered: int = 0
     _window: int = 0
-    _windows: Counter[int] | None = None
-    """All windows, counted; None while all subscribers have had the same one."""
+    _windows: Counter[int] | None = None  # all windows, counted; None while all subscribers have had the same one
     _heap: list[int] = field(init=False)
     """The windows in the counter, negated. One without subscribers is removed when it gets to the top."""
 
@@ -282,8 +281,7 @@ def _same_variables(template: int, variables: tuple[int, ...]) -> RowKey:
 
 StepEdge = tuple[int, int]
 
-Functions = tuple[str, ...]
-"""Names of a chain of functions, in the order of application."""
+Functions = tuple[str, ...]  # names of a chain of functions, in the order of application
 
 
 @frozen
@@ -312,8 +310,7 @@ class Change:
     rows: tuple[TemplateRow, ...] = ()
 
 
-MAX_PLACED = 20_000
-"""Maximum number of cached placements; past it the cache is cleared."""
+MAX_PLACED = 20_000  # maximum number of cached placements; past it the cache is cleared
 
 T = TypeVar("T")
 

@@ -216,8 +216,7 @@ def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
     return Canonical((shape.left, numbered, *[variables[node] for node in order]), position)
 
 
-_JOINED = 0, 1
-"""The positions of two nodes, and the edge between them."""
+_JOINED = 0, 1  # the positions of two nodes, and the edge between them
 
 
 @lru_cache(maxsize=65536)

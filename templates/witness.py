@@ -31,14 +31,11 @@ CHAIN_SHIFT = 44
 MANY_CHAIN = 1 << 62 - CHAIN_SHIFT
 """The bit of a chain's number that says that a text is joined by its words, as by several values."""
 
-MANY = MANY_CHAIN << CHAIN_SHIFT
-"""MANY_CHAIN in a node id."""
+MANY = MANY_CHAIN << CHAIN_SHIFT  # MANY_CHAIN in a node id
 
-MOST_CHAINS = MANY_CHAIN - 1
-"""Maximum number of a chain of functions, without this bit."""
+MOST_CHAINS = MANY_CHAIN - 1  # maximum number of a chain of functions, without this bit
 
-PLAIN = (1 << CHAIN_SHIFT) - 1
-"""The bits of a node id without the chain of functions."""
+PLAIN = (1 << CHAIN_SHIFT) - 1  # the bits of a node id without the chain of functions
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,11 @@ from xpath_stage.filters import Bits, Failures, FilterBank, MaskIndex, NodeClass
 from xscl.algebra.joins import Test
 from xscl.algebra.values import NodeKind
 
-Above = int | None
-"""A step, or None for the document."""
+Above = int | None  # a step, or None for the document
 
-StepKey = tuple[str, str, Above]
-"""(stream, axis, step above)"""
+StepKey = tuple[str, str, Above]  # (stream, axis, step above)
 
-StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]
-"""Steps by axis and by the step above them."""
+StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]  # steps by axis and by the step above them
 
 
 class StepIndex:
@@ -44,8 +41,7 @@ class StepIndex:
     def __init__(self) -> None:
         self._steps: dict[int, SharedStep] = {}
         self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
-        self.on_self: defaultdict[int, set[int]] = defaultdict(set)
-        """Steps on the self axis, by their parents."""
+        self.on_self: defaultdict[int, set[int]] = defaultdict(set)  # steps on the self axis, by their parents
         self.to_attributes: Counter[StepKey] = Counter()
         self.selective: set[int] = set()
 
@@ -110,8 +106,7 @@ def _parent(step: SharedStep) -> int:
     return step.parent
 
 
-Label = str | NodeClass
-"""A node's label in the automaton: its tag, or its class if there are filters."""
+Label = str | NodeClass  # a node's label in the automaton: its tag, or its class if there are filters
 
 
 @dataclass(slots=True, eq=False)
@@ -123,14 +118,11 @@ class Context:
 
 DOCUMENT: dict[Above, Context] = {None: Context({})}
 
-Way = tuple[int, Above, Context]
-"""(depth of a node above, step that it matches, context): a way to reach a step."""
+Way = tuple[int, Above, Context]  # (depth of a node above, step that it matches, context): a way to reach a step
 
-Approach = tuple[int, Above, Context, MaskIndex[int]]
-"""A way, with the steps that may match below it."""
+Approach = tuple[int, Above, Context, MaskIndex[int]]  # a way, with the steps that may match below it
 
-Approaches = tuple[int, frozenset[Approach]]
-"""The mask of a node's relevant filters, and its approaches."""
+Approaches = tuple[int, frozenset[Approach]]  # the mask of a node's relevant filters, and its approaches
 
 
 @dataclass(slots=True, eq=False)
@@ -309,14 +301,11 @@ class PartWalks:
         self._matched.clear()
 
 
-SHARE = 32
-"""Maximum average number of groups per edge, beside its own."""
+SHARE = 32  # maximum average number of groups per edge, beside its own
 
-CROWDED = 10_000
-"""Tolerated rows of possibly unneeded groups."""
+CROWDED = 10_000  # tolerated rows of possibly unneeded groups
 
-_Filters = tuple[int, ...]
-"""The value filters that a node and its ancestors must pass for an edge to bind there."""
+_Filters = tuple[int, ...]  # the value filters that a node and its ancestors must pass for an edge to bind there
 
 
 @dataclass(slots=True, eq=False)
@@ -497,8 +486,7 @@ def _first(part: tuple[object, list[StepEdge]]) -> StepEdge:
     return min(part[1])
 
 
-MOST_PARTS = 8
-"""Maximum number of parts that begin at one node; past it all steps are one part."""
+MOST_PARTS = 8  # maximum number of parts that begin at one node; past it all steps are one part
 
 _Outline = tuple[NodeKind, str, int, int, frozenset[Approach]]
 """(kind, name, depth, relevant satisfied filters, approaches): determines a state, except for its path."""

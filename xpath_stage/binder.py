@@ -13,22 +13,18 @@ from xpath_stage.documents import ParsedDocument
 from xpath_stage.filters import xpath_holds
 from xscl.algebra.joins import PatternNode
 
-Node = tuple[int, int]
-"""(number of the element, position of the attribute from 1, or 0 for the element itself)"""
+Node = tuple[int, int]  # (number of the element, position of the attribute from 1, or 0 for the element itself)
 
-Binding = tuple[tuple[str, Node], ...]
-"""Pairs of a variable and its node."""
+Binding = tuple[tuple[str, Node], ...]  # pairs of a variable and its node
 
-PatternPath = tuple[int, ...]
-"""Positions of children on the way from the top of a pattern."""
+PatternPath = tuple[int, ...]  # positions of children on the way from the top of a pattern
 
 Take = Callable[[int], object]
 """Called with the number of steps before they are taken. May raise to end the search."""
 
 DOCUMENT: Node = (-1, 0)
 
-HELD = 10
-"""Steps charged for a binding that must be stored."""
+HELD = 10  # steps charged for a binding that must be stored
 
 
 def uncounted(steps: int) -> None: ...
@@ -61,8 +57,7 @@ class PreparedNode:
         """`above_merges`: images of the node above may share bindings; `merged`: those further up may."""
         self.path, self.var, self.test, self.conditions = path, pattern.var, pattern.test, pattern.conditions
         self.deep, self.attribute = pattern.axis == "//", pattern.test.kind == "attribute"
-        self.met_again = merged
-        """Whether bindings below one node may be requested repeatedly, by equivalent ways down."""
+        self.met_again = merged  # whether bindings below one node may be requested repeatedly, by equivalent ways down
         binds = [any(node.var for node in child.walk()) for child in pattern.children]
         merges = self.var is None and sum(binds) > 1 and (bool(path) or self.deep)
         self.children = [

@@ -26,14 +26,12 @@ from common.tools import ClearedCache, decrease, lazy
 from common.xml import Prolog, read_prolog, wide_encoding, xml_parser
 from xscl.algebra.joins import Test
 
-MOST_TAGS = 128
-"""Maximum number of tags, starts and ends, of a document with an outline."""
+MOST_TAGS = 128  # maximum number of tags, starts and ends, of a document with an outline
 
 RUN = 8
 """Consecutive documents of a stream with the same outline before it is built: building takes as long as reading 100."""
 
-MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000
-"""Maximum numbers of cached outlines and streams."""
+MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000  # maximum numbers of cached outlines and streams
 
 TRIAL, PAUSE = 128, 2_048
 """After TRIAL documents of a stream whose outline differed from the one before, the trees of its next PAUSE documents
@@ -175,14 +173,12 @@ def _unescaped(text: str) -> str:
     return text.replace("&amp;", "&")
 
 
-NODE_BYTES = 4
-"""Minimum size of an element or an attribute: `<a/>`."""
+NODE_BYTES = 4  # minimum size of an element or an attribute: `<a/>`
 
 MAX_NAMESPACES = 1_000
 """Maximum number of namespace declarations in scope at an element: serialising it takes quadratic time in them."""
 
-ROOM_FOR_MANY_NAMESPACES = 5 * MAX_NAMESPACES
-"""Minimum size in bytes of a document with more, also if it uses entities."""
+ROOM_FOR_MANY_NAMESPACES = 5 * MAX_NAMESPACES  # minimum size in bytes of a document with more, also if it uses entities
 
 _SOME_IN_A_TAG = re.compile(rb"xmlns(?>[^<]*?xmlns){3}")
 """Matches a tag with four declarations or more, and its text. 256 levels with fewer have fewer than 1,000."""
@@ -251,11 +247,9 @@ MAX_BYTES = 16 << 20
 MOST_NODES = MAX_BYTES // NODE_BYTES
 """Maximum number of elements and attributes. Entities must not make a document larger than it could be without."""
 
-MAX_ATTRIBUTES = 1_000
-"""Maximum number of an element's attributes: listing them takes quadratic time."""
+MAX_ATTRIBUTES = 1_000  # maximum number of an element's attributes: listing them takes quadratic time
 
-ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES
-"""Minimum size in bytes of a document with more attributes at an element."""
+ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES  # minimum size in bytes of a document with more attributes at an element
 
 _HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
 
@@ -333,8 +327,7 @@ class StreamDocument(NamedTuple):
     tree: ParsedDocument
 
 
-Arriving = tuple[int, str, int, int, ParsedDocument]
-"""The fields of a `StreamDocument`, as a plain tuple."""
+Arriving = tuple[int, str, int, int, ParsedDocument]  # the fields of a `StreamDocument`, as a plain tuple
 
 
 def element_text(element: etree._Element) -> str:
@@ -415,25 +408,19 @@ class ElementColumns:
         keeps_trees: bool,
     ) -> None:
         self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, keeps_trees
-        self.tags: list[str] = []
-        """`{uri}local` or `local`."""
-        self.counts: list[int] = []
-        """Number of child elements."""
+        self.tags: list[str] = []  # `{uri}local` or `local`
+        self.counts: list[int] = []  # number of child elements
         self.texts: list[str | None] = []
         """The string value of each element that is childless, or whose value matters. None may stand for ''."""
-        self.owners: list[int] = []
-        """The element of each attribute, by number."""
-        self.places: list[int] = []
-        """The position of each attribute in its element, from 1."""
+        self.owners: list[int] = []  # the element of each attribute, by number
+        self.places: list[int] = []  # the position of each attribute in its element, from 1
         self.names: list[str] = []
         self.values: list[str] = []
         self.first: list[int] = [0]
         """The first element of each document, by number, and at the end the number of all elements."""
-        self.outline: DocumentOutline | None = None
-        """The outline of the single document, if it was held by its texts."""
+        self.outline: DocumentOutline | None = None  # the outline of the single document, if it was held by its texts
         self._trees: list[ParsedDocument] = []
-        self.unread: dict[int, etree._Element] = {}
-        """Elements whose values are read into `texts` on demand, by number."""
+        self.unread: dict[int, etree._Element] = {}  # elements whose values are read into `texts` on demand, by number
 
     def add(self, document: ParsedDocument) -> None:
         if self._owned is None:
@@ -563,8 +550,7 @@ class ElementColumns:
         return [self.texts[number] for number in numbers]
 
 
-OTHER = "\0"
-"""Stands for a local name or namespace that no test mentions; no XML name contains it."""
+OTHER = "\0"  # stands for a local name or namespace that no test mentions; no XML name contains it
 
 
 class Vocabulary:
@@ -640,8 +626,7 @@ _DECLARATION = re.compile(
 )
 _TAG_OPEN, _A, _Z, _GREATER_THAN = b"<Az>"
 _ENDS = itemgetter(0, 1, -2, -1)
-_NO_TAG_ENDS = b"-?]"
-"""Characters before the last `>` of a comment, a processing instruction or CDATA."""
+_NO_TAG_ENDS = b"-?]"  # characters before the last `>` of a comment, a processing instruction or CDATA
 
 _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $breaks + 1 and not(text())")
 

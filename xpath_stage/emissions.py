@@ -20,11 +20,9 @@ from templates.witness import ATTRIBUTE_SHIFT, node_id
 from xpath_stage.documents import ElementColumns
 from xscl.algebra.values import derive
 
-Derivation = tuple[int, Functions]
-"""The number of a chain of functions, and the functions; (0, ()) for the plain value."""
+Derivation = tuple[int, Functions]  # the number of a chain of functions, and the functions; (0, ()) for the plain value
 
-_OWN: tuple[Derivation, ...] = ((0, ()),)
-"""Only the node's plain value is needed."""
+_OWN: tuple[Derivation, ...] = ((0, ()),)  # only the node's plain value is needed
 
 NOTHING, ITS_OWN, OTHERS = range(3)
 """The values that an emission needs of its node: none, the plain one, or others and perhaps the plain one."""
@@ -64,8 +62,7 @@ class Emissions:
     """The cached emissions, by number. Emission 0 is empty."""
 
     def __init__(self, failures: dict[str, Exception] | None = None) -> None:
-        self.failures = failures
-        """Functions that raised, if that counts as an empty text."""
+        self.failures = failures  # functions that raised, if that counts as an empty text
         self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Derivation, ...]], int] = {}
         self.values: list[tuple[Derivation, ...]] = []
         self._wants = array("b")

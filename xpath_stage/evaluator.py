@@ -25,11 +25,9 @@ from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Out
 from xpath_stage.emissions import StringValues, WitnessRows, string_values, witness_rows
 from xpath_stage.filters import Failures
 
-MAX_ELEMENTS = 500
-"""Maximum number of elements of a cached document."""
+MAX_ELEMENTS = 500  # maximum number of elements of a cached document
 
-MAX_SIZE = 1 << 15
-"""Maximum size in bytes of a cached document."""
+MAX_SIZE = 1 << 15  # maximum size in bytes of a cached document
 
 TRIAL, PAUSE = 256, 2048
 """At every TRIAL-th miss, the cache rests for PAUSE documents if fewer than a third were hits since the last time."""
@@ -200,8 +198,7 @@ def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
     return expand_ranges(ends[numbers], ends[numbers + 1])
 
 
-CHUNK = 1 << 15
-"""Elements after which results are turned into columns."""
+CHUNK = 1 << 15  # elements after which results are turned into columns
 
 _NOTHING = R_BIN.empty_table(), R_DOC.empty_table()
 _NO_GROUPS = R_GROUP.empty_table()
@@ -318,8 +315,7 @@ class _Chunk:
         self._known: list[int] = []
         self._founds: list[ShapeFindings] = []
         self._values: list[str | None] = []
-        self._texts: list[pa.Array] = []
-        """The needed values of documents with cached shapes, up to those in `_values`."""
+        self._texts: list[pa.Array] = []  # the needed values of documents with cached shapes, up to those in `_values`
 
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
         """Consumes documents up to the chunk size, and appends docid, t0, t1 to `times`. True if there may be more."""

@@ -35,8 +35,7 @@ Failures = dict[str, Exception]
 _XPathValue = list[etree._Element | str] | str | float
 """An operand as lxml returns it: a node set, a string or a number."""
 
-_LONGEST = 64
-"""Maximum length of a text held as it is; longer ones are held as digests."""
+_LONGEST = 64  # maximum length of a text held as it is; longer ones are held as digests
 
 
 def compare_values(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool:
@@ -190,8 +189,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-Bits = tuple[int, ...]
-"""Ascending bit numbers."""
+Bits = tuple[int, ...]  # ascending bit numbers
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -314,12 +312,9 @@ class FilterBank:
         self._literals: defaultdict[Test, Counter[str]] = defaultdict(Counter)
         self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
         self._needs: defaultdict[Test, set[int]] = defaultdict(set)
-        self.element_literals: Counter[str | None] = Counter()
-        """Literals compared with element values, counted."""
-        self.owners = Tags()
-        """Tags of elements whose attributes some filter reads."""
-        self.selective: set[int] = set()
-        """The bits of value filters."""
+        self.element_literals: Counter[str | None] = Counter()  # literals compared with element values, counted
+        self.owners = Tags()  # tags of elements whose attributes some filter reads
+        self.selective: set[int] = set()  # the bits of value filters
 
     def __bool__(self) -> bool:
         return bool(self.bit_of)

@@ -43,17 +43,13 @@ error STRING, failed BOOLEAN"""
 pattern raised in its rows, so that the results are not complete. A group's number derives from its
 edges. `r_group` has the edges of each group in some row of the frame, not necessarily in the row that uses it."""
 
-TEXTS = "text STRING, unread BINARY"
-"""Columns added on demand: the document as read, or the bytes of an unreadable one."""
+TEXTS = "text STRING, unread BINARY"  # columns added on demand: the document as read, or the bytes of an unreadable one
 
-PatternsVersion = tuple[str, int]
-"""The id of a stage, and the number of changes of its patterns."""
+PatternsVersion = tuple[str, int]  # the id of a stage, and the number of changes of its patterns
 
-PatternUpdate = tuple[Change, Limits]
-"""All registered patterns, and the limits."""
+PatternUpdate = tuple[Change, Limits]  # all registered patterns, and the limits
 
-_workers: dict[PatternsVersion, _Worker] = {}
-"""This process's evaluator, of the version used last; at most one."""
+_workers: dict[PatternsVersion, _Worker] = {}  # this process's evaluator, of the version used last; at most one
 
 
 def evaluate_batches(

@@ -445,8 +445,7 @@ _HABITS = (
 )  # fmt: skip
 
 
-FAR = 200
-"""Maximum number of characters examined before the place."""
+FAR = 200  # maximum number of characters examined before the place
 
 _EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "pattern": _PATTERN_RULES}
 

@@ -54,8 +54,7 @@ def _span(first: Any, last: Any) -> Span:
     return _shared_span(start, end)
 
 
-_shared_span = lru_cache(maxsize=65536)(Span)
-"""A cached Span: very many statements have the same ones."""
+_shared_span = lru_cache(maxsize=65536)(Span)  # a cached Span: very many statements have the same ones
 
 
 def _name(token: Token) -> Any:

@@ -139,8 +139,7 @@ def find_cycles(edges: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
                 del remaining[name]
 
 
-MAX_DISJUNCTS = 64
-"""Maximum number of disjuncts of a join predicate."""
+MAX_DISJUNCTS = 64  # maximum number of disjuncts of a join predicate
 
 
 class TooManyDisjuncts(InputError, ValueError):
@@ -221,14 +220,11 @@ def _path(operand: exp.Expr) -> exp.VarPath | None:
     return operand if isinstance(operand, exp.VarPath) else None
 
 
-MAX_VALUE_JOINS = 16
-"""Maximum number of equalities between both inputs in a disjunct of a join predicate."""
+MAX_VALUE_JOINS = 16  # maximum number of equalities between both inputs in a disjunct of a join predicate
 
-MAX_INPUTS = 50
-"""Maximum number of inputs of a query."""
+MAX_INPUTS = 50  # maximum number of inputs of a query
 
-MAX_STEPS = 100
-"""Maximum number of steps of a path."""
+MAX_STEPS = 100  # maximum number of steps of a path
 
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 

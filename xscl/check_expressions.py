@@ -71,8 +71,7 @@ _ARGUMENTS = {
     **dict.fromkeys(("contains", "starts-with", "ends-with"), "(text, part)"),
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
 }
-_EXAMPLES = {"date": '>= "2026-07-16"'}
-"""Comparisons in examples, if not with a number."""
+_EXAMPLES = {"date": '>= "2026-07-16"'}  # comparisons in examples, if not with a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +224,7 @@ def _no_condition(span: Span, example: str) -> Problem:
     return Problem("this is a value, not a condition", span, f"compare it with something: {example}")
 
 
-MOST_PLAIN = 10
-"""Maximum number of steps of a plain filter."""
+MOST_PLAIN = 10  # maximum number of steps of a plain filter
 
 NameKind = Literal["element", "attribute", "value", "number", "time", "constant"]
 """The kind of a name: a node of either kind, a text, number or time derived from a node, or a constant."""

@@ -68,8 +68,7 @@ def _as_number(value: str | float) -> float:
     return xpath_number(value) if isinstance(value, str) else value
 
 
-MAX_TREE_DEPTH = 100
-"""Maximum nesting of operators, and of the operations of an expression."""
+MAX_TREE_DEPTH = 100  # maximum nesting of operators, and of the operations of an expression
 
 _PARTS_OF = {
     kind: [field.name for field in fields(kind) if field.name != "span"]
@@ -107,11 +106,9 @@ def parts_of_kind(node: Any, kind: type[T]) -> Iterator[T]:
             yield from parts_of_kind(getattr(node, field.name), kind)
 
 
-MAX_CLAUSES = 64
-"""Maximum number of clauses of a condition in disjunctive normal form."""
+MAX_CLAUSES = 64  # maximum number of clauses of a condition in disjunctive normal form
 
-MAX_SIZE = 1_000
-"""Maximum number of nodes of an expression that is substituted for an attribute."""
+MAX_SIZE = 1_000  # maximum number of nodes of an expression that is substituted for an attribute
 
 _Map = Callable[[Value], Value]
 
@@ -337,8 +334,7 @@ RESERVED_IN_PATTERNS = _OF_BOTH.union(
 """Words that cannot name a stream or a variable in PATTERN, in lower case."""
 
 
-Referents = Mapping[str, algebra.Referent]
-"""What the names in a condition or value refer to."""
+Referents = Mapping[str, algebra.Referent]  # what the names in a condition or value refer to
 
 _PHASES: tuple[algebra.Phase, ...] = ("first", "each", "complete")
 

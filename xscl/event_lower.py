@@ -179,8 +179,7 @@ def resolve_event_query(
     return (None if resolver.problems else stream), resolver.problems
 
 
-MOST_KNOWN = 20_000
-"""Maximum number of cached results."""
+MOST_KNOWN = 20_000  # maximum number of cached results
 
 _known = ClearedCache[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], algebra.Statement]](MOST_KNOWN)
 """Streams by the identity of the query, with the schemas that they depend on: a query is checked, and then lowered."""
@@ -224,8 +223,7 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
 
 
 Literal = str | float | int
-_made = ClearedCache[int, tuple[EventQuery, KnownTree]](MOST_KNOWN)
-"""Queries built from a skeleton, by identity."""
+_made = ClearedCache[int, tuple[EventQuery, KnownTree]](MOST_KNOWN)  # queries built from a skeleton, by identity
 
 
 def made_of(query: EventQuery, known: KnownTree) -> None:

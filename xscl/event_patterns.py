@@ -19,11 +19,9 @@ from xscl.text import did_you_mean
 _PLACES: dict[str, algebra.ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
 
 
-MAX_LETTERS = 32
-"""Maximum number of letters of a pattern, those of `A{n,}` counted n times."""
+MAX_LETTERS = 32  # maximum number of letters of a pattern, those of `A{n,}` counted n times
 
-MAX_COMPONENTS = 32
-"""Maximum number of components of a pattern."""
+MAX_COMPONENTS = 32  # maximum number of components of a pattern
 
 STRATEGIES: dict[str, algebra.Strategy] = {
     "strict_contiguity": "strict",

@@ -46,14 +46,11 @@ class Scope:
 T = TypeVar("T")
 
 
-MAX_ATTRIBUTES = 100
-"""Maximum number of attributes of an event."""
+MAX_ATTRIBUTES = 100  # maximum number of attributes of an event
 
-MAX_INPUTS = 50
-"""Maximum number of streams of a query."""
+MAX_INPUTS = 50  # maximum number of streams of a query
 
-Schemas = Mapping[str, Schema | None]
-"""Schemas of event streams; None for a statement with mistakes of its own."""
+Schemas = Mapping[str, Schema | None]  # schemas of event streams; None for a statement with mistakes of its own
 
 
 class Resolver:

@@ -46,8 +46,7 @@ def parser_of(kind: SyntaxKind) -> TableParser:
     return TableParser(lark_of(kind))
 
 
-MAX_CHUNKS = 20_000
-"""Maximum number of cached chunks."""
+MAX_CHUNKS = 20_000  # maximum number of cached chunks
 
 _END = "$END"
 

@@ -48,8 +48,7 @@ JoinTree = Leaf | JoinNode
 JoinNames = Mapping[str, algebra.Term | str]
 """The referents of visible names. A str is a constant's text."""
 
-VariablePlace = tuple[int, str, tuple[exp.Step, ...]]
-"""A block, one of its own variables, and a path on it."""
+VariablePlace = tuple[int, str, tuple[exp.Step, ...]]  # a block, one of its own variables, and a path on it
 
 
 def tree_blocks(tree: JoinTree) -> Iterator[int]:
@@ -257,8 +256,7 @@ _Literals = tuple[exp.Expr, ...]
 _Patterns = tuple[algebra.PatternNode, ...]
 _Attach = Callable[[str, algebra.PatternNode], None]
 """Called with a path on a variable: the variable, and the pattern below its node."""
-_Roots = tuple[algebra.Term | str, ...]
-"""The referents of the items of `SELECT *`."""
+_Roots = tuple[algebra.Term | str, ...]  # the referents of the items of `SELECT *`
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> algebra.NormalQuery:

@@ -45,11 +45,9 @@ def located_queries(
     return (parser.in_place(queries[number]) for number in numbers)
 
 
-MAX_STATEMENTS = 20_000
-"""Maximum number of cached statements' trees."""
+MAX_STATEMENTS = 20_000  # maximum number of cached statements' trees
 
-_known = ClearedCache[str, Query](MAX_STATEMENTS)
-"""Trees of correct statements without prefixes, by text."""
+_known = ClearedCache[str, Query](MAX_STATEMENTS)  # trees of correct statements without prefixes, by text
 
 
 def _known_script(text: str) -> Script | None:

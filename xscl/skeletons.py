@@ -18,11 +18,9 @@ from xscl.event_forms import RESERVED
 from xscl.syntax import EventQuery, Join, Percentage, Query, Window
 from xscl.text import KEYWORDS, Problem, window_us
 
-MAX_SKELETONS = 5_000
-"""Maximum number of cached skeletons."""
+MAX_SKELETONS = 5_000  # maximum number of cached skeletons
 
-MAX_TREES = 20_000
-"""Maximum number of trees cached by the text before PUBLISH."""
+MAX_TREES = 20_000  # maximum number of trees cached by the text before PUBLISH
 
 _PUBLISHED = re.compile(
     r"[ \t\r\n]+publish[ \t\r\n]+"
@@ -32,8 +30,7 @@ _PUBLISHED = re.compile(
 )
 """The end of a statement with a simple name, which is no keyword."""
 
-Fill = Callable[[Sequence[Any]], Any]
-"""Builds a part of a tree from the literals of a statement, or from their values."""
+Fill = Callable[[Sequence[Any]], Any]  # builds a part of a tree from the literals of a statement, or from their values
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -369,8 +369,7 @@ class Named:
     span: Span = nowhere()
 
 
-EventItems = tuple[Named | SelectStar, ...]
-"""What SELECT or RETURN says of events."""
+EventItems = tuple[Named | SelectStar, ...]  # what SELECT or RETURN says of events
 
 
 @frozen

@@ -21,8 +21,7 @@ from common.errors import InputError, InvalidValue
 from common.tools import frozen
 from xscl.algebra.values import Span
 
-LINE_WIDTH = 110
-"""Maximum number of characters of a source line in a rendering."""
+LINE_WIDTH = 110  # maximum number of characters of a source line in a rendering
 
 MOST_SHOWN = 100
 """Maximum number of rendered mistakes. The others are counted."""
@@ -107,8 +106,7 @@ EVENT_ADVICE = (
 )
 """The hint at aggregates in queries over documents."""
 
-LACKS_EVENTS = "there are no events "
-"""Prefix of messages about events that a script lacks."""
+LACKS_EVENTS = "there are no events "  # prefix of messages about events that a script lacks
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -28,14 +28,11 @@ from join_stage.store.protocol import DamagedRun
 
 _LOG = logging.getLogger("mmqjp")
 
-PIECE = 100_000
-"""Number of postings, or other records, moved at a time."""
+PIECE = 100_000  # number of postings, or other records, moved at a time
 
-STOPPED_AGAIN_AFTER = 0.5
-"""Seconds after which a stop is sent again: the merger may have started only after the first."""
+STOPPED_AGAIN_AFTER = 0.5  # seconds after which a stop is sent again: the merger may have started only after the first
 
-_CLASS = np.uint64(0xFFFF)
-"""The bits of a digest that the class number replaces."""
+_CLASS = np.uint64(0xFFFF)  # the bits of a digest that the class number replaces
 
 
 class Merger:
@@ -301,8 +298,7 @@ def _by_time(inputs: Sequence[_Input], start: Ints, end: Ints) -> Iterator[list[
         start = until
 
 
-MOST_RUNS = 32
-"""With more runs than this, a batch waits for a merge to end."""
+MOST_RUNS = 32  # with more runs than this, a batch waits for a merge to end
 
 PARTS_OF_WINDOW = 8
 """Runs are merged if they cover at most this fraction of the widest window, because eviction drops whole runs."""
@@ -338,22 +334,16 @@ class StoredRuns:
     def __init__(self, directory: Path | None, merger: Merger | None = None) -> None:
         self._merger = merger or Merger()
         self.directory, self._pool, self._own = directory, run_files.PagePool(), token_hex(4)
-        self.now = Runs()
-        """The runs, with the changes of the running batch."""
+        self.now = Runs()  # the runs, with the changes of the running batch
         self._merges: list[Merge] = []
-        self._files: set[Path] = set()
-        """Files of committed runs, and those written since."""
+        self._files: set[Path] = set()  # files of committed runs, and those written since
         self._next = 0
-        self._committed: _Named | None = None
-        """The stored manifest; None if it has not been read and must not change."""
-        self._must_rest = False
-        """Set when merging has failed."""
+        self._committed: _Named | None = None  # the stored manifest; None if it has not been read and must not change
+        self._must_rest = False  # set when merging has failed
         self._has_others = False
         """Whether there may be files that neither the committed state nor the running batch names."""
-        self._is_trusted = True
-        """Unset when a file was found damaged, until the runs are opened again."""
-        self.rebuilt = 0
-        """How often damaged runs were replaced, in the life of the store."""
+        self._is_trusted = True  # unset when a file was found damaged, until the runs are opened again
+        self.rebuilt = 0  # how often damaged runs were replaced, in the life of the store
 
     # ------------------------------------------------------------ opening and committing
 

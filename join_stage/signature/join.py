@@ -37,8 +37,7 @@ from templates.catalog import StepEdge
 from templates.graph import Shape
 from templates.witness import MANY, Witnesses, edges_by_group
 
-INDEX_BITS = 32
-"""Bits of an instance or kind index where two are packed into one int64."""
+INDEX_BITS = 32  # bits of an instance or kind index where two are packed into one int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +301,7 @@ def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
     return found, sets
 
 
-CHUNK = 100_000
-"""Approximate number of matches expanded at a time."""
+CHUNK = 100_000  # approximate number of matches expanded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,8 +545,7 @@ def _result(
 MOST_IN_MEMORY = 250_000
 """Maximum number of postings in memory before they are written to disk, if the state is on disk."""
 
-SHORT_RUN = 1_024
-"""Runs with fewer postings are merged with the next one, because a look-up in a run costs more."""
+SHORT_RUN = 1_024  # runs with fewer postings are merged with the next one, because a look-up in a run costs more
 
 
 class SignatureJoin:
@@ -608,8 +605,7 @@ class SignatureJoin:
             self._runs = tuple(postings.renumbered(run, new) for run in self._runs)
 
     def mark(self) -> Callable[[], bool]:
-        """Returns what restores the current postings, or returns False if that is no longer possible. Groups that were
-        new since may be added again."""
+        """Returns what restores the current postings, or returns False if it cannot. New groups may be added again."""
         runs, values, version, classes = self._runs, self._values, self._values.version, self._classes
         on_disk, order = self.stored.now, self._near.order
 
@@ -691,8 +687,7 @@ class SignatureJoin:
         return postings.postings(self._near.keyed(batch), self._classes, self._values)
 
     def _keep(self, run: postings.PostingRun) -> None:
-        """Adds postings, merging so that each run is at least twice as long as the next and only the last is below
-        SHORT_RUN: logarithmically many runs and moves."""
+        """Adds postings, merging so that each run is at least twice the next and only the last below SHORT_RUN."""
         if not len(run):
             return
         runs = [*self._runs, run]

@@ -18,8 +18,7 @@ from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writin
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses
 
-READ_DOCUMENTS = 50_000
-"""Number of docids whose join state is read at a time."""
+READ_DOCUMENTS = 50_000  # number of docids whose join state is read at a time
 
 
 class SignaturePlan(JoinPlan):
@@ -34,8 +33,7 @@ class SignaturePlan(JoinPlan):
         self.costs = self._join.costs
         self._loaded = False
         self._restore: Callable[[], bool] | None = None
-        self._end = 0
-        """One past the greatest docid with postings."""
+        self._end = 0  # one past the greatest docid with postings
         self._was_loaded = self._write_all = False
 
     def _between(self, first: int, end: int) -> Witnesses:
@@ -63,8 +61,7 @@ class SignaturePlan(JoinPlan):
         return self._join.join(batch, scope)
 
     def _load(self, end: int) -> None:
-        """Opens the runs on disk, and builds the postings of the other documents before docid `end`. Requires all rows
-        of R_T: they determine the postings."""
+        """Opens the runs on disk, and builds the other postings before docid `end`. Requires all rows of R_T."""
         try:
             self._near.begin(protocol.newest(self._store, "word_order"))
             first = self._join.restart(self._store.read("groups", R_GROUP.names), protocol.runs_manifest(self._store))

@@ -39,8 +39,7 @@ from templates.witness import Witnesses
 
 VariablePath = tuple[int, ...]
 
-MOST_JOINS = 16
-"""Maximum number of joins of a row; XSCL enforces it."""
+MOST_JOINS = 16  # maximum number of joins of a row; XSCL enforces it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +55,15 @@ class RowIndex:
     """The rows of R_T. A row with joins has a place, an index into `joins` and arrays; `windows` in microseconds."""
 
     def __init__(self) -> None:
-        self.version = 0
-        """Changes with every change of the rows."""
+        self.version = 0  # changes with every change of the rows
         self.joins: list[JoinRow | None] = []
         self.ids: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.windows: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.ordered: NDArray[np.bool_] = np.zeros(1024, np.bool_)
-        self.unordered = 0
-        """Number of rows with joins that are not FOLLOWED BY."""
+        self.unordered = 0  # number of rows with joins that are not FOLLOWED BY
         self.filters: dict[int, dict[int, TemplateRow]] = defaultdict(dict)
         """Rows of templates without a join, by variable and id."""
-        self.paths: dict[VariablePath, int] = {}
-        """The numbers of the paths of all edges, from 1."""
+        self.paths: dict[VariablePath, int] = {}  # the numbers of the paths of all edges, from 1
         self.prefixes: Counter[VariablePath] = Counter()
         """Counts of the proper prefixes, of at least two variables, of all paths."""
         self._path_uses: Counter[VariablePath] = Counter()
@@ -79,8 +75,7 @@ class RowIndex:
         self._edge_paths: dict[int, tuple[VariablePath, VariablePath]] = {}
         self._rights: dict[int, dict[int, int]] = {}
         self._lefts: dict[int, dict[int, int]] = {}
-        self.using: dict[int, set[int]] = {}
-        """The places of the rows with each edge."""
+        self.using: dict[int, set[int]] = {}  # the places of the rows with each edge
         self._found_by: dict[int, set[int]] = {}
         self._finder: dict[int, int] = {}
         self._place: dict[int, int] = {}
@@ -209,8 +204,7 @@ def _path(shape: Shape, row: TemplateRow, leaf: int) -> VariablePath:
     return tuple([row.variables[node] for node in path_to(shape, leaf)])
 
 
-CLASS_BITS = 24
-"""Bits of the number of a set of paths; two, or one and a value, are packed into one int64."""
+CLASS_BITS = 24  # bits of the number of a set of paths; two, or one and a value, are packed into one int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +226,11 @@ class EdgeClass:
     stream: str
 
 
-DROPPED = 0
-"""The class of postings on disk whose own class was dropped; no row uses it."""
+DROPPED = 0  # the class of postings on disk whose own class was dropped; no row uses it
 
 _NO_CLASS = PathClass((), False, "")
 
-_OWN_NUMBERS = count(-1, -1)
-"""Numbers of groups that stage 1 does not number."""
+_OWN_NUMBERS = count(-1, -1)  # numbers of groups that stage 1 does not number
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +252,11 @@ class _AskedPaths:
     paths: frozenset[int]
 
 
-PairKind = tuple[int, int]
-"""The kind of a pair of postings: the numbers of their sets of used paths, left and right."""
+PairKind = tuple[int, int]  # the kind of a pair of postings: the numbers of their sets of used paths, left and right
 
 Streams = frozenset[tuple[str, str]]
 
-MOST_SETS = 100_000
-"""Maximum number of sets whose rows are cached."""
+MOST_SETS = 100_000  # maximum number of sets whose rows are cached
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -452,8 +442,7 @@ class ValueDictionary:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._digests: Digests = np.zeros((0, 2), np.uint64)
-        self.version = 0
-        """Changes when values are renumbered."""
+        self.version = 0  # changes when values are renumbered
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -512,8 +501,7 @@ class TimeSpan(NamedTuple):
         return other.last >= self.first - window and other.first <= self.end + window
 
 
-CODE_BITS = 31
-"""Bits of a path class number packed with a value number into one int64."""
+CODE_BITS = 31  # bits of a path class number packed with a value number into one int64
 
 
 @dataclass(frozen=True)
@@ -537,8 +525,7 @@ class PostingRun:
     t0: Ints
     t1: Ints
 
-    low: ClassVar[None] = None
-    """What is evicted is not there."""
+    low: ClassVar[None] = None  # what is evicted is not there
 
     def __len__(self) -> int:
         return len(self.node)

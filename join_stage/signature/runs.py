@@ -34,20 +34,16 @@ from join_stage.signature.postings import (
 )
 from join_stage.store.protocol import DamagedRun
 
-RecordArray = NDArray[Any]
-"""An array of records of one type."""
+RecordArray = NDArray[Any]  # an array of records of one type
 
-PAGE = 1_024
-"""Approximate page size in bytes; pages have whole records."""
+PAGE = 1_024  # approximate page size in bytes; pages have whole records
 
 LIMIT = 48 << 20
 """Maximum bytes of cached pages. Past it all are dropped: the system caches them while it has room."""
 
-CHECKED_AT_ONCE = 8 << 20
-"""Bytes read at a time when a whole file is checked."""
+CHECKED_AT_ONCE = 8 << 20  # bytes read at a time when a whole file is checked
 
-AT_ONCE = LIMIT // PAGE // 4
-"""Maximum number of look-ups at once: their pages stay below LIMIT."""
+AT_ONCE = LIMIT // PAGE // 4  # maximum number of look-ups at once: their pages stay below LIMIT
 
 
 class PagePool:
@@ -105,8 +101,7 @@ class PageSums:
         return np.frombuffer(content, _SUM)
 
 
-_PageCheck = Callable[[Ints, bytes], None]
-"""Compares pages, given their numbers and content."""
+_PageCheck = Callable[[Ints, bytes], None]  # compares pages, given their numbers and content
 
 
 class PagedRecords:
@@ -216,28 +211,22 @@ class Field:
 GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
 """A group: both halves of its digest, its first posting, and its class as an index into `RunHead.classes`."""
 
-FENCE = np.dtype([("high", "<u8")])
-"""The high half of the digest of every BLOCK-th group, from the first on."""
+FENCE = np.dtype([("high", "<u8")])  # the high half of the digest of every BLOCK-th group, from the first on
 
-BLOCK = 16
-"""Number of groups between two fences."""
+BLOCK = 16  # number of groups between two fences
 
 FINGERPRINTS = np.dtype([("fingerprints", "<u8", (BLOCK // 8,))])
 """The lowest digest bytes of the groups of a block, in eights, least significant byte first."""
 
-MOST = (1 << 32) - 1
-"""Maximum number of postings, and of instances, in a file."""
+MOST = (1 << 32) - 1  # maximum number of postings, and of instances, in a file
 
-_SUM = np.dtype("<u4")
-"""The checksum of a page."""
+_SUM = np.dtype("<u4")  # the checksum of a page
 
-FORMAT = 2
-"""Since 2, files have checksums of their pages, and their name."""
+FORMAT = 2  # since 2, files have checksums of their pages, and their name
 
 _MAGIC = b"mmqjprun"
 _ALIGNED = 64
-_END = len(_MAGIC) + 16
-"""Bytes of the end of a file: length of the description, checksum, magic number."""
+_END = len(_MAGIC) + 16  # bytes of the end of a file: length of the description, checksum, magic number
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +253,7 @@ class Layout:
         return Layout(self.wide or other.wide, longest, self.lasting or other.lasting)
 
 
-NARROW = 1 << 32
-"""Numbers below this take four bytes."""
+NARROW = 1 << 32  # numbers below this take four bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,8 +484,7 @@ def _aligned(place: int) -> int:
     return -(-place // _ALIGNED) * _ALIGNED
 
 
-_SAMPLE = 1_000
-"""Approximate number of postings in a sample."""
+_SAMPLE = 1_000  # approximate number of postings in a sample
 
 _ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 

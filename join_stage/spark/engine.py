@@ -1,7 +1,6 @@
 """The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session. For `basic` and
 `views`, one job computes the slices of a batch and the uncached ones of the state; the driver broadcasts them and the
-cached ones like the batch. For `signature`, the driver keeps the postings and joins small batches; tasks join large
-ones."""
+cached ones like the batch. For `signature`, the driver keeps the postings; tasks join large batches."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ from join_stage.views import CACHE_BYTES, CachedViews, SQLPlan, ViewCache, joine
 from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_DOC, R_GROUP, Witnesses
 
-TASK_ROWS = 100_000
-"""Number of rows of R_vj and R_bin, in each template, that justify a task."""
+TASK_ROWS = 100_000  # number of rows of R_vj and R_bin, in each template, that justify a task
 
 
 class SparkBasicPlan(SQLPlan):
@@ -167,8 +165,7 @@ class SparkViewsPlan(CachedViews, SparkBasicPlan):
         return self._views.select(sql, tables)
 
 
-_EDGE = 1 << 30
-"""First number of single-edge groups; the numbers of stage 1 are less."""
+_EDGE = 1 << 30  # first number of single-edge groups; the numbers of stage 1 are less
 
 
 class SparkSignaturePlan(SignaturePlan):
@@ -238,8 +235,7 @@ VIEW_CACHE = "view_cache"
 """The folder that earlier versions had in a store for the cache of plan `views` while the store was open."""
 
 
-SCRATCH = "scratch"
-"""The folder of a store for files that executors write for the driver."""
+SCRATCH = "scratch"  # the folder of a store for files that executors write for the driver
 
 
 @telling_loss

@@ -83,8 +83,7 @@ def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun,
     return replace(part, docid=whole.docid), np.unique(whole.group[kept])
 
 
-MOST_FILES = 64
-"""Maximum number of open run files."""
+MOST_FILES = 64  # maximum number of open run files
 
 
 class KeptFiles:
@@ -411,8 +410,7 @@ def _merge_files(merging: Merging) -> DataFile:
 LEAST_DOCUMENTS = 2_000
 """Below this number of documents the driver joins a batch alone: starting tasks would take longer."""
 
-MOST_INDEX = 64 << 20
-"""Maximum bytes of run indexes in the driver's memory for a join on the driver."""
+MOST_INDEX = 64 << 20  # maximum bytes of run indexes in the driver's memory for a join on the driver
 
 
 class Spread:

@@ -77,8 +77,7 @@ class StoreFiles(NamedTuple):
     checkpoint: int
 
 
-MAX_STATEMENTS = 200
-"""With this many prepared statements, all are dropped."""
+MAX_STATEMENTS = 200  # with this many prepared statements, all are dropped
 
 
 class PreparedStatements:
@@ -142,8 +141,7 @@ class PreparedStatements:
         return name
 
 
-SMALL_BATCHES = 10
-"""Consecutive small batches after which only one thread is used; a change takes a millisecond."""
+SMALL_BATCHES = 10  # consecutive small batches after which only one thread is used; a change takes a millisecond
 
 
 class Threads:
@@ -186,11 +184,9 @@ class Threads:
             self._now = number
 
 
-CHUNK = 2048
-"""Rows between checks of the answer's size: a vector of DuckDB."""
+CHUNK = 2048  # rows between checks of the answer's size: a vector of DuckDB
 
-MEMORY = "512MB"
-"""Memory that sorts and hash tables of a question use before they spill."""
+MEMORY = "512MB"  # memory that sorts and hash tables of a question use before they spill
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
@@ -208,8 +204,7 @@ json_transform json_transform_strict levenshtein list_resize lpad printf range r
 """Scalar functions with unbounded memory, time or stack depth that cannot be interrupted. In FROM, `range` and
 `generate_series` produce rows, and are allowed."""
 
-MOST_NAMES = 20
-"""Maximum names in a chain like a.b.c: DuckDB's look-up is quadratic."""
+MOST_NAMES = 20  # maximum names in a chain like a.b.c: DuckDB's look-up is quadratic
 
 _NODES = frozenset(("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"))
 """Nodes allowed for a query, also in WITH. All others write."""
@@ -219,11 +214,9 @@ _SOURCES = frozenset(
 )
 """Nodes allowed in FROM."""
 
-_SHOWN = frozenset(("tables", "__show_tables_expanded"))
-"""Arguments allowed for SHOW."""
+_SHOWN = frozenset(("tables", "__show_tables_expanded"))  # arguments allowed for SHOW
 
-_SCHEMAS = frozenset(("main", "mmqjp", "memory"))
-"""Names that may qualify a table: those of the store."""
+_SCHEMAS = frozenset(("main", "mmqjp", "memory"))  # names that may qualify a table: those of the store
 
 
 def seclude(connection: duckdb.DuckDBPyConnection) -> None:
@@ -390,8 +383,7 @@ class CommitMark:
     def __init__(self, directory: Path) -> None:
         self._directory, self._path, self._handle = directory, directory / protocol.COMMITTED, -1
         self._file, self._log = directory / protocol.DUCKDB_FILE, directory / f"{protocol.DUCKDB_FILE}.wal"
-        self._last = (-1, 0, 0)
-        """The iteration of the file, the size of the log, and its checksum."""
+        self._last = (-1, 0, 0)  # the iteration of the file, the size of the log, and its checksum
 
     def note(self) -> None:
         """Called after a commit. A mark that cannot be written stays as it was, and tells less."""
@@ -453,18 +445,15 @@ def _summed(path: Path, start: int, end: int, checksum: int) -> tuple[int, int]:
     return length, checksum
 
 
-MEMORY_LIMIT = "2GB"
-"""Memory that DuckDB uses before it spills to disk."""
+MEMORY_LIMIT = "2GB"  # memory that DuckDB uses before it spills to disk
 
 CHECKPOINT = "64MB"
 """Log size at which DuckDB checkpoints. Each checkpoint recompresses blocks that are not full: with four times the
 default, 100,000 pairs of documents take 6% less time, and opening after a crash a few tenths of a second more."""
 
-HELD_CHECKPOINT = "256MB"
-"""The same while files are read by another process: a checkpoint makes it begin again."""
+HELD_CHECKPOINT = "256MB"  # the same while files are read by another process: a checkpoint makes it begin again
 
-THREADS = 4
-"""Maximum number of threads; each reserves buffers for each join of a statement."""
+THREADS = 4  # maximum number of threads; each reserves buffers for each join of a statement
 
 
 @telling_damage
@@ -475,10 +464,8 @@ class DuckDBTables:
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
     _prepared: PreparedStatements
-    _spilled: tempfile.TemporaryDirectory[str] | None = None
-    """What DuckDB spills into, unless beside its file."""
-    _empty: Collection[str] = ()
-    """Tables known to be empty: querying them took a quarter of the time to open a store."""
+    _spilled: tempfile.TemporaryDirectory[str] | None = None  # what DuckDB spills into, unless beside its file
+    _empty: Collection[str] = ()  # tables known to be empty: querying them took a quarter of the time to open a store
 
     def _settle(self) -> None:
         """Hook: called before each read."""
@@ -599,8 +586,7 @@ TYPES = {
     pa.list_(pa.string()): "VARCHAR[]",
 }
 
-FIRST_INDEX = 1
-"""Index of the first element of an array in SQL."""
+FIRST_INDEX = 1  # index of the first element of an array in SQL
 
 
 @telling_damage

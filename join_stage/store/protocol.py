@@ -19,8 +19,7 @@ import pyarrow as pa
 from common.errors import InputError, OperationalError
 from common.files import read_mark
 
-MOST_BYTES = 64 << 20
-"""Bytes collected until a look; past it all is dropped."""
+MOST_BYTES = 64 << 20  # bytes collected until a look; past it all is dropped
 
 
 class Committed(NamedTuple):
@@ -159,8 +158,7 @@ class StoreSchema:
         return name in self.relations or (self.numbered is not None and self.numbered.has(name))
 
 
-LONGEST = 100_000
-"""Maximum number of characters of a question."""
+LONGEST = 100_000  # maximum number of characters of a question
 
 ONLY_READ = "the tables are only read: write a SELECT"
 
@@ -263,8 +261,7 @@ def manifest_batches(directory: Path) -> list[int]:
 COMMITTED = "committed"
 """The mark of a store, a file that says how far it had come: never further than the store itself."""
 
-RUNS = "postings"
-"""The folder of a store for runs of postings, by plan `signature`."""
+RUNS = "postings"  # the folder of a store for runs of postings, by plan `signature`
 
 
 class OtherSession(InputError, ValueError):

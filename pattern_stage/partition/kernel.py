@@ -149,8 +149,7 @@ class Runner(Protocol):
         """Does the work of some parts, that of a part together; results come in any order."""
 
 
-_Keeping = Next | Fold | Aggregate | Pattern | NearPattern
-"""Operators with state."""
+_Keeping = Next | Fold | Aggregate | Pattern | NearPattern  # operators with state
 
 
 def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[SavedState]:
@@ -184,8 +183,7 @@ def _kept(operator: _Keeping, table: pa.Table, texts: Texts) -> tuple[Columns, S
     return bare_columns(values, len(table)), schema
 
 
-MOST_REST = 20
-"""Intervals without an event after which a part with state runs to drop what is too old."""
+MOST_REST = 20  # intervals without an event after which a part with state runs to drop what is too old
 
 
 @dataclass(slots=True)
@@ -195,8 +193,7 @@ class _Part:
     state: SavedState
     waiting: tuple[Ints, Ints]
     due: int | None
-    rested: int = 0
-    """Number of intervals since it last ran."""
+    rested: int = 0  # number of intervals since it last ran
 
 
 @dataclass(slots=True)
@@ -208,8 +205,7 @@ class _Group:
     parts: dict[int, _Part] = field(default_factory=dict)
 
     def also(self, parts: Collection[int], until: int) -> list[int]:
-        """Ends an interval with events in `parts`. Returns the other parts to run: due ones, and those idle for
-        MOST_REST intervals."""
+        """Ends an interval with events in `parts`. Returns others to run: due ones, and those idle for MOST_REST."""
         for one in self.parts.values():
             one.rested += 1
         return [
@@ -342,8 +338,7 @@ class PartitionedKernel(Kernel):
         return state
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
-        """Restores state for statements that exist here, from this kind of kernel or another, with any number of parts.
-        Raises ValueError for another version."""
+        """Restores state for statements that exist here, from any kernel. Raises ValueError for another version."""
         super().restore(state)
         if not state:
             return
@@ -392,11 +387,9 @@ def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Re
     return Results(schema, sorted_flow(events, np.concatenate([*map(np.add, places, starts)]), np.concatenate(numbers)))
 
 
-LEAST = 10_000
-"""Minimum number of events for a Spark job: its overhead is what this process needs for as many."""
+LEAST = 10_000  # minimum number of events for a Spark job: its overhead is what this process needs for as many
 
-_WORKER = Worker()
-"""The worker of an executor process."""
+_WORKER = Worker()  # the worker of an executor process
 
 
 class SparkRunner:

@@ -19,8 +19,7 @@ from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts, compile_value, every_event, flatten_lists, ints, lists
 from xscl.algebra import events as algebra
 
-MOST_TRIES = 1_000
-"""Maximum number of candidate keys tried for a statement."""
+MOST_TRIES = 1_000  # maximum number of candidate keys tried for a statement
 
 PartitionKey = algebra.Value | None
 """A value of an event, as the left one. None allows any partitioning."""
@@ -187,8 +186,7 @@ def _spread(numbers: Ints, parts: int) -> Ints:
     return (mixed([np.ascontiguousarray(numbers)]).view(np.uint64) % np.uint64(parts)).astype(np.int64)
 
 
-FIRST = 1 << 61
-"""The first provisional number of a set; the driver's are less."""
+FIRST = 1 << 61  # the first provisional number of a set; the driver's are less
 
 
 def new_sets(lineage: Lineage) -> pa.Table | None:

@@ -21,8 +21,7 @@ from common.bounds import BEGINNING, END
 from pattern_stage.columns import NO_INTS, Mask
 from pattern_stage.fan_out import grow_array
 
-_FEW = 8
-"""Up to this number, bits are set one by one."""
+_FEW = 8  # up to this number, bits are set one by one
 
 
 def rows_to_mask(rows: Ints) -> int:
@@ -90,8 +89,7 @@ def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
 EVERY = -1
 
 
-EventTuple = tuple[Any, ...]
-"""An event: t0, t1, the number of its part, and values."""
+EventTuple = tuple[Any, ...]  # an event: t0, t1, the number of its part, and values
 
 
 class Root(NamedTuple):
@@ -99,8 +97,7 @@ class Root(NamedTuple):
 
     place: int
     start: int
-    bound: int
-    """Matches end after this time."""
+    bound: int  # matches end after this time
     rows: int
 
 
@@ -113,10 +110,8 @@ class TrailEntry(NamedTuple):
     rows: int
     start: int
     oldest: int
-    top: int
-    """Upper bound of the starts up to this entry in its list."""
-    reach: int
-    """Superset of the rows up to this entry in its list."""
+    top: int  # upper bound of the starts up to this entry in its list
+    reach: int  # superset of the rows up to this entry in its list
 
     @property
     def number(self) -> int:
@@ -191,8 +186,7 @@ class Draft:
         self.roots: list[tuple[int, int]] = []
         """Runs that begin with this event: their rows, each with a time that matches end after."""
         self.before: int = BEGINNING
-        self.oldest: int = END
-        """Latest begin of the runs before the event, and earliest of all runs, or bounds of them."""
+        self.oldest: int = END  # latest begin of the runs before the event, and earliest of all runs, or bounds of them
 
     @property
     def start(self) -> int:
@@ -225,8 +219,7 @@ class Draft:
         return trail
 
 
-_TRIM = 32
-"""Lists are scanned for expired entries when they have doubled and reached this size."""
+_TRIM = 32  # lists are scanned for expired entries when they have doubled and reached this size
 
 
 class Cell:
@@ -237,16 +230,14 @@ class Cell:
     def __init__(self, name: tuple[Any, ...], registers: tuple[Any, ...]) -> None:
         self.name, self.registers = name, registers
         self.entries: list[TrailEntry] = []
-        self.kills: list[tuple[int, int, int]] = []
-        """Negated events behind some entries: t1, t0, and their rows."""
+        self.kills: list[tuple[int, int, int]] = []  # negated events behind some entries: t1, t0, and their rows
         self.trim_at = self._most_kills = _TRIM
 
     def before(self, t0: int) -> int:
         return bisect_left(self.entries, (t0,))
 
     def killed(self, t0: int, stop: int) -> list[tuple[int, int]]:
-        """Returns places, up to `stop`, from which entries may proceed to an event beginning at t0, each with excluded
-        rows."""
+        """Returns places, up to `stop`, whose entries may proceed to an event beginning at t0, with excluded rows."""
         reaching = [(min(bisect_left(self.entries, (begin,)), stop), rows) for t1, begin, rows in self.kills if t1 < t0]
         found, lacking = {stop: 0}, 0
         for place, rows in sorted(reaching, reverse=True):

@@ -27,8 +27,7 @@ from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event, json_arrays, plain_values
 from xscl.algebra import events as algebra
 
-_AT_ONCE = 50_000
-"""Approximate number of matches expanded at a time."""
+_AT_ONCE = 50_000  # approximate number of matches expanded at a time
 
 _place, _t1 = attrgetter("place"), itemgetter(1)
 
@@ -139,8 +138,7 @@ def batch_bundles(bundles: Sequence[Bundle]) -> Iterator[Sequence[Bundle]]:
         yield bundles[begin:]
 
 
-_FEW = 16
-"""Up to this number, roots are read one by one."""
+_FEW = 16  # up to this number, roots are read one by one
 
 
 class BundleTable(MatchList):
@@ -323,8 +321,7 @@ def _picked(bundle: Bundle, roots: _RootColumns) -> tuple[Ints, Ints, Ints, Ints
     return roots.places[first:stop][chosen], starts[chosen], numbers[of], rows
 
 
-_Rows = tuple[Ints, tuple[Column, ...]]
-"""By pair its row, and the parameter columns."""
+_Rows = tuple[Ints, tuple[Column, ...]]  # by pair its row, and the parameter columns
 
 MatchTest = Callable[[MatchList, Ints, _Rows, Sequence[EventTuple], Ints | None], Mask]
 """Whether a condition holds for pairs of match and row, perhaps each with the place of a negated event."""
@@ -356,8 +353,7 @@ class Conditions:
             slots = self._slots.of_schema(int(source.stream), right)
             condition = of_items(condition, own, "right")
         holds = compile_condition(condition, self._schema(positive), right or None, self._texts)
-        ranges: dict[int, int] = {}
-        """The variables over all of whose events it quantifies, each with the first of them."""
+        ranges: dict[int, int] = {}  # the variables over all of whose events it quantifies, each with the first of them
         for _, of in positive:
             if isinstance(of, algebra.OfItem) and of.place == "every":
                 ranges[of.variable] = 0
@@ -483,8 +479,7 @@ class ResultBuilder:
         self._lineage = lineage
         self._variables = sum(not one.negated for one in pattern.variables)
         conditions = Conditions(pattern, texts, slots)
-        self.having: MatchTest | None = None
-        """The condition of HAVING."""
+        self.having: MatchTest | None = None  # the condition of HAVING
         if pattern.having != algebra.AllOf():
             self.having = conditions.condition(pattern.having, pattern.having_names)
         returned = {item.name: item for item in pattern.returned or ()}
@@ -503,8 +498,7 @@ class RowWindows:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._windows: list[int] = []
-        self._fitting: list[int] = []
-        """By window, ascending, the rows with no smaller one."""
+        self._fitting: list[int] = []  # by window, ascending, the rows with no smaller one
 
     def follow(self, numbers: Ints) -> None:
         within = self._rows.within[numbers]
@@ -554,8 +548,7 @@ class AtOnce:
         return [one._replace(rows=held) for one in found if (held := one.rows & rows)]
 
 
-_BLOCK = 100_000
-"""Approximate number of pairs of match and negated event compared at a time."""
+_BLOCK = 100_000  # approximate number of pairs of match and negated event compared at a time
 
 _Absent = tuple[Sequence[tuple[EventTuple, int]], Ints]
 """Events of a negated variable with their rows, and the places of the pairs of match and row that these may kill."""
@@ -601,8 +594,7 @@ class Kills:
     def _blocks(
         self, table: MatchList, pairs: tuple[Ints, Ints], absent: Iterable[_Absent], window: int
     ) -> Iterator[tuple[Ints, Ints, Sequence[EventTuple]]]:
-        """Yields pairs of match and row, by place; the places of negated events within the match's gap that the row
-        has; and these events."""
+        """Yields pairs of match and row, places of the row's negated events in the match's gap, and these events."""
         at, rows = pairs
         begin, end = table.t1 - window - 1, table.t0 + window + 1
         if self._before:

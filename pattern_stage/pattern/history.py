@@ -24,8 +24,7 @@ BUNDLES, EIGHTHS, RATE, MOST_SEEN = 1_024, 8, 0.1, 4_096
 SeenName = tuple[Vector, int, int]
 """Positions with letters left out, eighths of the window left, eighths since the last event."""
 
-Level = tuple[Any, ...]
-"""A vector, or a part of it, with a value and a map."""
+Level = tuple[Any, ...]  # a vector, or a part of it, with a value and a map
 
 
 class LevelOutcomes:
@@ -78,8 +77,7 @@ class Vectors:
     """All seen vectors, and their outcomes."""
 
     def __init__(self) -> None:
-        self.bundles = 0
-        """Number of bundles begun."""
+        self.bundles = 0  # number of bundles begun
         self._levels: dict[Level, LevelOutcomes] = {}
         self._seen: dict[SeenName, InternedVector] = {}
         self._count = 0
@@ -149,8 +147,7 @@ class Vectors:
         self._count = len(saved)
 
 
-_BEFORE = 1 << 62
-"""Negated, less than any time."""
+_BEFORE = 1 << 62  # negated, less than any time
 
 
 def lists_to_tuples(value: Any) -> Any:
@@ -182,12 +179,10 @@ class Cover:
     ) -> None:
         """`bundles` is the number begun."""
         self._ranked, self._hash_of = ranked, hash_of
-        self.taken = [False] * len(ranked)
-        """Set by the caller."""
+        self.taken = [False] * len(ranked)  # set by the caller
         self._next = 0
         self._hashed: list[int] | None = None
-        self._alike: dict[InternedVector, list[int]] = {}
-        """Candidates by vector, the first one last."""
+        self._alike: dict[InternedVector, list[int]] = {}  # candidates by vector, the first one last
         for at in range(len(ranked) - 1, -1, -1):
             self._alike.setdefault(seen[at], []).append(at)
         known = {one: one.known() for one in self._alike}
@@ -251,22 +246,19 @@ def hashed(one: PartialCandidate) -> int:
 
 KeyTuple = tuple[Any, ...]
 
-EXPLORING = 16
-"""Every EXPLORING-th place is given by hash."""
+EXPLORING = 16  # every EXPLORING-th place is given by hash
 
 
 @dataclass(slots=True, eq=False)
 class PartialNode:
-    """A kept partial match: latest begin, end, vector, all vectors that it and its predecessors had, and whether it was
-    extended or is a match."""
+    """A kept partial match: latest begin, end, vector, all vectors up to it, and whether it was extended or matches."""
 
     start: int
     t1: int
     seen: InternedVector
     trace: frozenset[InternedVector]
     went_on: bool = False
-    same_until: int = 0
-    """Its vector is constant until then."""
+    same_until: int = 0  # its vector is constant until then
     hashed: int = -1
 
     def rank(self) -> Any:
@@ -288,8 +280,7 @@ class NearHistory:
 
     window: int
     text: Callable[[KeyTuple], Any]
-    places: int = 0
-    """Number of nodes chosen among more."""
+    places: int = 0  # number of nodes chosen among more
     told: dict[KeyTuple, tuple[int, int]] = field(default_factory=dict)
     """By key, the time of the last match and the number of its bundle."""
     nodes: dict[KeyTuple, dict[PartialName, PartialNode]] = field(default_factory=dict)

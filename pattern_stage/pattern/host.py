@@ -32,8 +32,7 @@ from pattern_stage.pattern.trails import KeptTrails
 from pattern_stage.values import Texts, flatten_lists, lists, loaded_values, saved_values
 from xscl.algebra.events import EventCondition, Kind, value_kind
 
-_KindsOf = Mapping[int, Sequence[Kind]]
-"""The kinds of the values of events, by input."""
+_KindsOf = Mapping[int, Sequence[Kind]]  # the kinds of the values of events, by input
 
 
 @dataclass(slots=True)
@@ -263,8 +262,7 @@ S = TypeVar("S", bound=KeptRows)
 T = TypeVar("T", bound=KeptTrails)
 F = TypeVar("F")
 
-Epochs = Sequence[tuple[int, Sequence[Arrival]]]
-"""The times of an interval, each with its events."""
+Epochs = Sequence[tuple[int, Sequence[Arrival]]]  # the times of an interval, each with its events
 
 
 class PatternHost(PatternOp, Generic[S, F]):
@@ -282,8 +280,7 @@ class PatternHost(PatternOp, Generic[S, F]):
         self._is_apart, self._sees_before = pattern.apart, sees_before(pattern)
         self._stores: dict[Any, S] = {}
         self._apart: dict[Any, Apart] = {}
-        self._whole = False
-        """Whether all keys count as one for NON OVERLAPPING."""
+        self._whole = False  # whether all keys count as one for NON OVERLAPPING
         self._numbers: set[int] = set()
         self._row_tests: Sequence[RowTest] = ()
         self._since: list[tuple[int, int]] = []
@@ -302,8 +299,7 @@ class PatternHost(PatternOp, Generic[S, F]):
         }
 
     def _groups(self, rows: Ints) -> Iterable[tuple[int, int]]:
-        """Returns the group of each of some rows: its window, and its since where rows that share a store must have
-        seen the same events."""
+        """Returns each row's group: window, and since where rows that share a store must have seen the same."""
         nothing = np.zeros(len(rows), np.int64)
         windows = self._rows.within[rows] if self._by_window else nothing
         since = self._rows.apart[rows] if self._by_since else nothing
@@ -449,10 +445,8 @@ class PatternHost(PatternOp, Generic[S, F]):
 class BundleHost(PatternHost[T, BundleMatches]):
     """A pattern whose matches are found in bundles."""
 
-    _settles: bool
-    """Whether the results of an epoch must be known before the next."""
-    _nothing: Flow
-    """The results of no matches."""
+    _settles: bool  # whether the results of an epoch must be known before the next
+    _nothing: Flow  # the results of no matches
 
     @abstractmethod
     def _step(self, store: T, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:

@@ -1,6 +1,5 @@
-"""Matches of a pattern, as objects and columns, and the state of a key. Also NON OVERLAPPING, which reports the matches
-of a key, in the order of becoming known, that begin after the last reported one; and a total order of events beyond
-time."""
+"""Matches of a pattern, as objects and columns, and the state of a key. Also NON OVERLAPPING, which reports matches of
+a key that begin after the last reported one; and a total order of events."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Apart:
     def __init__(self, order: Callable[[Iterable[int]], dict[int, Any]], *, whole: bool) -> None:
         """`order` gives sort keys of event numbers. `whole`: all keys count as one."""
         self._order, self._whole = order, whole
-        self.ends: dict[Any, list[tuple[int, int]]] = {}
-        """Ends of matches, each with its rows, by key."""
+        self.ends: dict[Any, list[tuple[int, int]]] = {}  # ends of matches, each with its rows, by key
         self._swept = 0
 
     def chosen(self, matches: Sequence[MatchCandidate], longest: int) -> list[int]:
@@ -99,8 +97,7 @@ class Tally:
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts: dict[int, int] = {}
-        self.room = most
-        """Lower bound of what may be counted before a row has too much; may be negative."""
+        self.room = most  # lower bound of what may be counted before a row has too much; may be negative
 
     def add(self, rows: int, amount: int = 1) -> None:
         """Counts `amount` for each of these rows."""
@@ -175,10 +172,8 @@ class KeptRows(ABC):
     def __init__(self, window: int, meter: Meter) -> None:
         self.window, self._meter = window, meter
         self.rows = 0
-        self.passed: int = BEGINNING
-        """The time up to which it was advanced."""
-        self._gone = 0
-        """The rows that exceeded a limit in this epoch."""
+        self.passed: int = BEGINNING  # the time up to which it was advanced
+        self._gone = 0  # the rows that exceeded a limit in this epoch
         self._steps = Tally(meter.limits.work)
         self.block = BlockSteps(meter.limits.work_of_block)
 
@@ -228,8 +223,7 @@ class SetMatch(NamedTuple):
     t0: int
     t1: int
     rows: int
-    bindings: list[list[EventTuple]]
-    """The events of each variable."""
+    bindings: list[list[EventTuple]]  # the events of each variable
     key: KeyValues
 
     @property

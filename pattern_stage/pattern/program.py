@@ -23,8 +23,7 @@ from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleFie
 from pattern_stage.values import Texts, Writer
 from xscl.algebra import events as algebra
 
-Vector = tuple[tuple[int, int], ...]
-"""Positions with their least number of left-out letters, in order."""
+Vector = tuple[tuple[int, int], ...]  # positions with their least number of left-out letters, in order
 
 _NEVER = 1 << 30
 
@@ -42,10 +41,8 @@ class LetterAutomaton:
 
     def __init__(self, letters: algebra.Letters, errors: int) -> None:
         self.errors = errors
-        self.letters: list[algebra.Letter] = []
-        """The letter of each position."""
-        self.follow: list[set[int]] = []
-        """By position, those that follow without leaving letters out."""
+        self.letters: list[algebra.Letter] = []  # the letter of each position
+        self.follow: list[set[int]] = []  # by position, those that follow without leaving letters out
         whole = self._piece(letters)
         self.first, self.last = whole.first, whole.last
         after = [self._costs(follow) for follow in self.follow]
@@ -128,8 +125,7 @@ class LetterAutomaton:
 _Unit = Literal["first", "further", "absent"]
 """The event of a variable: the first or only one, a further one, or a forbidden one."""
 
-_Place = tuple[int, _Unit]
-"""A variable, and which event of it."""
+_Place = tuple[int, _Unit]  # a variable, and which event of it
 
 _ALONE = {
     "first": ("first", {"only", "first", "every"}),
@@ -162,8 +158,7 @@ class MatchWindows:
     """The roles of a pattern. Each event of a match has some role of its variable."""
 
     roles: tuple[MatchRole, ...]
-    groups: tuple[int, ...]
-    """The group of each role's variable."""
+    groups: tuple[int, ...]  # the group of each role's variable
 
     @property
     def firsts(self) -> list[int]:
@@ -254,8 +249,7 @@ def _equal(one: algebra.WhereConjunct, absent: frozenset[int]) -> Iterator[tuple
         yield from product(nodes(of), nodes(other))
 
 
-FIRST_SLOT = 3
-"""Index of the first value in an event's tuple, behind t0, t1 and the number of its part."""
+FIRST_SLOT = 3  # index of the first value in an event's tuple, behind t0, t1 and the number of its part
 
 
 class EventSlots:
@@ -284,27 +278,21 @@ def aggregated_args(aggregated: algebra.Aggregated) -> list[algebra.Value]:
     ]
 
 
-_Values = tuple[Any, ...]
-"""The registers of a run."""
+_Values = tuple[Any, ...]  # the registers of a run
 
 
 @dataclass(slots=True)
 class CompiledEdge:
-    """The tests of an edge: of the event alone (`static`, over its attributes), and of the run in a state, -1 for
-    none."""
+    """The tests of an edge: of the event alone (`static`), and of the run in a state, -1 for none."""
 
     state: int
     static: list[algebra.EventCondition] = field(default_factory=list)
     dynamic: list[_Placed] = field(default_factory=list)
-    holds: Callable[[_Values, _Values], bool] | None = None
-    """The row-independent tests; None without any."""
+    holds: Callable[[_Values, _Values], bool] | None = None  # the row-independent tests; None without any
     by_row: list[RowTest] = field(default_factory=list)
-    equal: RegisterTest | None = None
-    """An equality among the tests of run and event."""
-    equal_test: algebra.WhereConjunct | None = None
-    """The condition behind `equal`."""
-    role: int = -1
-    """Index of an arrival's mask of the rows whose tests of the event alone hold."""
+    equal: RegisterTest | None = None  # an equality among the tests of run and event
+    equal_test: algebra.WhereConjunct | None = None  # the condition behind `equal`
+    role: int = -1  # index of an arrival's mask of the rows whose tests of the event alone hold
 
 
 @dataclass(slots=True)

@@ -28,8 +28,7 @@ from pattern_stage.values import Pairs, Texts, compile_condition, compile_value,
 from xscl.algebra.events import AllOf, EventCondition, Kind, Parameter, Schema, Value, leaves
 from xscl.algebra.values import number_text
 
-_SCALAR_CLASSES = 16
-"""Up to this number, sets of rows are united one by one."""
+_SCALAR_CLASSES = 16  # up to this number, sets of rows are united one by one
 
 
 class StaticTest:
@@ -41,8 +40,7 @@ class StaticTest:
         every = [leaf for one in conditions for leaf in leaves(one)]
         self._columns = sorted({leaf.index for leaf in every if isinstance(leaf, Parameter)})
         self._classes = Interned([str(place) for place in self._columns])
-        self._members: list[int] = []
-        """The set of rows of each class."""
+        self._members: list[int] = []  # the set of rows of each class
         self._class_of = np.full(16, -1, np.int64)
 
     def add_rows(self, new: Ints, rows: Rows) -> None:
@@ -81,19 +79,16 @@ class StaticTest:
         return mask_of_flags(flags[self._class_of])  # the last flag is that of rows without a class
 
 
-KeyValues = Any
-"""The key values of an event; None if one is NULL."""
+KeyValues = Any  # the key values of an event; None if one is NULL
 
 MakeIndex = Callable[[Schema, Texts], StaticIndex]
 
 
 class Arrival(NamedTuple):
-    """An event, and for each role of its stream the rows that accept it. Roles are numbered across streams; `masks` is
-    0 for other streams."""
+    """An event, and by role the rows that accept it. Roles are numbered across streams: `masks` is 0 for others."""
 
     key: KeyValues
-    event: tuple[Any, ...]
-    """t0, t1, the number of its part, and values."""
+    event: tuple[Any, ...]  # t0, t1, the number of its part, and values
     masks: tuple[int, ...]
     stream: int
 
@@ -332,8 +327,7 @@ def update_code(register: Register, place: Callable[[Register], str], *, first: 
 
 
 def add_to_sum(sum_: tuple[float, ...], number: float) -> tuple[float, ...]:
-    """Returns a sum with a number added: the count, and few numbers with the exact sum (Shewchuk's partials, as in
-    `math.fsum`). NULL is skipped."""
+    """Adds a number, but not NULL, to a sum: the count, and numbers with the exact sum (Shewchuk, as `math.fsum`)."""
     if number != number:
         return sum_
     partials: list[float] = []
@@ -384,8 +378,7 @@ def _better(texts: Texts) -> Callable[..., tuple[float, Any]]:
     return better
 
 
-_SCALAR_ROWS = 4
-"""Up to this number, rows are tested one by one."""
+_SCALAR_ROWS = 4  # up to this number, rows are tested one by one
 
 
 _Code = Callable[[Any, Any], Any]

@@ -344,8 +344,7 @@ class RunMatching(BundleHost[RunStore]):
         """The negations that need the complete match."""
         roles = [(stream, edge.static) for stream, edge in edges]
         self._take_roles(roles, slots, all_events=pattern.strategy in ("strict", "partition"))
-        self._layouts = [*program.layouts, program.layouts[-1]]
-        """The layout of the registers of each table of cells."""
+        self._layouts = [*program.layouts, program.layouts[-1]]  # the layout of the registers of each table of cells
         self._settles = bool(self._late) or pattern.apart
         self._by_window = self._sees_before or any(one.group > program.last for one in program.negations)
         self._nothing = no_flow(pattern.schema, len(program.kleene))

@@ -32,11 +32,9 @@ from pattern_stage.pattern.rows import KeyValues, arrivals_by_key, scalar_functi
 from pattern_stage.values import Writer
 from xscl.algebra.events import Attribute, OfItem, Pattern
 
-_Candidates = Sequence[tuple[EventTuple, int]]
-"""Events in time order, each with its rows."""
+_Candidates = Sequence[tuple[EventTuple, int]]  # events in time order, each with its rows
 
-CandidateEvents = Sequence[_Candidates]
-"""The candidates of each variable."""
+CandidateEvents = Sequence[_Candidates]  # the candidates of each variable
 
 Spend = Callable[[int, int], int]
 """Counts that many events for each of some rows, and returns those that have taken too many steps."""
@@ -75,8 +73,7 @@ class SetForm:
         )
 
 
-_Found = tuple[list[list[EventTuple]], int]
-"""Bindings of all variables, and the rows that may have them."""
+_Found = tuple[list[list[EventTuple]], int]  # bindings of all variables, and the rows that may have them
 
 
 class _Search(ABC):
@@ -321,8 +318,7 @@ class EarliestSearch(_Search):
         )
 
     def _complete(self, group: int, rows: int, first: int) -> int:
-        """Returns the rows for which no free variable has room for another event before a complete group, or, for the
-        last group, in the window."""
+        """Returns the rows without room for another free event before a complete group, or last in the window."""
         form = self._form
         begin = min(some[0][0] for some, of in zip(self._bound, form.groups, strict=True) if of == group)
         for at, of_group in enumerate(form.groups):
@@ -370,11 +366,9 @@ def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: in
 
 
 _STEPS_OF_EVENT = 10
-"""Steps charged for an event that is tried, or that belongs to a match being tested: it costs as much as this many
-steps of a join."""
+"""Steps charged for an event that is tried, or that belongs to a match being tested, in steps of a join."""
 
-_SWEEP = 100
-"""Events are scanned for expired ones when they have doubled and grown by this number."""
+_SWEEP = 100  # events are scanned for expired ones when they have doubled and grown by this number
 
 BufferedEvent = tuple[EventTuple, tuple[int, ...], int]
 """A waiting event, the rows that accept it in each role, and its input."""
@@ -389,11 +383,9 @@ class KeptSets(KeptRows):
         self.wait = wait
         self.kept: dict[KeyValues, list[BufferedEvent]] = {}
         self.starts: list[int] = []
-        self.keys_at: dict[int, set[KeyValues]] = defaultdict(set)
-        """Keys by begin of an event of the first group."""
+        self.keys_at: dict[int, set[KeyValues]] = defaultdict(set)  # keys by begin of an event of the first group
         self._count = self._swept = 0
-        self._room = meter.limits.partial
-        """Number of events that may be added before a row may exceed the limit."""
+        self._room = meter.limits.partial  # number of events that may be added before a row may exceed the limit
         self.found = Tally(meter.limits.matches)
         """Matches of an epoch, which EARLIEST MAXIMAL and NON OVERLAPPING choose among."""
 
@@ -461,8 +453,7 @@ class KeptSets(KeptRows):
                 del self.kept[key]
 
 
-_AT_ONCE = 256
-"""Matches that are tested together, and compared with what may be better."""
+_AT_ONCE = 256  # matches that are tested together, and compared with what may be better
 
 
 class SetMatching(PatternHost[KeptSets, SetMatch]):

@@ -57,11 +57,9 @@ def weights(trail: Trail) -> Iterator[tuple[int, int]]:
     yield before, 2 * (trail.last + 1 - place)
 
 
-_LONG = 64
-"""Number of events from which a trail is long."""
+_LONG = 64  # number of events from which a trail is long
 
-_SWEEP = 1000
-"""Trails are scanned for unreachable ones when they have doubled and reached this number."""
+_SWEEP = 1000  # trails are scanned for unreachable ones when they have doubled and reached this number
 
 ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
 """The key; the item, or what of the key to check; and, for a cell, its place."""
@@ -70,8 +68,7 @@ ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
 class KeptTrails(KeptRows):
     """The runs of some rows, by key."""
 
-    trailing = False
-    """Whether complete matches wait for negated events."""
+    trailing = False  # whether complete matches wait for negated events
 
     def __init__(self, meter: Meter, rows: Rows, new_part: Callable[[], KeyState], *, merged: bool = True) -> None:
         """Without `merged`, each run stays separate."""
@@ -79,14 +76,11 @@ class KeptTrails(KeptRows):
         self.merged, self._next = merged, 0
         self.parts = defaultdict[KeyValues, KeyState](new_part)
         self.windows = RowWindows(rows)
-        self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
-        """Items by the begin of their latest run."""
+        self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)  # items by the begin of their latest run
         self._starts: list[int] = []
         self._watched, self._sweep_at = 0, _SWEEP
-        self.room = meter.limits.partial
-        """Weight that may be added before a row may exceed the limit."""
-        self._long: dict[int, Trail] = {}
-        """Trails to trim."""
+        self.room = meter.limits.partial  # weight that may be added before a row may exceed the limit
+        self._long: dict[int, Trail] = {}  # trails to trim
         self.made, self.most_made = 0, meter.limits.partial
         """Weight created in this epoch, and its bound before a row may exceed the limit."""
         self.found = AtOnce(meter.limits.matches, self.windows)
@@ -200,8 +194,7 @@ class KeptTrails(KeptRows):
         return (*registers, self._next)
 
     def keep(self, key: KeyValues, place: int, registers: Any, draft: Draft, trail: Trail, rows: int) -> None:
-        """Stores the runs of a draft, which end a trail, in a cell of the key's table at `place`, created if
-        missing."""
+        """Stores the runs of a draft, which end a trail, in a cell of the key's table at `place`."""
         cells, name = self.parts[key].tables[place], self.name(registers)
         cell = cells.get(name)
         if cell is None:

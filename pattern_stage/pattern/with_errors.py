@@ -28,8 +28,7 @@ from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
 class NearStore(KeptTrails):
     """Chains; the cells of a key are by vector."""
 
-    history: NearHistory | None = None
-    """Learnt for a BUDGET."""
+    history: NearHistory | None = None  # learnt for a BUDGET
 
     def cells(self, key: KeyValues) -> CellTable:
         return self.parts[key].tables[0]
@@ -59,8 +58,7 @@ class NearMatching(BundleHost[NearStore]):
             for name, _ in pattern.schema
             if name != EVENTS
         }
-        self._has_events = EVENTS in dict(pattern.schema)
-        """Whether events are kept with their values, as one text."""
+        self._has_events = EVENTS in dict(pattern.schema)  # whether events are kept with their values, as one text
         slots = EventSlots()
         if self._has_events:
             for stream, schema in enumerate(self._schemas):

@@ -17,15 +17,13 @@ from xscl.algebra.values import CompareOp
 
 Kind = Literal["string", "number"]
 
-Schema = tuple[tuple[str, Kind], ...]
-"""Name and kind of the attributes of a stream's events, in order."""
+Schema = tuple[tuple[str, Kind], ...]  # name and kind of the attributes of a stream's events, in order
 
 Part = Literal["left", "latest", "right"]
 """Whose attribute a reference means. Of an operator with one input: `left`. Of NEXT: `left` ($1) and `right` ($2). Of
 FOLD: `left` ($1, the values that the instance began with), `latest` ($) and `right` ($2)."""
 
-Made = frozenset[str]
-"""Attributes whose texts functions may have made."""
+Made = frozenset[str]  # attributes whose texts functions may have made
 
 ArithmeticOp = Literal["+", "-", "*", "/", "%"]
 
@@ -577,8 +575,7 @@ class Pattern:
 
 # ---------------------------------------------------------------- nearly matching
 
-ERRORS = "errors"
-"""The attribute with the number of missing letters."""
+ERRORS = "errors"  # the attribute with the number of missing letters
 
 
 @frozen

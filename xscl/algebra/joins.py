@@ -414,8 +414,7 @@ class NormalQuery:
     absent: tuple[Absent, ...] = field(default=(), repr=False)
 
 
-shared_term = lru_cache(maxsize=10_000)(Term)
-"""A cached Term: very many queries have the same ones."""
+shared_term = lru_cache(maxsize=10_000)(Term)  # a cached Term: very many queries have the same ones
 
 
 def as_term(expr: exp.Expr) -> Term | None:

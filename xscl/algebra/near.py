@@ -18,8 +18,7 @@ from itertools import islice
 
 from xscl.algebra.regex import CharSet, property_charset, union
 
-MOST_WORDS = 256
-"""Maximum number of words of a text that count, from its beginning."""
+MOST_WORDS = 256  # maximum number of words of a text that count, from its beginning
 
 MOST_MARKS = 30
 """Maximum number of consecutive combining characters, as in Unicode's Stream-Safe Text Format (UAX 15, 13): sorting
@@ -40,8 +39,7 @@ between words: those with one of them in Unicode's Script_Extensions, except for
 
 _ASCII, _LATIN = re.compile("[0-9a-z]+"), re.compile(r"[^\W_]+")
 
-_SHORT = 2_000
-"""Maximum length of a text that is split into words at once, which is faster than one by one."""
+_SHORT = 2_000  # maximum length of a text that is split into words at once, which is faster than one by one
 
 _BEHIND_LATIN = "\u0300"
 """The first of the marks. Before them, re's alphanumeric characters are letters and digits, once NFKC has replaced
@@ -155,15 +153,13 @@ def _class(chars: CharSet) -> str:
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in chars)
 
 
-LEAST, MOST = Fraction(1, 2), Fraction(1)
-"""Minimum and maximum threshold."""
+LEAST, MOST = Fraction(1, 2), Fraction(1)  # minimum and maximum threshold
 
 MANY_WORDS = "words"
 """Ends the chain of functions of a text that is joined by its words, with the threshold as literal. The value is that
 of `encode_words`. No query can name it: a query's `words` has no literal."""
 
-_MOST_REMEMBERED = 1_000
-"""Maximum length of texts whose comparison is cached."""
+_MOST_REMEMBERED = 1_000  # maximum length of texts whose comparison is cached
 
 
 def near(text: str, other: str, threshold: str) -> bool:
@@ -203,11 +199,9 @@ def join_threshold(threshold: str) -> str:
     return f"{tenths // 10}.{tenths % 10}"
 
 
-DIGITS = 16
-"""Hexadecimal digits of a number."""
+DIGITS = 16  # hexadecimal digits of a number
 
-THRESHOLD = 3
-"""Characters of a threshold in tenths, such as 0.6 and 1.0."""
+THRESHOLD = 3  # characters of a threshold in tenths, such as 0.6 and 1.0
 
 _LONGEST = 127
 

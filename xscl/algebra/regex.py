@@ -28,11 +28,9 @@ from common.tools import ClearedCache
 
 LAST = 0x10FFFF
 
-Range = tuple[int, int]
-"""First and last code point."""
+Range = tuple[int, int]  # first and last code point
 
-CharSet = tuple[Range, ...]
-"""Ranges in order, with gaps between them."""
+CharSet = tuple[Range, ...]  # ranges in order, with gaps between them
 
 NONE: CharSet = ()
 ALL: CharSet = ((0, LAST),)
@@ -153,8 +151,7 @@ def _block(name: str) -> CharSet | None:
 KNOWN = "isx"
 """The flags. XPath's `m` is missing: RE2 cannot search for its `^` and `$`."""
 
-_LAST_CASED = 0x1FFFF
-"""All letters with case are in the first two planes of Unicode."""
+_LAST_CASED = 0x1FFFF  # all letters with case are in the first two planes of Unicode
 
 
 def with_case_variants(chars: CharSet) -> CharSet:
@@ -210,14 +207,11 @@ def _variants() -> tuple[dict[int, CharSet], list[int]]:
     return made, sorted(made)
 
 
-MAX_PATTERN = 500
-"""Maximum number of characters of a regular expression."""
+MAX_PATTERN = 500  # maximum number of characters of a regular expression
 
-MAX_DEPTH = 50
-"""Maximum nesting of groups and subtractions."""
+MAX_DEPTH = 50  # maximum nesting of groups and subtractions
 
-MAX_SIZE = 1000
-"""Maximum number of characters, sets, anchors and references, with counted repetitions expanded."""
+MAX_SIZE = 1000  # maximum number of characters, sets, anchors and references, with counted repetitions expanded
 
 _QUANTITY = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
 _SINGLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{char: char for char in r"\|.?*+(){}$-[]^"}}
@@ -521,14 +515,12 @@ class _Parser:
 
 # ---------------------------------------------------------------- searches
 
-MAX_STEPS = 200_000
-"""Maximum number of steps of a search with back-references, about a fifth of a second."""
+MAX_STEPS = 200_000  # maximum number of steps of a search with back-references, about a fifth of a second
 
 _Captured = tuple[tuple[int, int, int], ...]
 """For each referenced group: where it was opened, and the start and end of its last capture."""
 
-_Search = tuple[int, int, _Captured]
-"""A state, a place in the text, and the captures so far."""
+_Search = tuple[int, int, _Captured]  # a state, a place in the text, and the captures so far
 
 _Step = Callable[[str, str, int, _Captured], list[_Search]]
 """What follows a state in a text, which is also given in symbols, at a place, with captures."""
@@ -640,8 +632,7 @@ class RegexProgram:
 MAX_WORK = 100_000_000
 """Maximum product of a text's length and a pattern's size. A search takes some seconds at worst."""
 
-_MAX_KEPT = 1024
-"""Maximum number of characters whose symbols a pattern caches."""
+_MAX_KEPT = 1024  # maximum number of characters whose symbols a pattern caches
 
 
 class PatternLimit(InputError, ValueError):

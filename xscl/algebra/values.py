@@ -230,8 +230,7 @@ def compare_times(op: CompareOp, left: str, right: str) -> bool:
 
 
 ORDERS = ("<", "<=", ">", ">=")
-NUMBERS = frozenset({"count", "number", "string-length"})
-"""Functions whose value is a number."""
+NUMBERS = frozenset({"count", "number", "string-length"})  # functions whose value is a number
 
 
 def is_time(expr: Expr) -> bool:

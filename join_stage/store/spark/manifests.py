@@ -34,8 +34,7 @@ from join_stage.store.protocol import (
 FORMAT = 2
 """Manifest format. Since 2 manifests have digests of themselves and of their files."""
 
-_FOOTER_END = 8
-"""Bytes behind the footer of a Parquet file: its length in four bytes, and four more."""
+_FOOTER_END = 8  # bytes behind the footer of a Parquet file: its length in four bytes, and four more
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,7 @@ class DataFile:
     footer_digest: int | None = None
 
 
-Files = Mapping[str, tuple[DataFile, ...]]
-"""The files of each table, oldest first."""
+Files = Mapping[str, tuple[DataFile, ...]]  # the files of each table, oldest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +173,13 @@ def _digest(content: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(content).encode())
 
 
-GROUP_BYTES = 256 << 10
-"""Approximate bytes, in memory, of a row group of wide rows: a row look-up reads its row group."""
+GROUP_BYTES = 256 << 10  # approximate bytes, in memory, of a row group of wide rows: a row look-up reads its row group
 
-WIDE = 100
-"""Rows of more bytes are wide."""
+WIDE = 100  # rows of more bytes are wide
 
-LEAST_ROWS = 256
-"""Minimum rows of a row group that is not the last."""
+LEAST_ROWS = 256  # minimum rows of a row group that is not the last
 
-AT_ONCE = 8 << 20
-"""Bytes of rows, in memory, written to a file at a time."""
+AT_ONCE = 8 << 20  # bytes of rows, in memory, written to a file at a time
 
 
 def write_data_file(

@@ -77,18 +77,15 @@ class Drafts:
         self._others.clear()
 
 
-MERGE = 16
-"""Number of small files of one level that are merged into one of the next, which keeps reading fast."""
+MERGE = 16  # number of small files of one level that are merged into one of the next, which keeps reading fast
 
-MERGED_BYTES = 64 << 20
-"""Maximum bytes of a merged file."""
+MERGED_BYTES = 64 << 20  # maximum bytes of a merged file
 
 
 MERGED_HERE = 2 << 20
 """Files of at most this many bytes in total are merged in this process: shipping the work takes longer."""
 
-GRACE = 600 * 1_000_000
-"""Microseconds for which superseded files stay: a query planned before may run that long."""
+GRACE = 600 * 1_000_000  # microseconds for which superseded files stay: a query planned before may run that long
 
 
 _GONE = "the store is damaged: {} is gone; take an older copy of the store"
@@ -111,8 +108,7 @@ class ParquetStore(manifest_files.FileTables):
     ) -> None:
         self._tables, self._now = schema.tables, now
         self._grace = GRACE if directory else 0
-        self._superseded: deque[Superseded] = deque()
-        """Oldest first."""
+        self._superseded: deque[Superseded] = deque()  # oldest first
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="mmqjp-")
@@ -331,8 +327,7 @@ _TYPES = {
     pa.list_(pa.string()): "ARRAY<STRING>",
 }
 
-FIRST_INDEX = 0
-"""Index of the first element of an array in SQL."""
+FIRST_INDEX = 0  # index of the first element of an array in SQL
 
 _WORD = re.compile(r"\w+")
 

@@ -103,8 +103,7 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
 }
 
-_RANGE = 3
-"""Number of arguments of `range` without the last, a number of tasks."""
+_RANGE = 3  # number of arguments of `range` without the last, a number of tasks
 
 MOST_REPEATED = 100_000
 """Maximum rows that joins without an equality make from one row: Spark's tasks are cancelled between input rows."""

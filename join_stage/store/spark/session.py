@@ -87,8 +87,7 @@ LOOPBACK = "127.0.0.1"
 
 _LOOPBACK_HOST = re.compile(r"localhost|127(?:\.\d{1,3}){3}|\[::1\]", re.IGNORECASE)
 
-_ADDRESS = "SPARK_LOCAL_IP"
-"""Spark's own variable for the address to which a process binds."""
+_ADDRESS = "SPARK_LOCAL_IP"  # Spark's own variable for the address to which a process binds
 
 
 class AddressNeeded(InputError, ValueError):
