@@ -185,8 +185,8 @@ class Draft:
         self.segments: list[Segment] = []
         self.roots: list[tuple[int, int]] = []
         """Runs that begin with this event: their rows, each with a time that matches end after."""
-        self.before: int = BEGINNING
-        self.oldest: int = END  # latest begin of the runs before the event, and earliest of all runs, or bounds of them
+        self.before: int = BEGINNING  # latest begin of the runs before the event, or a bound of it
+        self.oldest: int = END  # earliest begin of all runs, or a bound of it
 
     @property
     def start(self) -> int:
