@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.arrays import rows_of
-from common.bounds import EARLIEST, LATEST, NO_DOCUMENT
+from common.bounds import EARLIEST, LATEST, NO_DOCUMENT, Micros
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, as_bytes
 from feeds.history import size_of
@@ -73,14 +73,14 @@ class Admitted:
 
 @dataclass
 class Admission:
-    """`sources` maps a stream to the external streams behind it. `late_by` returns the microseconds by which a stream's
+    """`sources` maps a stream to the external streams behind it. `late_by` returns by how much a stream's
     document ending at a time misses the stored documents, or 0. `max_document` is in bytes, `max_nodes` in elements and
     attributes; None is unlimited."""
 
     ids: StoredIds
     watermarks: Watermarks
     sources: Callable[[str], Iterable[str]]
-    late_by: Callable[[str, int], int]
+    late_by: Callable[[str, int], Micros]
     now: Now
     max_document: int | None = None
     max_nodes: int | None = None
@@ -142,7 +142,7 @@ class Admission:
         xmls = (document.xml_bytes() for document in waiting.values())
         return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self.max_nodes), strict=True))
 
-    def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
+    def _refusal(self, document: Document, watermark: Callable[[str], Micros]) -> DocumentError | None:
         """Returns why a document is refused whatever its content, or None."""
         if is_hidden(document.stream):
             return DocumentError("stream names that begin with # are reserved")

@@ -119,11 +119,11 @@ class JoinState:
         else:
             self.reach, self.evicted_before = self._committed
 
-    def late_by(self, stream: str, time: int) -> int:
-        """Returns the microseconds by which an external document ending at `time`, or what derives from it, may miss
-        dropped documents, or 0."""
+    def late_by(self, stream: str, time: int) -> Micros:
+        """Returns by how much an external document ending at `time`, or what derives from it, may miss dropped
+        documents, or 0."""
         late_by = max((0, *(gap.before + gap.window - time for gap in self.reach.dropped)))
-        return late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0
+        return Micros(late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0)
 
     # ------------------------------------------------------------ eviction
 
