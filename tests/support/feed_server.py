@@ -1,12 +1,14 @@
-"""A server on loopback that serves feeds and misbehaves as told, a clock that jumps, and a fetch in this process."""
+"""A server on loopback for feeds and webhooks that misbehaves as told, a clock that jumps, a fetch in this process."""
 
 import asyncio
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from ssl import SSLContext
 
@@ -17,32 +19,43 @@ from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_na
 
 START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday
 
-Headers = Mapping[str, str]
-
 
 @dataclass
 class Request:
-    """What the server saw of a request, and the socket's file, to answer on byte by byte."""
+    """What the server saw of a request that came whole, its own answer, and how many bytes it sent."""
 
     path: str
     host: str
-    headers: Headers
-    write: Callable[[bytes], object] = field(repr=False)
-    body: bytes = b""
+    headers: dict[str, str]
+    body: bytes
+    server: "FeedServer" = field(repr=False)
+    handler: BaseHTTPRequestHandler = field(repr=False)
+    status: int = 0
+    sent: int = 0
+
+    def write(self, data: bytes) -> None:
+        self.sent += len(data)
+        self.handler.wfile.write(data)
 
     def answer(self, status: int, body: bytes = b"", **headers: str | int) -> None:
         """Sends a correct answer. Names of headers have `_` for `-`."""
-        fields = {"Content_Length": len(body), "Connection": "close"} | headers
+        self.status = status
+        closes = {"Connection": "close"} if self.handler.close_connection else {}
+        fields = {"Content_Length": len(body)} | closes | headers
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
         self.write("\r\n".join([f"HTTP/1.1 {status} Status", *lines, "", ""]).encode() + body)
 
 
+Behaviour = Callable[[Request], object]
+
+
 class FeedServer:
-    """Answers each path with its function in `routes`, and others with 404. `log` has all requests, in order."""
+    """Answers each path with its function in `routes`, others with `otherwise`. `log` has all requests, in order."""
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.routes: dict[str, Callable[[Request], object]] = {}
+        self.routes: dict[str, Behaviour] = {}
+        self.otherwise: Behaviour = answer(404)
         self.log: list[Request] = []
         self.released = threading.Event()
         """Set when the test is over. A route that keeps a client waiting waits for this."""
@@ -70,6 +83,48 @@ class FeedServer:
     def paths(self) -> list[str]:
         return [request.path for request in self.log]
 
+    def taken(self) -> list[Request]:
+        return [request for request in self.log if 200 <= request.status < 300]
+
+
+def answer(status: int, body: bytes = b"", **headers: str | int) -> Behaviour:
+    return lambda request: request.answer(status, body, **headers)
+
+
+def reset(request: Request) -> None:
+    request.handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    request.handler.connection.close()
+
+
+def hang(request: Request) -> None:
+    request.server.released.wait()
+
+
+def drip(start: bytes = b"HTTP/1.1 200 OK\r\nX: ") -> Behaviour:
+    """Goes on byte by byte after a start, until the client has gone."""
+
+    def behave(request: Request) -> None:
+        request.write(start)
+        while not request.server.released.wait(0.02):
+            request.write(b"x")
+
+    return behave
+
+
+def flood(status: int) -> Behaviour:
+    """Answers with a body without an end, until the client has gone."""
+
+    def behave(request: Request) -> None:
+        request.write(f"HTTP/1.1 {status} Status\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        while not request.server.released.is_set():
+            request.write(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+
+    return behave
+
+
+def babble(request: Request) -> None:
+    request.write(b"220 mail.example ESMTP\r\n\r\n")
+
 
 @contextmanager
 def running_server(tls: SSLContext | None = None) -> Iterator[FeedServer]:
@@ -79,26 +134,16 @@ def running_server(tls: SSLContext | None = None) -> Iterator[FeedServer]:
 
         def do_GET(self) -> None:
             self.close_connection = self.command == "GET"
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                return  # the client has gone
             host = self.headers.get("Host", "")
-            request = Request(self.path, host, dict(self.headers), self._write, self._body())
+            request = Request(self.path, host, dict(self.headers), body, server, self)
             server.log.append(request)
-            server.routes.get(self.path, lambda request: request.answer(404))(request)
+            server.routes.get(self.path, server.otherwise)(request)
 
         do_POST = do_GET  # noqa: N815  # the library's name
-
-        def _body(self) -> bytes:
-            if "Transfer-Encoding" not in self.headers:
-                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = b""
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return body
-
-        def _write(self, data: bytes) -> None:
-            self.wfile.write(data)
-            self.wfile.flush()
 
         def handle(self) -> None:
             with suppress(OSError):  # the client has gone, as it should
@@ -124,6 +169,15 @@ def running_server(tls: SSLContext | None = None) -> Iterator[FeedServer]:
             server.released.set()
             http.shutdown()
             thread.join()
+
+
+@contextmanager
+def hook_server(*script: Behaviour) -> Iterator[FeedServer]:
+    """An endpoint of webhooks: each request gets the next of the script, and once that is over, 200."""
+    left = chain(script, repeat(answer(200)))
+    with running_server() as server:
+        server.otherwise = lambda request: next(left)(request)
+        yield server
 
 
 class Hours(Clock):

@@ -15,7 +15,18 @@ from feeds.documents import Document, SourceError
 from feeds.fetch.http import resolve_host
 from feeds.fetch.state import STATE_FILE, source_name
 from feeds.tail import read_documents
-from tests.support.feed_server import QUICK, Request, closed_port, failure, failures, outcomes, rss, running_server
+from tests.support.feed_server import (
+    QUICK,
+    closed_port,
+    drip,
+    failure,
+    failures,
+    flood,
+    hang,
+    outcomes,
+    rss,
+    running_server,
+)
 from tests.support.mail_server import make_certificate
 
 FEED = rss("a", "b")
@@ -96,17 +107,8 @@ def test_a_bomb_does_not_go_off(server, fetching):
 
 
 def test_an_endless_feed_a_slow_drip_and_silence_end(server, fetching):
-    def endless(request: Request) -> None:
-        request.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        while not server.released.is_set():
-            request.write(b"1000\r\n" + b"<item/>\n" * 512 + b"\r\n")
-
-    def drip(request: Request) -> None:
-        request.write(b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n<rss>")
-        while not server.released.wait(0.02):
-            request.write(b" ")
-
-    server.routes |= {"/endless": endless, "/drip": drip, "/silence": lambda request: server.released.wait()}
+    start = b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n<rss>"
+    server.routes |= {"/endless": flood(200), "/drip": drip(start), "/silence": hang}
     assert "larger than 100,000 bytes" in failure(fetching, server.url("/endless"))
     fetching.limits = QUICK
     errors = failures(fetching, server.url("/drip"), server.url("/silence"))

@@ -25,7 +25,7 @@ from tests.generate.seeds import at_length, seeds
 from tests.processes import nursery
 from tests.processes.kills import HALF
 from tests.processes.programs import command
-from tests.support.hook_server import hook_server
+from tests.support.feed_server import hook_server
 from tests.support.mail_server import mail_server
 from tests.support.service import PAIRS, Directory, StopAfter
 
@@ -213,7 +213,7 @@ queries = ["zeros"]
     def step(self, kill: tuple[str, int] | None) -> None:
         self.come(self.rng.randint(1, 5))
         every = "1us" if kill is None else self.rng.choice(["1h", "1us"])  # in the end, what is open is closed
-        text = self.CONFIGURATION.replace("PORT", str(self.mails.port)).replace("URL", self.hooks.url)
+        text = self.CONFIGURATION.replace("PORT", str(self.mails.port)).replace("URL", self.hooks.url("/hook"))
         text = text.replace("EVERY", every)
         (self.path / "mmqjp.toml").write_text(text)
         given = ["--source", "drops", "--queries", "queries.xscl", "--state", "state", "--output", "out.jsonl"]
@@ -233,7 +233,7 @@ queries = ["zeros"]
         yield from differences("parquet", rows, [*kept])
         yield from differences("atom", entries, [*kept])
         yield from differences("command", covered((self.path / "got.json").read_text().splitlines()), [*kept])
-        yield from differences("webhook", covered(request.body for request in self.hooks.taken), [*kept])
+        yield from differences("webhook", covered(request.body for request in self.hooks.taken()), [*kept])
         yield from differences("mail", self.mailed({*zeros}), zeros)
         yield from (f"left: {path}" for path in self.path.rglob(".*draft*"))
 

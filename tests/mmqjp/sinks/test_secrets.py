@@ -26,7 +26,7 @@ from mmqjp.sinks.secrets import (
     read_sources,
 )
 from tests.support.cli import mmqjp
-from tests.support.hook_server import Exchange, answer, hook_server
+from tests.support.feed_server import Request, hook_server
 from tests.support.mail_server import mail_server
 
 VALUE = "hunter2-Correct/Horse"
@@ -199,8 +199,8 @@ command = ["PYTHON", "-c", "import os, sys; sys.exit(str(dict(os.environ)) + 'OT
 """
 
 
-def echo(exchange: Exchange) -> None:
-    answer(400, f"no {exchange.request.path} of {KEY}".encode())(exchange)
+def echo(request: Request) -> None:
+    request.answer(400, f"no {request.path} of {KEY}".encode())
 
 
 @pytest.fixture

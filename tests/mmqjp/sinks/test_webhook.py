@@ -28,8 +28,18 @@ from mmqjp.sinks.sink import MOST_BYTES, DeliveryResult, Message, Receiver, payl
 from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver, render_mail
 from tests.mmqjp.present.test_formats import HOSTILE, HOSTILE_MATCHES, PAGE_ELEMENTS
 from tests.support.fake_sinks import Clock, FakeStore, definition, manager
-from tests.support.feed_server import closed_port
-from tests.support.hook_server import Behaviour, HookServer, answer, babble, drip, flood, hang, hook_server, reset
+from tests.support.feed_server import (
+    Behaviour,
+    FeedServer,
+    answer,
+    babble,
+    closed_port,
+    drip,
+    flood,
+    hang,
+    hook_server,
+    reset,
+)
 from tests.support.mail_server import MailServer, mail_server, make_certificate
 from tests.support.messages import match, message
 from tests.support.service import Events
@@ -56,9 +66,9 @@ class Impatient(WebhookReceiver):
 
 def sent(
     *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, **options: object
-) -> tuple[DeliveryResult, HookServer]:
+) -> tuple[DeliveryResult, FeedServer]:
     with hook_server(*script) as server:
-        chosen: Any = {"url": server.url, "allow_private": True} | options
+        chosen: Any = {"url": server.url("/hook"), "allow_private": True} | options
         made = partial(Impatient, WebhookOptions(**chosen), secrets or Secrets())
         return result_of(made, given), server
 
@@ -78,13 +88,13 @@ def test_every_secret_signs_as_standard_webhooks_has_it(tmp_path: Path):
     secrets = Secrets({"old": key_file(tmp_path / "old", old), "new": key_file(tmp_path / "new", new)})
     verdict, server = sent(secrets=secrets, secret=(SecretName("old"), SecretName("new")))
     assert verdict.kind == "acknowledged"
-    (request,) = server.received
-    assert request.path == "/hook" and request.headers["content-type"] == "application/json"
+    (request,) = server.log
+    assert request.path == "/hook" and request.headers["Content-Type"] == "application/json"
     for key in (old, new):
         assert Webhook(key).verify(request.body, request.headers) == json.loads(request.body)
     with pytest.raises(WebhookVerificationError):
         Webhook(new_key()).verify(request.body, request.headers)
-    assert request.id == MESSAGE.id and request.body == payload(MESSAGE)
+    assert request.headers["webhook-id"] == MESSAGE.id and request.body == payload(MESSAGE)
 
 
 ANSWERS = {
@@ -98,7 +108,7 @@ WAITS = {"17": 17, "0": 0, "soon": None, "Thu, 01 Jan 1970 00:00:00 GMT": 0, "-5
 
 def test_each_answer_has_its_consequence_and_redirects_are_not_followed():
     with hook_server() as other:
-        script = [answer(status, b"not today\r\n", Location=other.url) for status in ANSWERS]
+        script = [answer(status, b"not today\r\n", Location=other.url("/hook")) for status in ANSWERS]
         script += [answer(503, Retry_After=header) for header in WAITS]
 
         async def verdicts(url: str) -> list[DeliveryResult]:
@@ -108,11 +118,11 @@ def test_each_answer_has_its_consequence_and_redirects_are_not_followed():
             return found
 
         with hook_server(*script) as server:
-            found = asyncio.run(verdicts(server.url))
+            found = asyncio.run(verdicts(server.url("/hook")))
     for (status, kind), verdict in zip(ANSWERS.items(), found, strict=False):
         assert (verdict.kind, verdict.reason) == (kind, "" if status < 300 else f"HTTP {status}: not today")
     waits = [None if seconds is None else seconds * 1_000_000 for seconds in WAITS.values()]
-    assert [verdict.retry_after for verdict in found[len(ANSWERS) :]] == waits and not other.received
+    assert [verdict.retry_after for verdict in found[len(ANSWERS) :]] == waits and not other.log
 
 
 @pytest.mark.parametrize(
@@ -125,7 +135,7 @@ def test_each_answer_has_its_consequence_and_redirects_are_not_followed():
         (flood(200), "acknowledged", ""),
         (flood(400), "refused", "HTTP 400: " + "x" * 189 + "…"),
         (babble, "down", "no answer in HTTP"),
-        (lambda exchange: exchange.write(b"\x00\x01 what is this\r\n\r\n"), "down", "no answer in HTTP"),
+        (lambda request: request.write(b"\x00\x01 what is this\r\n\r\n"), "down", "no answer in HTTP"),
         (reset, "down", "no "),
         (answer(200, X="y" * 2_000_000), "down", "no answer in HTTP"),
         (answer(400, "<\x1b[31m\x00>\n\u202e".encode()), "refused", "HTTP 400: <\ufffd[31m\ufffd>"),
@@ -135,7 +145,7 @@ def test_each_answer_has_its_consequence_and_redirects_are_not_followed():
 def test_a_hostile_endpoint_is_no_more_than_down(behaviour: Behaviour, kind: str, reason: str):
     verdict, server = sent(behaviour)
     assert verdict.kind == kind and verdict.reason.startswith(reason) and len(verdict.reason) <= 200
-    assert server.flooded < 32 << 20 and "gzip" not in verdict.reason
+    assert server.log[0].sent < 32 << 20 and "gzip" not in verdict.reason
 
 
 FAULTS = {
@@ -156,7 +166,7 @@ def test_each_output_comes_once_after_each_fault(tmp_path: Path):
     secrets = Secrets({"hook": key_file(tmp_path / "hook", key)})
     store, events, deliverer = FakeStore(Clock()), Events(), Deliverer()
     with hook_server(*[one for fault, _ in FAULTS.values() for one in (fault, answer(200))]) as server:
-        options = WebhookOptions(server.url, (SecretName("hook"),), allow_private=True)
+        options = WebhookOptions(server.url("/hook"), (SecretName("hook"),), allow_private=True)
         hook = Impatient(options, secrets)
         # The deliverer and the receiver are the real ones, where `manager` is typed for its own.
         sinks = manager(store, {"s": hook}, [definition("s")], deliverer, events)  # type: ignore[dict-item, arg-type]
@@ -166,10 +176,11 @@ def test_each_output_comes_once_after_each_fault(tmp_path: Path):
             sinks.turn()
             deliverer.wait(0.05)
         sinks.close()
-    assert server.taken_ids() == [f"id{number}" for number in range(len(FAULTS))]
-    tries = [(request.id, request.body) for request in server.received]
+    taken = [output["id"] for request in server.taken() for output in json.loads(request.body)["outputs"]]
+    assert taken == [f"id{number}" for number in range(len(FAULTS))]
+    tries = [(request.headers["webhook-id"], request.body) for request in server.log]
     assert tries[::2] == tries[1::2]
-    for request in server.received:
+    for request in server.log:
         assert Webhook(key).verify(request.body, request.headers)
     waits = [event["again_in_seconds"] for event in events.named("sink") if "again_in_seconds" in event]
     assert waits == [pytest.approx(wait, rel=0.1) for _, wait in FAULTS.values()]
@@ -181,9 +192,9 @@ def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
         return ["127.0.0.1"]
 
     with hook_server() as server:
-        options = WebhookOptions(server.url.replace("127.0.0.1", host))
+        options = WebhookOptions(server.url("/hook", host))
         verdict = result_of(lambda: WebhookReceiver(options, Secrets(), resolve))
-    assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.received
+    assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.log
 
 
 def test_a_secret_address_is_read_when_it_is_used_and_nobody_may_listen_there(tmp_path: Path):
@@ -197,22 +208,17 @@ def test_a_secret_address_is_read_when_it_is_used_and_nobody_may_listen_there(tm
 def test_what_is_no_key_is_told_by_its_name(tmp_path: Path):
     secrets = Secrets({"hook": key_file(tmp_path / "hook", "not base64!")})
     verdict, server = sent(secrets=secrets, secret=(SecretName("hook"),))
-    assert (
-        verdict.kind == "down"
-        and "hook" in verdict.reason
-        and "not base64" not in verdict.reason
-        and not server.received
-    )
+    assert verdict.kind == "down" and "hook" in verdict.reason and "not base64" not in verdict.reason and not server.log
     assert signing_key("whsec_") is None and signing_key("whsec_QUJD") == signing_key("QUJD") == b"ABC"
 
 
 def test_plain_text_for_receivers_like_ntfy():
     given = message(match(1, "One"), match(2, "Two\nlines"), more=3)
-    (request,) = sent(given=given, format="text")[1].received
-    assert request.headers["content-type"] == "text/plain; charset=utf-8"
+    (request,) = sent(given=given, format="text")[1].log
+    assert request.headers["Content-Type"] == "text/plain; charset=utf-8"
     lines = request.body.decode().splitlines()
     assert lines[0] == "q1:" and lines[1] == "One (A feed) https://a.example/1" and lines[-1] == "and 3 more"
-    (request,) = sent(given=message(), format="text")[1].received
+    (request,) = sent(given=message(), format="text")[1].log
     assert request.body == b"This is a test of the sink alerts."
 
 
