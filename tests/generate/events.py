@@ -12,37 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from tests.generate.documents import SECOND, chance
-from tests.oracle.event_syntax import (
-    Aggregate,
-    Both,
-    Cel,
-    Cmp,
-    Cond,
-    Expr,
-    Filter,
-    Fn,
-    Fold,
-    IsNull,
-    Item,
-    Kind,
-    Malformed,
-    Name,
-    Next,
-    Not,
-    Num,
-    Op,
-    Ref,
-    Relation,
-    Schema,
-    Side,
-    Str,
-    Stream,
-    Test,
-    Time,
-    Union,
-    Window,
-    schema_of,
-)
+from tests.oracle import event_syntax as cel
 from tests.oracle.event_values import Value
 from tests.oracle.events import Event, event
 
@@ -50,10 +20,10 @@ LENGTH = 20
 """How many seconds a stream takes."""
 
 
-def schemas(rng: Random, count: int = 3) -> dict[str, Schema]:
+def schemas(rng: Random, count: int = 3) -> dict[str, cel.Schema]:
     """The schemas of streams E1, E2, ...: often equal, or one a part of another."""
-    full: Schema = {"a": "string", "b": "string", "x": "number", "y": "number"}
-    found: dict[str, Schema] = {}
+    full: cel.Schema = {"a": "string", "b": "string", "x": "number", "y": "number"}
+    found: dict[str, cel.Schema] = {}
     for number in range(1, count + 1):
         names = [name for name in full if name in ("a", "x") or chance(rng, 50)]
         if chance(rng, 15):
@@ -62,7 +32,7 @@ def schemas(rng: Random, count: int = 3) -> dict[str, Schema]:
     return found
 
 
-def events(rng: Random, name: str, schema: Schema, most: int = 16) -> list[Event]:
+def events(rng: Random, name: str, schema: cel.Schema, most: int = 16) -> list[Event]:
     """The events of a stream. Each is a part of its own."""
     found = []
     for number in range(rng.randint(min(6, most), most)):
@@ -82,38 +52,38 @@ def _value(rng: Random, kind: str) -> Value:
 class StatementMaker:
     """Makes statements over streams. `schemas` grows by what they publish."""
 
-    def __init__(self, rng: Random, known: Mapping[str, Schema]) -> None:
+    def __init__(self, rng: Random, known: Mapping[str, cel.Schema]) -> None:
         self._rng = rng
         self.schemas = dict(known)
 
-    def statement(self, depth: int = 3) -> Cel:
+    def statement(self, depth: int = 3) -> cel.Cel:
         """A statement that the language takes."""
         while True:
             try:
                 made = self._cel(depth)
-                schema = schema_of(made, self.schemas)
-            except Malformed:
+                schema = cel.schema_of(made, self.schemas)
+            except cel.Malformed:
                 continue
             if len(schema) <= 12:
                 return made
 
-    def published(self, name: str, depth: int = 2) -> Cel:
+    def published(self, name: str, depth: int = 2) -> cel.Cel:
         """A statement that publishes its events, which those made later may read."""
         made = self.statement(depth)
-        made = Cel(made.stream, made.select, made.within, name)
-        self.schemas[name] = schema_of(made, self.schemas)
+        made = cel.Cel(made.stream, made.select, made.within, name)
+        self.schemas[name] = cel.schema_of(made, self.schemas)
         return made
 
     # ------------------------------------------------------------ streams
 
-    def _cel(self, depth: int) -> Cel:
+    def _cel(self, depth: int) -> cel.Cel:
         rng = self._rng
         stream = self._stream(depth)
-        within = Window(str(rng.choice((2, 3, 5, 8, 12)))) if chance(rng, 45) else None
-        select = self._items(schema_of(stream, self.schemas)) if chance(rng, 40) else None
-        return Cel(stream, select, within)
+        within = cel.Window(str(rng.choice((2, 3, 5, 8, 12)))) if chance(rng, 45) else None
+        select = self._items(cel.schema_of(stream, self.schemas)) if chance(rng, 40) else None
+        return cel.Cel(stream, select, within)
 
-    def _stream(self, depth: int) -> Stream:
+    def _stream(self, depth: int) -> cel.Stream:
         """A stream whose schema is valid; Malformed is raised where it is not."""
         rng = self._rng
         if depth <= 0 or chance(rng, 8):
@@ -131,18 +101,20 @@ class StatementMaker:
                 return self._aggregate(depth)
         return self._cel(depth - 1)
 
-    def _name(self) -> Stream:
-        return Name(self._rng.choice(list(self.schemas)))
+    def _name(self) -> cel.Stream:
+        return cel.Name(self._rng.choice(list(self.schemas)))
 
-    def _filter(self, source: Stream) -> Stream:
-        return Filter(self._conditions(source).condition(), source)
+    def _filter(self, source: cel.Stream) -> cel.Stream:
+        return cel.Filter(self._conditions(source).condition(), source)
 
-    def _conditions(self, left: Stream, right: Stream | None = None, latest: tuple[str, ...] = ()) -> ConditionMaker:
-        first = schema_of(left, self.schemas)
-        other = None if right is None else schema_of(right, self.schemas)
+    def _conditions(
+        self, left: cel.Stream, right: cel.Stream | None = None, latest: tuple[str, ...] = ()
+    ) -> ConditionMaker:
+        first = cel.schema_of(left, self.schemas)
+        other = None if right is None else cel.schema_of(right, self.schemas)
         return ConditionMaker(self._rng, Sides(first, other, frozenset(latest)))
 
-    def _right(self, depth: int) -> Stream:
+    def _right(self, depth: int) -> cel.Stream:
         """A right operand: a name more often than not."""
         rng = self._rng
         if chance(rng, 50):
@@ -151,135 +123,135 @@ class StatementMaker:
             return self._filter(self._name())
         return self._stream(depth - 1)
 
-    def _next(self, depth: int) -> Stream:
+    def _next(self, depth: int) -> cel.Stream:
         rng = self._rng
         left, right = self._stream(depth - 1), self._right(depth)
         cond = self._conditions(left, right).condition() if chance(rng, 80) else None
-        return Next(left, cond, right)
+        return cel.Next(left, cond, right)
 
-    def _fold(self, depth: int) -> Stream:
+    def _fold(self, depth: int) -> cel.Stream:
         rng = self._rng
         left, right = self._stream(depth - 1), self._right(depth)
-        first, other = schema_of(left, self.schemas), schema_of(right, self.schemas)
+        first, other = cel.schema_of(left, self.schemas), cel.schema_of(right, self.schemas)
         shared = tuple(name for name, kind in other.items() if first.get(name) == kind)
         if not shared:
-            raise Malformed("nothing in common")
+            raise cel.Malformed("nothing in common")
         if len(shared) < len(other) or chance(rng, 20):
             kept = [name for name in shared if chance(rng, 70)] or [shared[0]]
-            right = Cel(right, tuple(Item(Ref(name)) for name in kept))
-            other = schema_of(right, self.schemas)
+            right = cel.Cel(right, tuple(cel.Item(cel.Ref(name)) for name in kept))
+            other = cel.schema_of(right, self.schemas)
         counts = chance(rng, 40)
         if counts:
-            left = Cel(left, (None, Item(Num(rng.choice(("0", "1"))), "z")))
-            first = schema_of(left, self.schemas)
+            left = cel.Cel(left, (None, cel.Item(cel.Num(rng.choice(("0", "1"))), "z")))
+            first = cel.schema_of(left, self.schemas)
         changed = tuple(other) + (("z",) if counts else ())
         maker = self._conditions(left, right, changed)
-        sets = (Item(self._counted(maker, other), "z"),) if counts else ()
+        sets = (cel.Item(self._counted(maker, other), "z"),) if counts else ()
         chooses = maker.condition() if chance(rng, 75) else None
         goes_on = maker.condition() if chance(rng, 55) else None
-        return Fold(left, chooses, goes_on, sets, right)
+        return cel.Fold(left, chooses, goes_on, sets, right)
 
-    def _counted(self, maker: ConditionMaker, other: Schema) -> Expr:
+    def _counted(self, maker: ConditionMaker, other: cel.Schema) -> cel.Expr:
         """A new value for a counter: one more, or a sum."""
         exact = [name for name, kind in other.items() if kind == "number" and is_exact(name)]
-        step: Expr = Num("1")
+        step: cel.Expr = cel.Num("1")
         if exact and chance(self._rng, 40):
-            step = Ref(self._rng.choice(exact), "$2")
+            step = cel.Ref(self._rng.choice(exact), "$2")
             if chance(self._rng, 60):
-                step = Fn("coalesce", (step, Num("0")))
-        return Op("+", Ref("z", "$"), step)
+                step = cel.Fn("coalesce", (step, cel.Num("0")))
+        return cel.Op("+", cel.Ref("z", "$"), step)
 
-    def _union(self, depth: int) -> Stream:
+    def _union(self, depth: int) -> cel.Stream:
         rng = self._rng
         left = self._stream(depth - 1)
-        schema = schema_of(left, self.schemas)
-        same = [Name(name) for name, other in self.schemas.items() if other == schema]
+        schema = cel.schema_of(left, self.schemas)
+        same = [cel.Name(name) for name, other in self.schemas.items() if other == schema]
         if same and chance(rng, 50):
-            return Union(left, self._filter(rng.choice(same)))
+            return cel.Union(left, self._filter(rng.choice(same)))
         if chance(rng, 40):
-            return Union(self._filter(left), self._filter(left))
+            return cel.Union(self._filter(left), self._filter(left))
         right = self._stream(depth - 1)
-        other = schema_of(right, self.schemas)
+        other = cel.schema_of(right, self.schemas)
         names = tuple(name for name, kind in schema.items() if other.get(name) == kind)
         if not names:
-            raise Malformed("nothing in common")
-        picked = tuple(Item(Ref(name)) for name in names)
-        return Union(Cel(left, picked), Cel(right, picked))
+            raise cel.Malformed("nothing in common")
+        picked = tuple(cel.Item(cel.Ref(name)) for name in names)
+        return cel.Union(cel.Cel(left, picked), cel.Cel(right, picked))
 
-    def _aggregate(self, depth: int) -> Stream:
+    def _aggregate(self, depth: int) -> cel.Stream:
         rng = self._rng
         source = self._stream(depth - 1)
-        schema = schema_of(source, self.schemas)
+        schema = cel.schema_of(source, self.schemas)
         by = tuple(name for name in schema if chance(rng, 30))
         exact = [name for name, kind in schema.items() if kind == "number" and is_exact(name)]
-        items = [Item(Fn("count"), "z")] if "z" not in by else []
+        items = [cel.Item(cel.Fn("count"), "z")] if "z" not in by else []
         if exact:
-            number = Ref(rng.choice(exact))
+            number = cel.Ref(rng.choice(exact))
             sized = rng.choice(list(schema))
             items += [
-                Item(expr, name)
+                cel.Item(expr, name)
                 for expr, name in (
-                    (Fn("sum", (number,)), "s"),
-                    (Fn("avg", (number,)), "mean"),
-                    (Fn(rng.choice(("min", "max")), (number,)), "t"),
-                    (Fn("count", (Ref(sized),)), "k"),
-                    (Fn("argmax", (Ref(sized), number)), "best" if schema[sized] == "string" else "m_best"),
-                    (Op("-", Fn("max", (number,)), Fn("min", (number,))), "u"),
+                    (cel.Fn("sum", (number,)), "s"),
+                    (cel.Fn("avg", (number,)), "mean"),
+                    (cel.Fn(rng.choice(("min", "max")), (number,)), "t"),
+                    (cel.Fn("count", (cel.Ref(sized),)), "k"),
+                    (cel.Fn("argmax", (cel.Ref(sized), number)), "best" if schema[sized] == "string" else "m_best"),
+                    (cel.Op("-", cel.Fn("max", (number,)), cel.Fn("min", (number,))), "u"),
                 )
                 if name not in by and chance(rng, 35)
             ]
-        over = Window(str(rng.choice((1, 2, 3, 5, 10)))) if chance(rng, 70) else None
+        over = cel.Window(str(rng.choice((1, 2, 3, 5, 10)))) if chance(rng, 70) else None
         if not items:
-            raise Malformed("nothing to aggregate")
-        return Aggregate(tuple(items), by, over, source)
+            raise cel.Malformed("nothing to aggregate")
+        return cel.Aggregate(tuple(items), by, over, source)
 
     # ------------------------------------------------------------ SELECT
 
-    def _items(self, schema: Schema) -> tuple[Item | None, ...]:
+    def _items(self, schema: cel.Schema) -> tuple[cel.Item | None, ...]:
         rng = self._rng
         names = [name for name in schema if chance(rng, 65)] or [next(iter(schema))]
         rng.shuffle(names)
-        items: list[Item | None] = [
-            Item(Ref(name), f"{name}{rng.choice('pq')}" if chance(rng, 30) else None) for name in names
+        items: list[cel.Item | None] = [
+            cel.Item(cel.Ref(name), f"{name}{rng.choice('pq')}" if chance(rng, 30) else None) for name in names
         ]
         if chance(rng, 15):
             items = [None]
         if chance(rng, 30):
             made, name = self._computed(schema)
-            items.append(Item(made, name))
+            items.append(cel.Item(made, name))
         if chance(rng, 10):
-            items.append(Item(Time("DUR"), "y_dur"))
+            items.append(cel.Item(cel.Time("DUR"), "y_dur"))
         labels = [label for item in items for label in (schema if item is None else (item.label,))]
         if len(set(labels)) < len(labels):
-            raise Malformed("an attribute is there twice")
+            raise cel.Malformed("an attribute is there twice")
         return tuple(items)
 
-    def _computed(self, schema: Schema) -> tuple[Expr, str]:
+    def _computed(self, schema: cel.Schema) -> tuple[cel.Expr, str]:
         rng = self._rng
         name = rng.choice(list(schema))
-        ref = Ref(name)
+        ref = cel.Ref(name)
         if schema[name] == "string":
             return rng.choice(
                 (
-                    (Fn("upper-case", (ref,)), "c"),
-                    (Fn("words", (ref,)), "c"),
-                    (Fn("substring-before", (ref, rng.choice(TEXTS))), "c"),
-                    (Fn("string-length", (ref,)), "x_len"),
-                    (Fn("coalesce", (ref, rng.choice(TEXTS))), "c"),
-                    (Fn("concat", (ref, rng.choice(TEXTS))), "c"),
-                    (Fn("number", (ref,)), "m_num"),
+                    (cel.Fn("upper-case", (ref,)), "c"),
+                    (cel.Fn("words", (ref,)), "c"),
+                    (cel.Fn("substring-before", (ref, rng.choice(TEXTS))), "c"),
+                    (cel.Fn("string-length", (ref,)), "x_len"),
+                    (cel.Fn("coalesce", (ref, rng.choice(TEXTS))), "c"),
+                    (cel.Fn("concat", (ref, rng.choice(TEXTS))), "c"),
+                    (cel.Fn("number", (ref,)), "m_num"),
                 )
             )
         mark = "y" if is_exact(name) else "m"
         return rng.choice(
             (
-                (Op(rng.choice(("+", "-")), ref, Num(rng.choice(NUMBERS[1:]))), f"{mark}_sum"),
-                (Op("/", ref, Num("3")), "m_third"),
-                (Op("%", ref, Num("2")), f"{mark}_rest"),
-                (Op("*", Num("80%"), ref), "m_most"),
-                (Fn("coalesce", (ref, Num("0"))), f"{mark}_or"),
-                (Fn("abs", (ref,)), f"{mark}_abs"),
-                (Fn("concat", (ref, rng.choice(TEXTS))), "c"),
+                (cel.Op(rng.choice(("+", "-")), ref, cel.Num(rng.choice(NUMBERS[1:]))), f"{mark}_sum"),
+                (cel.Op("/", ref, cel.Num("3")), "m_third"),
+                (cel.Op("%", ref, cel.Num("2")), f"{mark}_rest"),
+                (cel.Op("*", cel.Num("80%"), ref), "m_most"),
+                (cel.Fn("coalesce", (ref, cel.Num("0"))), f"{mark}_or"),
+                (cel.Fn("abs", (ref,)), f"{mark}_abs"),
+                (cel.Fn("concat", (ref, rng.choice(TEXTS))), "c"),
             )
         )
 
@@ -291,9 +263,9 @@ def is_exact(name: str) -> bool:
 
 STRINGS = ("p",) * 10 + ("q",) * 4 + ("1", "1", "Q", "1.0", "")
 NUMBERS = ("0", "1", "1", "1", "1", "1", "1", "2", "2", "2", "3", "0.5", "-1")
-TEXTS = tuple(Str(value) for value in STRINGS)
+TEXTS = tuple(cel.Str(value) for value in STRINGS)
 
-ORDERS: tuple[Relation, ...] = ("<", "<=", ">", ">=")
+ORDERS: tuple[cel.Relation, ...] = ("<", "<=", ">", ">=")
 
 _T = TypeVar("_T")
 
@@ -303,24 +275,24 @@ class Sides:
     """The schemas that a condition may mention. `changed` are the names that FOLD gives new values; empty if the
     condition is none of FOLD."""
 
-    left: Schema
-    right: Schema | None = None
+    left: cel.Schema
+    right: cel.Schema | None = None
     changed: frozenset[str] = frozenset()
 
-    def references(self) -> list[tuple[Ref, Kind]]:
+    def references(self) -> list[tuple[cel.Ref, cel.Kind]]:
         """Each way to name an attribute."""
         if self.right is None:
-            return [(Ref(name), kind) for name, kind in self.left.items()]
-        found: list[tuple[Ref, Kind]] = []
-        sides: list[tuple[Side, Schema]] = [("$1", self.left), ("$2", self.right)]
+            return [(cel.Ref(name), kind) for name, kind in self.left.items()]
+        found: list[tuple[cel.Ref, cel.Kind]] = []
+        sides: list[tuple[cel.Side, cel.Schema]] = [("$1", self.left), ("$2", self.right)]
         if self.changed:
             sides.append(("$", self.left))
         for side, schema in sides:
-            found += [(Ref(name, side), kind) for name, kind in schema.items()]
+            found += [(cel.Ref(name, side), kind) for name, kind in schema.items()]
         both = self.left.keys() & self.right.keys()
         for name, kind in {**self.left, **self.right}.items():
             if name not in both and name not in self.changed:
-                found.append((Ref(name), kind))
+                found.append((cel.Ref(name), kind))
         return found
 
 
@@ -334,68 +306,68 @@ class ConditionMaker:
         self._right = [(ref, kind) for ref, kind in self._all if ref.side == "$2"] or self._all
         self._left = [(ref, kind) for ref, kind in self._all if ref.side in ("$1", "$")] or self._all
 
-    def condition(self, depth: int = 2) -> Cond:
+    def condition(self, depth: int = 2) -> cel.Cond:
         """A condition: most often a conjunction of few atoms, of equalities above all."""
         rng = self._rng
         shape = rng.randrange(100)
         if depth == 0 or shape < 60:
             return self._atom()
         if shape < 80:
-            return Both("AND", tuple(self.condition(depth - 1) for _ in range(rng.choice((2, 2, 2, 3)))))
+            return cel.Both("AND", tuple(self.condition(depth - 1) for _ in range(rng.choice((2, 2, 2, 3)))))
         if shape < 93:
-            return Both("OR", tuple(self.condition(depth - 1) for _ in range(2)))
-        return Not(self.condition(depth - 1))
+            return cel.Both("OR", tuple(self.condition(depth - 1) for _ in range(2)))
+        return cel.Not(self.condition(depth - 1))
 
-    def _atom(self) -> Cond:
+    def _atom(self) -> cel.Cond:
         rng = self._rng
         shape = rng.randrange(100)
         if self._sides.right is not None and shape < 40:
             return self._across()
         if shape < 60:
             ref, kind = rng.choice(self._right)
-            return Cmp("=", ref, self._constant(kind))
+            return cel.Cmp("=", ref, self._constant(kind))
         ref, kind = rng.choice(self._all)
         if shape < 68:
-            return Cmp("!=", ref, self._constant(kind))
+            return cel.Cmp("!=", ref, self._constant(kind))
         if shape < 84:
             return self._order(ref, kind)
         if shape < 88:
-            return IsNull(ref, chance(rng, 60))
+            return cel.IsNull(ref, chance(rng, 60))
         if shape < 93 and kind == "string":
-            part = Fn("upper-case", (ref,)) if chance(rng, 30) else ref
+            part = cel.Fn("upper-case", (ref,)) if chance(rng, 30) else ref
             name = rng.choice(("contains", "starts-with", "ends-with", "matches"))
-            return Test(
-                name, (part, Str(rng.choice(("p", "1", "Q", "[p-q]") if name == "matches" else ("p", "1", ""))))
+            return cel.Test(
+                name, (part, cel.Str(rng.choice(("p", "1", "Q", "[p-q]") if name == "matches" else ("p", "1", ""))))
             )
-        time = Time("GAP" if self._sides.right is not None and chance(rng, 40) else "DUR")
+        time = cel.Time("GAP" if self._sides.right is not None and chance(rng, 40) else "DUR")
         if chance(rng, 75):
-            return Cmp(rng.choice(("<", "<=", "<=", "=")), time, Window(str(rng.choice((1, 2, 3, 6, 10)))))
-        return Cmp(rng.choice((">", ">=")), time, Num(rng.choice(("0", "1", "2"))))
+            return cel.Cmp(rng.choice(("<", "<=", "<=", "=")), time, cel.Window(str(rng.choice((1, 2, 3, 6, 10)))))
+        return cel.Cmp(rng.choice((">", ">=")), time, cel.Num(rng.choice(("0", "1", "2"))))
 
-    def _across(self) -> Cond:
+    def _across(self) -> cel.Cond:
         """A comparison of a left and a right attribute."""
         rng = self._rng
         right, kind = rng.choice(self._right)
         alike = [ref for ref, other in self._left if other == kind] if chance(rng, 92) else []
         left = rng.choice(alike or [ref for ref, _ in self._left])
-        one: Expr = left
+        one: cel.Expr = left
         if kind == "number" and chance(rng, 25):
-            one = Op(rng.choice(("+", "-", "*")), left, Num(rng.choice(NUMBERS[1:])))
-        op: Relation = "=" if chance(rng, 60) else rng.choice(("!=", *ORDERS))
-        return Cmp(op, right, one) if chance(rng, 60) else Cmp(op, one, right)
+            one = cel.Op(rng.choice(("+", "-", "*")), left, cel.Num(rng.choice(NUMBERS[1:])))
+        op: cel.Relation = "=" if chance(rng, 60) else rng.choice(("!=", *ORDERS))
+        return cel.Cmp(op, right, one) if chance(rng, 60) else cel.Cmp(op, one, right)
 
-    def _order(self, ref: Ref, kind: Kind) -> Cond:
+    def _order(self, ref: cel.Ref, kind: cel.Kind) -> cel.Cond:
         rng = self._rng
-        number: Expr = Num(rng.choice(NUMBERS))
+        number: cel.Expr = cel.Num(rng.choice(NUMBERS))
         if chance(rng, 10):
-            number = Num(rng.choice(("50%", "150%")))
-        left: Expr = ref
+            number = cel.Num(rng.choice(("50%", "150%")))
+        left: cel.Expr = ref
         if kind == "number" and chance(rng, 20):
-            left = Op(rng.choice(("+", "-", "*", "/", "%")), ref, Num(rng.choice(NUMBERS[1:])))
-        return Cmp(rng.choice(ORDERS), *((left, number) if chance(rng, 80) else (number, left)))
+            left = cel.Op(rng.choice(("+", "-", "*", "/", "%")), ref, cel.Num(rng.choice(NUMBERS[1:])))
+        return cel.Cmp(rng.choice(ORDERS), *((left, number) if chance(rng, 80) else (number, left)))
 
-    def _constant(self, kind: Kind) -> Expr:
-        return self._rng.choice(TEXTS) if kind == "string" else Num(self._rng.choice(NUMBERS))
+    def _constant(self, kind: cel.Kind) -> cel.Expr:
+        return self._rng.choice(TEXTS) if kind == "string" else cel.Num(self._rng.choice(NUMBERS))
 
 
 def variant(rng: Random, node: _T, percent: int = 60) -> _T:
@@ -406,13 +378,13 @@ def variant(rng: Random, node: _T, percent: int = 60) -> _T:
 
 def _rebuilt(rng: Random, node: Any, percent: int) -> Any:
     match node:
-        case Num(written) if written in NUMBERS and chance(rng, percent):
-            return Num(rng.choice(NUMBERS))
-        case Str(value) if value in STRINGS and chance(rng, percent):
-            return Str(rng.choice(STRINGS))
-        case Window() if chance(rng, percent):
-            return Window(str(rng.choice((1, 2, 3, 5, 8, 12))))
-        case Test("matches"):
+        case cel.Num(written) if written in NUMBERS and chance(rng, percent):
+            return cel.Num(rng.choice(NUMBERS))
+        case cel.Str(value) if value in STRINGS and chance(rng, percent):
+            return cel.Str(rng.choice(STRINGS))
+        case cel.Window() if chance(rng, percent):
+            return cel.Window(str(rng.choice((1, 2, 3, 5, 8, 12))))
+        case cel.Test("matches"):
             return node
         case tuple():
             return tuple(_rebuilt(rng, one, percent) for one in node)

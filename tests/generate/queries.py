@@ -22,23 +22,11 @@ from tests.generate.blocks import (
 )
 from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
 from tests.oracle.evaluation import evaluate
+from xscl import syntax
 from xscl.algebra import values
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, String, VarPath
 from xscl.printer import to_xscl
-from xscl.syntax import (
-    Block,
-    Input,
-    Join,
-    Query,
-    Script,
-    SelectClause,
-    SelectItem,
-    SelectItems,
-    SelectStar,
-    SubQuery,
-    Window,
-)
 
 DERIVED = (*TEXT_FUNCTIONS, "normalize-space", "date", "number", "string-length")
 WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)
@@ -48,7 +36,7 @@ WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECON
 class Part:
     """An input under construction, with the names that it shows and the number of its blocks."""
 
-    source: Input
+    source: syntax.Input
     names: tuple[Name, ...]
     blocks: int = 1
 
@@ -72,10 +60,10 @@ def _derive(call: Call, text: str) -> str:
     return values.derive(name, text)
 
 
-def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> Script:
+def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> syntax.Script:
     """A script of valid queries; some PUBLISH streams that others read, to any depth, in any order of statements."""
     namespaces = (("p", NAMESPACE),) if chance(rng, 30) else ()
-    queries: list[Query] = []
+    queries: list[syntax.Query] = []
     streams = {stream: [doc for doc in samples if doc.stream == stream] for stream in STREAMS}
     published: list[str] = []
     for _ in range(n_queries):
@@ -89,7 +77,7 @@ def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> S
                 published.append(PUBLISHED[len(published)])
                 query = replace(query, publish=published[-1])
         if query.publish:
-            rows = evaluate(Script((*queries, query), namespaces), samples)
+            rows = evaluate(syntax.Script((*queries, query), namespaces), samples)
             made = [row for row in rows if row.query == query.publish]
             if len(made) <= MOST_PUBLISHED:
                 streams[query.publish] = [
@@ -101,7 +89,7 @@ def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> S
         queries.append(query)
     if chance(rng, 50):
         rng.shuffle(queries)
-    return Script(tuple(queries), namespaces)
+    return syntax.Script(tuple(queries), namespaces)
 
 
 class QueryMaker:
@@ -119,10 +107,10 @@ class QueryMaker:
         self.blocks = 0
         self.reads_published = False
 
-    def query(self) -> Query:
+    def query(self) -> syntax.Query:
         """A query without PUBLISH."""
         part = self._from()
-        return Query(part.source, self._select(part))
+        return syntax.Query(part.source, self._select(part))
 
     # ------------------------------------------------------------ FROM
 
@@ -151,9 +139,9 @@ class QueryMaker:
         if chance(self._rng, 20):
             roots = _roots(inner)
             if roots:
-                return Part(SubQuery(SelectStar(), inner.source), roots, inner.blocks)
+                return Part(syntax.SubQuery(syntax.SelectStar(), inner.source), roots, inner.blocks)
         items, names = self._items(inner)
-        return Part(SubQuery(items, inner.source), names, inner.blocks)
+        return Part(syntax.SubQuery(items, inner.source), names, inner.blocks)
 
     def _join(self, left: Part, right: Part) -> Part:
         chain = left.blocks + right.blocks > 2
@@ -162,7 +150,7 @@ class QueryMaker:
             op = "JOIN UNORDERED" if chance(self._rng, 30) else "JOIN"
         # FOLLOWED BY within 0 never holds, and a chain within a short time seldom does.
         us = self._rng.choice(WINDOWS[:3] if chain else WINDOWS[:-1] if op == "FOLLOWED BY" else WINDOWS)
-        join = Join(op, left.source, right.source, self._predicate(left.names, right.names), Window(us))
+        join = syntax.Join(op, left.source, right.source, self._predicate(left.names, right.names), syntax.Window(us))
         return Part(join, left.names + right.names, left.blocks + right.blocks)
 
     def _block(self, bind_root: bool = False) -> Part:
@@ -254,33 +242,33 @@ class QueryMaker:
 
     # ------------------------------------------------------------ SELECT
 
-    def _select(self, part: Part) -> SelectClause | None:
+    def _select(self, part: Part) -> syntax.SelectClause | None:
         shape = self._rng.randrange(100)
         if shape < 55:
             return None
         if shape < 65:
-            return SelectStar()
+            return syntax.SelectStar()
         if shape >= 85:
             return self._constructor(part)
         items, _ = self._items(part)
         if chance(self._rng, 5):
-            constant = SelectItem(String(self._rng.choice(LITERALS)), self._make.fresh("n"))
-            return SelectItems((*items.items, constant))
+            constant = syntax.SelectItem(String(self._rng.choice(LITERALS)), self._make.fresh("n"))
+            return syntax.SelectItems((*items.items, constant))
         return items
 
-    def _items(self, part: Part) -> tuple[SelectItems, tuple[Name, ...]]:
+    def _items(self, part: Part) -> tuple[syntax.SelectItems, tuple[Name, ...]]:
         """SELECT items and the names that they show."""
-        found: dict[str, tuple[SelectItem, Name]] = {}
+        found: dict[str, tuple[syntax.SelectItem, Name]] = {}
         for _ in range(self._rng.choice((1, 2, 3))):
             choice = self._choose(part.names)
             operand = choice.operand
             if isinstance(operand, VarPath) and not operand.steps:
-                found[operand.var] = SelectItem(operand, operand.var), choice.name
+                found[operand.var] = syntax.SelectItem(operand, operand.var), choice.name
             else:
                 name = self._make.fresh("n")
                 value = operand.name if isinstance(operand, Call) else None
-                found[name] = SelectItem(operand, name), Name(name, choice.text, value=value)
-        return SelectItems(tuple(item for item, _ in found.values())), tuple(name for _, name in found.values())
+                found[name] = syntax.SelectItem(operand, name), Name(name, choice.text, value=value)
+        return syntax.SelectItems(tuple(item for item, _ in found.values())), tuple(name for _, name in found.values())
 
     def _constructor(self, part: Part) -> ElementConstructor:
         rng = self._rng
@@ -314,8 +302,8 @@ def _kinds(*choices: Choice) -> Callable[[Expr], str]:
 
 def _roots(part: Part) -> tuple[Name, ...]:
     """What `SELECT *` over one or two plain blocks shows, if the sample values of all roots are known."""
-    blocks = (part.source.left, part.source.right) if isinstance(part.source, Join) else (part.source,)
-    roots = [block.steps[-1].var for block in blocks if isinstance(block, Block)]
+    blocks = (part.source.left, part.source.right) if isinstance(part.source, syntax.Join) else (part.source,)
+    roots = [block.steps[-1].var for block in blocks if isinstance(block, syntax.Block)]
     by_var = {name.var: name for name in part.names}
     if not any(roots):
         return ()

@@ -8,23 +8,7 @@ from typing import Any, TypeVar
 
 from tests.generate.documents import chance
 from xscl import syntax
-from xscl.algebra.values import (
-    And,
-    Call,
-    Compare,
-    ElementConstructor,
-    Expr,
-    Hole,
-    NameTest,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Step,
-    String,
-    VarPath,
-    is_number,
-)
+from xscl.algebra import values
 
 COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 STRINGS = ("", "u", 'a "quoted" text', "it's", "a; b", "-- no comment", "(: nor this :)", "{x}", "50% RETURN", "é\t東")
@@ -38,7 +22,7 @@ CLAUSES = (
 KEYWORDS = ("from", "by", "AS", "next", "null", "not", "dur", "within")
 """Names behind a dot only."""
 FUNCTIONS = ("count", "sum", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown")
-Junction = TypeVar("Junction", And, Or)
+Junction = TypeVar("Junction", values.And, values.Or)
 _SIDES: tuple[Any, ...] = ("$1", "$2", "$")
 _PLACES: tuple[Any, ...] = ("", "1", "i", "i-1", "LEN", "[]", "..i-1")
 
@@ -84,7 +68,7 @@ class EventTrees:
         expr = self.expr(depth)
         if isinstance(expr, syntax.Reference | syntax.ItemReference) and chance(self.rng, 50):
             return syntax.Named(expr, expr.name)
-        return syntax.Named(expr, "" if isinstance(expr, Call) and chance(self.rng, 20) else self._name())
+        return syntax.Named(expr, "" if isinstance(expr, values.Call) and chance(self.rng, 20) else self._name())
 
     def stream(self, depth: int) -> syntax.EventStream:
         rng = self.rng
@@ -159,20 +143,20 @@ class EventTrees:
             return self._leaf()
         match rng.randrange(8):
             case 0:
-                return _flat(And, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+                return _flat(values.And, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(Or, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+                return _flat(values.Or, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
             case 2:
-                return Not(self.expr(less))
+                return values.Not(self.expr(less))
             case 3:
-                return Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]  # rng.choice has any str
+                return values.Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]  # rng.choice has any str
             case 4:
                 return syntax.IsNull(self.expr(less), chance(rng, 50))
             case 5:
                 return syntax.Minus(self.expr(less))
             case 6:
                 args = tuple(self.expr(less) for _ in range(rng.randrange(4)))
-                return Call(rng.choice(FUNCTIONS), args)
+                return values.Call(rng.choice(FUNCTIONS), args)
         return syntax.ArithmeticExpr(rng.choice("+-*/%"), self.expr(less), self.expr(less))  # type: ignore[arg-type]  # rng.choice has any str
 
     def _leaf(self) -> syntax.EventExpr:
@@ -191,9 +175,9 @@ class EventTrees:
             case 5:
                 return syntax.TimeMeasure(rng.choice(("DUR", "GAP")))
             case 6:
-                return String(rng.choice(STRINGS))
+                return values.String(rng.choice(STRINGS))
             case 7 | 8:
-                return Number(rng.choice(NUMBERS))
+                return values.Number(rng.choice(NUMBERS))
             case 9:
                 return syntax.Percentage(rng.choice(NUMBERS))
         return rng.choice((syntax.Null(), syntax.Window(rng.choice(WINDOWS))))
@@ -239,8 +223,8 @@ class DocumentTrees:
         operand = self.operand(depth)
         if chance(self.rng, 30):
             return syntax.DefinedAttribute(self.rng.choice(WORDS), operand, False, True)
-        is_numeric = is_number(operand)
-        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
+        is_numeric = values.is_number(operand)
+        if isinstance(operand, values.Call) and operand.name == "number" and len(operand.args) == 1:
             operand = operand.args[0]
         return syntax.DefinedAttribute(self.rng.choice(WORDS), operand, is_numeric, False)
 
@@ -264,7 +248,7 @@ class DocumentTrees:
     def _block(self, depth: int) -> syntax.Block:
         return syntax.Block(self.rng.choice(WORDS), _several(self.rng, 3, lambda: self._step(depth - 1, bound=True)))
 
-    def _step(self, depth: int, *, bound: bool) -> Step:
+    def _step(self, depth: int, *, bound: bool) -> values.Step:
         rng = self.rng
         kind: Any = rng.choice(("element", "element", "attribute"))
         prefix = rng.choice((None, None, "*", *XML_NAMES[:4]))
@@ -275,81 +259,83 @@ class DocumentTrees:
             prefix, local = None, "*"
         filters = _several(rng, 2, lambda: self._condition(depth)) if chance(rng, 30) else ()
         var = rng.choice(VARIABLES) if bound and chance(rng, 40) else None
-        return Step(rng.choice(("/", "//")), NameTest(kind, local, prefix), filters, var)
+        return values.Step(rng.choice(("/", "//")), values.NameTest(kind, local, prefix), filters, var)
 
     # ------------------------------------------------------------ filters
 
-    def _condition(self, depth: int) -> Expr:
+    def _condition(self, depth: int) -> values.Expr:
         rng, less = self.rng, depth - 1
         if depth <= 0 or chance(rng, 20):
             return self._path(0)
         match rng.randrange(5):
             case 0:
-                return _flat(And, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
+                return _flat(values.And, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(Or, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
+                return _flat(values.Or, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
             case 2:
-                return Not(self._condition(less))
+                return values.Not(self._condition(less))
             case 3:
-                return Compare(rng.choice(COMPARISONS), self._value(less), self._value(less))  # type: ignore[arg-type]  # rng.choice has any str
-        return rng.choice((Number("1"), String("u"), self._call(less, OTHER_CALLS)))
+                return values.Compare(rng.choice(COMPARISONS), self._value(less), self._value(less))  # type: ignore[arg-type]  # rng.choice has any str
+        return rng.choice((values.Number("1"), values.String("u"), self._call(less, OTHER_CALLS)))
 
-    def _path(self, depth: int) -> Rel:
+    def _path(self, depth: int) -> values.Rel:
         if chance(self.rng, 20):
-            return Rel(())
-        return Rel(_several(self.rng, 2, lambda: self._step(depth - 1, bound=True)))
+            return values.Rel(())
+        return values.Rel(_several(self.rng, 2, lambda: self._step(depth - 1, bound=True)))
 
-    def _value(self, depth: int) -> Expr:
+    def _value(self, depth: int) -> values.Expr:
         rng = self.rng
         if depth > 0 and chance(rng, 40):
-            return rng.choice((self._call(depth, OTHER_CALLS + STRING_VALUED), Not(self._condition(depth - 1))))
-        return rng.choice((self._path(depth), String(rng.choice(STRINGS)), self._number()))
+            return rng.choice((self._call(depth, OTHER_CALLS + STRING_VALUED), values.Not(self._condition(depth - 1))))
+        return rng.choice((self._path(depth), values.String(rng.choice(STRINGS)), self._number()))
 
-    def _number(self) -> Number:
-        return Number(self.rng.choice(("", "-")) + self.rng.choice(NUMBERS))
+    def _number(self) -> values.Number:
+        return values.Number(self.rng.choice(("", "-")) + self.rng.choice(NUMBERS))
 
-    def _call(self, depth: int, names: tuple[str, ...]) -> Call:
+    def _call(self, depth: int, names: tuple[str, ...]) -> values.Call:
         rng = self.rng
         args = _several(rng, 3, lambda: rng.choice((self._value, self._condition))(depth - 1))
-        return Call(rng.choice(names), args)
+        return values.Call(rng.choice(names), args)
 
     # ------------------------------------------------------------ predicates and SELECT
 
-    def _predicate(self, depth: int) -> Expr:
+    def _predicate(self, depth: int) -> values.Expr:
         rng, less = self.rng, depth - 1
         if depth <= 0 or chance(rng, 20):
             return self.operand(depth)
         match rng.randrange(4):
             case 0:
-                return _flat(And, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
+                return _flat(values.And, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(Or, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
+                return _flat(values.Or, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
             case 2:
-                return Compare(rng.choice(COMPARISONS), self.operand(less), self.operand(less))  # type: ignore[arg-type]  # rng.choice has any str
-        return Not(self.operand(0))
+                return values.Compare(rng.choice(COMPARISONS), self.operand(less), self.operand(less))  # type: ignore[arg-type]  # rng.choice has any str
+        return values.Not(self.operand(0))
 
-    def operand(self, depth: int) -> Expr:
+    def operand(self, depth: int) -> values.Expr:
         rng = self.rng
         if depth > 0 and chance(rng, 40):
             args = _several(rng, 3, lambda: rng.choice((self.operand, self._predicate))(depth - 1))
-            return Call(rng.choice(OTHER_CALLS + STRING_VALUED), args)
+            return values.Call(rng.choice(OTHER_CALLS + STRING_VALUED), args)
         steps = _several(rng, 2, lambda: self._step(depth - 1, bound=False)) if chance(rng, 40) else ()
-        return rng.choice((VarPath(rng.choice(VARIABLES), steps), String(rng.choice(STRINGS)), self._number()))
+        return rng.choice(
+            (values.VarPath(rng.choice(VARIABLES), steps), values.String(rng.choice(STRINGS)), self._number())
+        )
 
     def _items(self, depth: int) -> syntax.SelectItems:
         return syntax.SelectItems(_several(self.rng, 3, lambda: self._item(depth)))
 
     def _item(self, depth: int) -> syntax.SelectItem:
         operand = self.operand(depth)
-        if isinstance(operand, VarPath) and not operand.steps and chance(self.rng, 60):
+        if isinstance(operand, values.VarPath) and not operand.steps and chance(self.rng, 60):
             return syntax.SelectItem(operand, operand.var)
         return syntax.SelectItem(operand, self.rng.choice(WORDS))
 
-    def _element(self, depth: int) -> ElementConstructor:
+    def _element(self, depth: int) -> values.ElementConstructor:
         rng = self.rng
         names = dict.fromkeys(rng.choice(("a", "p:b", "x-")) for _ in range(rng.randrange(3)))
         attributes = tuple((name, self._parts(depth, rng.randrange(3), 0)) for name in names)
-        return ElementConstructor(rng.choice(XML_NAMES), attributes, self._parts(depth, rng.randrange(4), depth))
+        return values.ElementConstructor(rng.choice(XML_NAMES), attributes, self._parts(depth, rng.randrange(4), depth))
 
     def _parts(self, depth: int, count: int, nested: int) -> tuple[Any, ...]:
         found: list[Any] = []
@@ -359,5 +345,5 @@ class DocumentTrees:
             elif nested > 0 and chance(self.rng, 40):
                 found.append(self._element(nested - 1))
             else:
-                found.append(Hole(self.operand(depth - 1)))
+                found.append(values.Hole(self.operand(depth - 1)))
         return tuple(found)

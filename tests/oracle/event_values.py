@@ -15,24 +15,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.oracle.event_syntax import (
-    Both,
-    Cmp,
-    Cond,
-    Expr,
-    Fn,
-    IsNull,
-    Len,
-    Not,
-    Num,
-    Of,
-    Op,
-    Ref,
-    Str,
-    Test,
-    Time,
-    Window,
-)
+from tests.oracle import event_syntax as cel
 from tests.oracle.values import ORDER, STRING_TESTS, apply, number, text_of
 from tests.oracle.walk import walk
 
@@ -72,7 +55,7 @@ class Bound:
     events: Mapping[str, tuple[Values, ...]]
     chosen: Mapping[str, int]
 
-    def value(self, of: Of) -> Value:
+    def value(self, of: cel.Of) -> Value:
         """An attribute of one event; without a name, what is not NULL."""
         events = self.events[of.variable]
         match of.place:
@@ -86,9 +69,9 @@ class Bound:
                 place = self.chosen[of.variable]
         return events[place][of.name] if of.name else 0.0
 
-    def group(self, call: Fn) -> tuple[Scope, ...]:
+    def group(self, call: cel.Fn) -> tuple[Scope, ...]:
         """The events that an aggregate is of."""
-        (variable, place), *more = {(of.variable, of.place) for of in walk(call) if isinstance(of, Of)}
+        (variable, place), *more = {(of.variable, of.place) for of in walk(call) if isinstance(of, cel.Of)}
         assert not more and place in ("[]", "..i-1"), "an aggregate is of one v[], or of one v[..i-1]"
         count = len(self.events[variable]) if place == "[]" else self.chosen[variable]
         return tuple(
@@ -105,39 +88,39 @@ def as_number(value: Value) -> float | None:
     return finite(number(value)) if isinstance(value, str) else value
 
 
-def evaluate(expr: Expr, scope: Scope) -> Value:
+def evaluate(expr: cel.Expr, scope: Scope) -> Value:
     """The value of an expression."""
     match expr:
-        case Num():
+        case cel.Num():
             return expr.value()
-        case Str():
+        case cel.Str():
             return expr.value
-        case Window():
+        case cel.Window():
             return expr.us / _SECOND
-        case Time("DUR"):
+        case cel.Time("DUR"):
             return scope.duration / _SECOND
-        case Time():
+        case cel.Time():
             assert scope.gap is not None
             return scope.gap / _SECOND
-        case Ref():
+        case cel.Ref():
             return _look_up(expr, scope)
-        case Of():
+        case cel.Of():
             assert scope.bound is not None
             return scope.bound.value(expr)
-        case Len():
+        case cel.Len():
             assert scope.bound is not None
             return float(len(scope.bound.events[expr.variable]))
-        case Op():
+        case cel.Op():
             return _arithmetic(expr.op, as_number(evaluate(expr.left, scope)), as_number(evaluate(expr.right, scope)))
-        case Fn() if expr.name in AGGREGATES:
+        case cel.Fn() if expr.name in AGGREGATES:
             group = scope.group if scope.bound is None else scope.bound.group(expr)
             assert group is not None
             return _aggregate(expr, group)
-        case Fn():
+        case cel.Fn():
             return _function(expr.name, [evaluate(arg, scope) for arg in expr.args])
 
 
-def _look_up(ref: Ref, scope: Scope) -> Value:
+def _look_up(ref: cel.Ref, scope: Scope) -> Value:
     match ref.side:
         case "$1":
             return scope.first[ref.name]
@@ -179,7 +162,7 @@ def _function(name: str, args: list[Value]) -> Value:
     return value if isinstance(value, str) else finite(value)
 
 
-def _aggregate(call: Fn, group: Iterable[Scope]) -> Value:
+def _aggregate(call: cel.Fn, group: Iterable[Scope]) -> Value:
     rows = [[evaluate(arg, scope) for arg in call.args] for scope in group]
     if call.name == "argmax":
         pairs = [(as_number(size), chosen) for chosen, size in rows]
@@ -201,24 +184,24 @@ def _aggregate(call: Fn, group: Iterable[Scope]) -> Value:
     return max(numbers)
 
 
-def holds(cond: Cond | None, scope: Scope) -> bool:
+def holds(cond: cel.Cond | None, scope: Scope) -> bool:
     """Whether a condition holds; one that is left out does."""
     return cond is None or _holds(cond, scope, wanted=True)
 
 
-def _holds(cond: Cond, scope: Scope, *, wanted: bool) -> bool:
+def _holds(cond: cel.Cond, scope: Scope, *, wanted: bool) -> bool:
     """Whether a condition holds, or, if it is not `wanted`, its negation, pushed to the atoms."""
     match cond:
-        case Not():
+        case cel.Not():
             return _holds(cond.arg, scope, wanted=not wanted)
-        case Both():
+        case cel.Both():
             every = (cond.word == "AND") == wanted
             return (all if every else any)([_holds(arg, scope, wanted=wanted) for arg in cond.args])
-        case IsNull():
+        case cel.IsNull():
             return (evaluate(cond.value, scope) is None) == (cond.negated != wanted)
-        case Cmp():
+        case cel.Cmp():
             return _compare(cond.op if wanted else _OPPOSITE[cond.op], cond.left, cond.right, scope)
-        case Test():
+        case cel.Test():
             args = [evaluate(arg, scope) for arg in cond.args]
             return None not in args and STRING_TESTS[cond.name](*map(_text, args)) == wanted
 
@@ -228,7 +211,7 @@ def _text(value: Value) -> str:
     return text_of(value)
 
 
-def _compare(op: str, left: Expr, right: Expr, scope: Scope) -> bool:
+def _compare(op: str, left: cel.Expr, right: cel.Expr, scope: Scope) -> bool:
     one, other = evaluate(left, scope), evaluate(right, scope)
     if not (op in ("=", "!=") and isinstance(one, str) and isinstance(other, str)):
         one, other = as_number(one), as_number(other)

@@ -11,25 +11,11 @@ In particular:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tests.oracle.event_syntax import (
-    Aggregate,
-    Cel,
-    Filter,
-    Fold,
-    Name,
-    Next,
-    Schema,
-    Stream,
-    Union,
-    changing_names,
-    items_of,
-    left_names,
-    schema_of,
-)
+from tests.oracle import event_syntax as cel
 from tests.oracle.event_values import Scope, Value, Values, evaluate, holds
 
 
@@ -95,9 +81,9 @@ class World:
 
     def __init__(
         self,
-        schemas: Mapping[str, Schema],
+        schemas: Mapping[str, cel.Schema],
         events: Mapping[str, Iterable[Event]],
-        statements: Sequence[Cel],
+        statements: Sequence[cel.Cel],
         lives: Mapping[int, Life] | None = None,
     ) -> None:
         self.schemas = dict(schemas)
@@ -113,8 +99,8 @@ class World:
         for statement in statements:
             self._schema(statement)  # refuses what is malformed
 
-    def _schema(self, statement: Cel) -> Schema:
-        return schema_of(statement, self.schemas)
+    def _schema(self, statement: cel.Cel) -> cel.Schema:
+        return cel.schema_of(statement, self.schemas)
 
     def _derive_schemas(self) -> None:
         waiting = dict(self._publishers)
@@ -146,44 +132,38 @@ class World:
             self._streams[name] = self.given.get(name, frozenset()) | frozenset(published)
         return self._streams[name]
 
-    def _of(self, stream: Stream, within: int | None, life: Life) -> Events:
+    def _of(self, stream: cel.Stream, within: int | None, life: Life) -> Events:
         match stream:
-            case Name():
+            case cel.Name():
                 return frozenset(one for one in self.stream(stream.name) if life[0] <= one.t1 < life[1])
-            case Cel():
+            case cel.Cel():
                 found = self._of(stream.stream, _least(within, stream), life)
-                return self._select(stream, found)
-            case Filter():
+                return frozenset(self._select(stream, found))
+            case cel.Filter():
                 source = self._of(stream.source, within, life)
                 return frozenset(one for one in source if holds(stream.cond, Scope(one.values, one.duration)))
-            case Aggregate():
+            case cel.Aggregate():
                 return frozenset(_aggregated(stream, self._of(stream.source, within, life)))
         left, right = self._of(stream.left, within, life), self._of(stream.right, within, life)
-        if isinstance(stream, Union):
+        if isinstance(stream, cel.Union):
             return left | right
-        schemas = schema_of(stream.left, self.schemas), schema_of(stream.right, self.schemas)
-        made = (
-            _nexts(stream, left, right, schemas) if isinstance(stream, Next) else _folds(stream, left, right, schemas)
-        )
+        schemas = cel.schema_of(stream.left, self.schemas), cel.schema_of(stream.right, self.schemas)
+        make: Callable[..., Iterable[Event]] = _nexts if isinstance(stream, cel.Next) else _folds
+        made = make(stream, left, right, schemas)
         return frozenset(one for one in made if within is None or one.duration <= within)
 
-    def _select(self, cel: Cel, found: Events) -> Events:
-        if cel.select is None:
-            return found
-        items = items_of(cel.select, schema_of(cel.stream, self.schemas))
-        return frozenset(
-            event(
-                {item.label: evaluate(item.expr, Scope(one.values, one.duration)) for item in items},
-                one.t0,
-                one.t1,
-                one.parts,
-            )
-            for one in found
-        )
+    def _select(self, statement: cel.Cel, found: Events) -> Iterable[Event]:
+        if statement.select is None:
+            yield from found
+            return
+        items = cel.items_of(statement.select, cel.schema_of(statement.stream, self.schemas))
+        for one in found:
+            values = {item.label: evaluate(item.expr, Scope(one.values, one.duration)) for item in items}
+            yield event(values, one.t0, one.t1, one.parts)
 
 
-def _least(within: int | None, cel: Cel) -> int | None:
-    own = cel.within.us if cel.within else None
+def _least(within: int | None, statement: cel.Cel) -> int | None:
+    own = statement.within.us if statement.within else None
     return min((bound for bound in (within, own) if bound is not None), default=None)
 
 
@@ -191,8 +171,8 @@ def pair(a: Event, b: Event) -> Scope:
     return Scope(a.values, b.t1 - a.t0, b.values, None, b.t0 - a.t1)
 
 
-def _nexts(stream: Next, left: Events, right: Events, schemas: tuple[Schema, Schema]) -> Iterable[Event]:
-    names = left_names(*schemas)
+def _nexts(stream: cel.Next, left: Events, right: Events, schemas: tuple[cel.Schema, cel.Schema]) -> Iterable[Event]:
+    names = cel.left_names(*schemas)
     for a in left:
         partners = [b for b in right if before(a, b) and holds(stream.cond, pair(a, b))]
         for b in partners:
@@ -201,8 +181,8 @@ def _nexts(stream: Next, left: Events, right: Events, schemas: tuple[Schema, Sch
                 yield event({**values, **b.values}, a.t0, b.t1, a.parts | b.parts)
 
 
-def _folds(stream: Fold, left: Events, right: Events, schemas: tuple[Schema, Schema]) -> Iterable[Event]:
-    changing = changing_names(stream, *schemas)
+def _folds(stream: cel.Fold, left: Events, right: Events, schemas: tuple[cel.Schema, cel.Schema]) -> Iterable[Event]:
+    changing = cel.changing_names(stream, *schemas)
     current = {Iteration(a, a, a.attributes) for a in left}
     while current:
         current = {more for one in current for more in iterated(stream, one, right)}
@@ -212,7 +192,7 @@ def _folds(stream: Fold, left: Events, right: Events, schemas: tuple[Schema, Sch
             yield event({**firsts, **dict(one.values)}, one.first.t0, one.latest.t1, parts)
 
 
-def chosen(stream: Fold, one: Iteration, right: Events) -> list[tuple[Event, Scope]]:
+def chosen(stream: cel.Fold, one: Iteration, right: Events) -> list[tuple[Event, Scope]]:
     """The first events that an iteration chooses: those of one t1, each with what references mean."""
     values = dict(one.values)
     later = [b for b in right if before(one.latest, b)]
@@ -222,7 +202,7 @@ def chosen(stream: Fold, one: Iteration, right: Events) -> list[tuple[Event, Sco
     return [(b, scope) for b, scope in found if b.t1 == m]
 
 
-def iterated(stream: Fold, one: Iteration, right: Events) -> Iterable[Iteration]:
+def iterated(stream: cel.Fold, one: Iteration, right: Events) -> Iterable[Iteration]:
     """The iterations that are one event longer."""
     for b, scope in chosen(stream, one, right):
         if holds(stream.goes_on, scope):
@@ -230,7 +210,7 @@ def iterated(stream: Fold, one: Iteration, right: Events) -> Iterable[Iteration]
             yield Iteration(one.first, b, frozenset({**dict(one.values), **b.values, **new}.items()))
 
 
-def _aggregated(stream: Aggregate, source: Events) -> Iterable[Event]:
+def _aggregated(stream: cel.Aggregate, source: Events) -> Iterable[Event]:
     groups: dict[tuple[Value, ...], list[Event]] = {}
     for one in source:
         groups.setdefault(tuple(one.values[name] for name in stream.by), []).append(one)

@@ -17,25 +17,8 @@ from pattern_stage.pattern import sets
 from tests.generate.documents import SECOND, chance
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
+from tests.oracle import event_syntax as cel
 from tests.oracle.cases import written
-from tests.oracle.event_syntax import (
-    Aggregate,
-    Cel,
-    Cmp,
-    Cond,
-    Filter,
-    Fn,
-    Fold,
-    Item,
-    Name,
-    Next,
-    Num,
-    Op,
-    Ref,
-    Stream,
-    Union,
-    Window,
-)
 from tests.oracle.event_values import Value, holds
 from tests.oracle.events import EVER, Event, Events, Iteration, World, before, chosen, event, iterated, pair
 from tests.oracle.pattern_syntax import Near, Pattern, Statement
@@ -52,8 +35,8 @@ def with_limits(world: World, run: Run, limits: Quota) -> Runner:
 
 # ---------------------------------------------------------------- NEXT, FOLD and AGGREGATE
 
-SAME = Cmp("=", Ref("k", "$1"), Ref("k", "$2"))
-TOTAL = Item(Op("+", Ref("x", "$"), Ref("y", "$2")), "x")
+SAME = cel.Cmp("=", cel.Ref("k", "$1"), cel.Ref("k", "$2"))
+TOTAL = cel.Item(cel.Op("+", cel.Ref("x", "$"), cel.Ref("y", "$2")), "x")
 NAMES = ("A", "B", "C")
 
 
@@ -71,37 +54,36 @@ def a_world(rng: Random) -> World:
     return World(schemas, given, [a_statement(rng) for _ in range(5)])  # type: ignore[arg-type]  # kinds
 
 
-def a_statement(rng: Random) -> Cel:
-    within = Window(str(rng.choice((2, 4, 7, 30)))) if chance(rng, 70) else None
+def a_statement(rng: Random) -> cel.Cel:
+    within = cel.Window(str(rng.choice((2, 4, 7, 30)))) if chance(rng, 70) else None
     stream = a_stream(rng, 2)
     if chance(rng, 20):
-        stream = Filter(Cmp(">", Ref("x"), Num("0")), Cel(stream, None, within))
-    return Cel(stream, None, within)
+        stream = cel.Filter(cel.Cmp(">", cel.Ref("x"), cel.Num("0")), cel.Cel(stream, None, within))
+    return cel.Cel(stream, None, within)
 
 
-def a_stream(rng: Random, depth: int) -> Stream:
-    condition: Cond | None = rng.choice((SAME, SAME, None))
+def a_stream(rng: Random, depth: int) -> cel.Stream:
+    condition: cel.Cond | None = rng.choice((SAME, SAME, None))
     match rng.choice(("next", "next", "fold", "aggregate")):
         case "next":
             left = a_stream(rng, depth - 1) if depth > 1 and chance(rng, 30) else a_leaf(rng)
-            if isinstance(left, Aggregate):
+            if isinstance(left, cel.Aggregate):
                 left = a_leaf(rng)
-            return Next(left, condition, a_leaf(rng))
+            return cel.Next(left, condition, a_leaf(rng))
         case "fold":
-            rises = Cmp(">=", Ref("y", "$2"), Ref("y", "$")) if chance(rng, 40) else None
-            right = Cel(a_leaf(rng), (Item(Ref("k")), Item(Ref("y"))))
-            return Fold(a_leaf(rng), condition, rises, rng.choice(((), (TOTAL,))), right)
-    over = Window(str(rng.choice((2, 5, 9)))) if chance(rng, 80) else None
-    return Aggregate(
-        (Item(Fn("count"), "n"), Item(Fn("max", (Ref("x"),)), "x")), rng.choice((("k",), ())), over, a_leaf(rng)
-    )
+            rises = cel.Cmp(">=", cel.Ref("y", "$2"), cel.Ref("y", "$")) if chance(rng, 40) else None
+            right = cel.Cel(a_leaf(rng), (cel.Item(cel.Ref("k")), cel.Item(cel.Ref("y"))))
+            return cel.Fold(a_leaf(rng), condition, rises, rng.choice(((), (TOTAL,))), right)
+    over = cel.Window(str(rng.choice((2, 5, 9)))) if chance(rng, 80) else None
+    items = cel.Item(cel.Fn("count"), "n"), cel.Item(cel.Fn("max", (cel.Ref("x"),)), "x")
+    return cel.Aggregate(items, rng.choice((("k",), ())), over, a_leaf(rng))
 
 
-def a_leaf(rng: Random) -> Stream:
-    name = Name(rng.choice(NAMES))
+def a_leaf(rng: Random) -> cel.Stream:
+    name = cel.Name(rng.choice(NAMES))
     if chance(rng, 25):
-        return Union(name, Name(rng.choice(NAMES)))
-    return Filter(Cmp(">=", Ref("x"), Num("1")), name) if chance(rng, 30) else name
+        return cel.Union(name, cel.Name(rng.choice(NAMES)))
+    return cel.Filter(cel.Cmp(">=", cel.Ref("x"), cel.Num("1")), name) if chance(rng, 30) else name
 
 
 # ---------------------------------------------------------------- the first excess, by the definitions
@@ -115,28 +97,28 @@ class Counted:
         self._world, self._hashed = world, hashed
         self._epochs = sorted({one.t1 for found in world.given.values() for one in found})
 
-    def excesses(self, statement: Cel, limits: Quota) -> list[Excess]:
+    def excesses(self, statement: cel.Cel, limits: Quota) -> list[Excess]:
         """All at the first time that has any, the one that counts first."""
         found = sorted(set(self._of(statement, None, limits)))
         return [one for one in found if one.at == found[0].at]
 
-    def _events(self, stream: Stream, within: int | None) -> Events:
+    def _events(self, stream: cel.Stream, within: int | None) -> Events:
         return self._world._of(stream, within, EVER)
 
-    def _of(self, stream: Stream, within: int | None, limits: Quota) -> Iterator[Excess]:
+    def _of(self, stream: cel.Stream, within: int | None, limits: Quota) -> Iterator[Excess]:
         match stream:
-            case Cel():
+            case cel.Cel():
                 own = None if stream.within is None else stream.within.us
                 least = min((bound for bound in (within, own) if bound is not None), default=None)
                 yield from self._of(stream.stream, least, limits)
-            case Filter():
+            case cel.Filter():
                 yield from self._of(stream.source, within, limits)
-            case Union() | Next() | Fold():
+            case cel.Union() | cel.Next() | cel.Fold():
                 yield from self._of(stream.left, within, limits)
                 yield from self._of(stream.right, within, limits)
-            case Aggregate():
+            case cel.Aggregate():
                 yield from self._of(stream.source, within, limits)
-        if isinstance(stream, Next | Fold | Aggregate):
+        if isinstance(stream, cel.Next | cel.Fold | cel.Aggregate):
             found = Counter(one.t1 for one in self._events(stream, within))
             yield from (Excess(time, "matches") for time, count in found.items() if count > limits.matches)
             waits = Counter[int]()
@@ -146,12 +128,12 @@ class Counted:
             compared = Counter(self._comparisons(stream, within))
             yield from (Excess(time, "work") for time, count in compared.items() if count > limits.work)
 
-    def _comparisons(self, stream: Next | Fold | Aggregate, within: int | None) -> Iterator[int]:
+    def _comparisons(self, stream: cel.Next | cel.Fold | cel.Aggregate, within: int | None) -> Iterator[int]:
         """The time of each comparison with a later event: all up to the first partners, or to the end of the window."""
-        if isinstance(stream, Aggregate):
+        if isinstance(stream, cel.Aggregate):
             return
         right = self._events(stream.right, within)
-        condition = stream.cond if isinstance(stream, Next) else stream.chooses
+        condition = stream.cond if isinstance(stream, cel.Next) else stream.chooses
         for begin, end, one, first in self._waiting(stream, within):
             for b in right:
                 if begin < b.t1 <= min(end, first.t0 + (EVER[1] if within is None else within)):
@@ -159,9 +141,9 @@ class Counted:
                     if not (self._hashed and condition == SAME) or own["k"] == b.values["k"]:
                         yield b.t1
 
-    def _lives(self, stream: Next | Fold | Aggregate, within: int | None) -> Iterator[tuple[int, int]]:
+    def _lives(self, stream: cel.Next | cel.Fold | cel.Aggregate, within: int | None) -> Iterator[tuple[int, int]]:
         """From when on, and until when, each thing waits."""
-        if isinstance(stream, Aggregate):
+        if isinstance(stream, cel.Aggregate):
             for one in self._events(stream.source, within) if stream.over else ():
                 assert stream.over is not None
                 yield one.t1, one.t1 + stream.over.us - 1  # a window ends after it
@@ -171,12 +153,12 @@ class Counted:
             yield begin, min(end, first.t0 + bound)
 
     def _waiting(
-        self, stream: Next | Fold, within: int | None
+        self, stream: cel.Next | cel.Fold, within: int | None
     ) -> Iterator[tuple[int, int, Iterable[tuple[str, Value]], Event]]:
         """From when on and until which partners each instance waits, its values, and what it began with."""
         left, right = self._events(stream.left, within), self._events(stream.right, within)
         bound = EVER[1] if within is None else within
-        if isinstance(stream, Next):
+        if isinstance(stream, cel.Next):
             for a in left:
                 partners = (b.t1 for b in right if before(a, b) and holds(stream.cond, pair(a, b)))
                 yield a.t1, min(partners, default=EVER[1]), a.values.items(), a
