@@ -1,11 +1,14 @@
+from typing import Any
+
 import pytest
 
 from tests.generate.event_worlds import world as event_world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
+from tests.oracle.event_syntax import schema_of
 from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import pattern_schema
-from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Select, Union
+from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Union
 from xscl.algebra.values import Span
 from xscl.event_lower import lower_statement, schemas_of
 from xscl.parser import parse_script, parse_statement
@@ -98,58 +101,28 @@ def test_a_script_has_its_statements_in_order_and_names_for_all_queries() -> Non
     assert [len(script.queries), len(script.definitions), len(script.event_queries)] == [2, 1, 3]
 
 
-# ---------------------------------------------------------------- examples 11 to 19 of the thesis, corrected
+# ---------------------------------------------------------------- lowering, as in the examples of the thesis
 
 STOCK = "DEFINE EVENT Stock FROM S//quote->q (Name := q/name, Price := number(q/price), Volume := number(q/volume));\n"
-EXAMPLES = {
-    "MyStock": "SELECT * FROM Stock PUBLISH MyStock",
-    "IBMStock": "SELECT Price AS IBMPrice FROM FILTER{Name='IBM' AND Price > 83}(Stock) PUBLISH IBMStock",
-    "IBMStock2": """SELECT Price AS IBMPrice
-      FROM FILTER{Name='IBM'}(SELECT * FROM FILTER{Price > 83}(Stock)) PUBLISH IBMStock2""",
-    "Ex14": "SELECT IBMPrice, Price AS MSFTPrice FROM IBMStock NEXT{Name='MSFT'} (Stock) PUBLISH Ex14",
-    "Ex15": "SELECT IBMPrice, Price, Name FROM IBMStock NEXT{IBMPrice < Price} (Stock) PUBLISH Ex15",
-    "Ex16": "SELECT Name FROM (SELECT Price FROM Stock) NEXT{$1.Price = $2.Price} (Stock) PUBLISH Ex16",
-    "Ex17": """SELECT * FROM FILTER{cnt > 10}((SELECT *, 1 AS cnt FROM FILTER{Volume > 10000}(Stock))
-      FOLD{$2.Name = $.Name, $2.Price > $.Price, $.cnt+1 AS cnt} Stock) PUBLISH Ex17""",
-    "Ex18": """SELECT Price_1 AS IBMPrice1, Price AS IBMPrice2 FROM (FILTER{Name='IBM' AND Price > 83}(Stock))
-      NEXT{$2.Price > $1.Price} (FILTER{Name='IBM'}(Stock)) PUBLISH Ex18""",
-    "Ex19": """SELECT Name, MaxPrice, MinPrice, Price AS FinalPrice FROM FILTER{Price > 1.05*MinPrice}(
-      FILTER{DUR >= 10min}(SELECT Name AS N, Price_1 AS MaxPrice, Price AS MinPrice FROM FILTER{Volume > 10000}(Stock)
-        FOLD{$2.Name = $.Name, $2.Price < $.Price, } Stock)
-      NEXT{$2.Name = $1.N} Stock) PUBLISH Ex19""",
-    "Fig41": "SELECT Name FROM (SELECT Name AS N FROM Stock) NEXT{$1.N = $2.Name} Stock PUBLISH Fig41",
-}
-ATTRIBUTES = {
-    "MyStock": "Name Price Volume",
-    "IBMStock": "IBMPrice",
-    "IBMStock2": "IBMPrice",
-    "Ex14": "IBMPrice MSFTPrice",
-    "Ex15": "IBMPrice Price Name",
-    "Ex16": "Name",
-    "Ex17": "Name_1 Price_1 Volume_1 cnt_1 Name Price Volume cnt",
-    "Ex18": "IBMPrice1 IBMPrice2",
-    "Ex19": "Name MaxPrice MinPrice FinalPrice",
-    "Fig41": "Name",
-}
-SCRIPT = parse_script(STOCK + ";\n".join(EXAMPLES.values()))
-SCHEMAS = schemas_of(SCRIPT)
+FILTERED = """
+SELECT Price AS IBMPrice FROM FILTER{Name='IBM' AND Price > 83}(Stock);
+SELECT Price AS IBMPrice FROM FILTER{Name='IBM'}(SELECT * FROM FILTER{Price > 83}(Stock));
+SELECT Price_1 AS one, Price AS two
+  FROM (FILTER{Name='IBM' AND Price > 83}(Stock)) NEXT{$2.Price > $1.Price} (FILTER{Name='IBM'}(Stock))
+"""
 
 
-def test_the_examples_have_their_attributes_and_round_trip():
-    assert {name: [attribute for attribute, _ in SCHEMAS[name]] for name in EXAMPLES} == {
-        name: attributes.split() for name, attributes in ATTRIBUTES.items()
-    }
-    assert parse_script(to_xscl(SCRIPT)) == SCRIPT
+def lowered_of(text: str) -> list[Any]:
+    script = parse_script(STOCK + text)
+    return [lower_statement(query, schemas_of(script)) for query in script.event_queries]
 
 
 def test_filters_of_a_chain_are_one_and_that_of_a_right_operand_is_part_of_next():
-    (one, two) = (lower_statement(SCRIPT.event_queries[number], SCHEMAS) for number in (1, 2))
-    assert isinstance(one, Select) and isinstance(two, Select)
+    one, two, following = lowered_of(FILTERED)
     assert isinstance(one.source, Filter) and isinstance(two.source, Filter)
-    assert set(one.source.condition.args) == set(two.source.condition.args)  # type: ignore[union-attr]  # both are AllOf
-    lowered = lower_statement(SCRIPT.event_queries[7], SCHEMAS)
-    assert isinstance(lowered, Select) and isinstance(lowered.source, Next)
-    assert isinstance(lowered.source.right, Events) and isinstance(lowered.source.left, Filter)
+    assert set(one.source.condition.args) == set(two.source.condition.args)
+    assert isinstance(following.source, Next)
+    assert isinstance(following.source.right, Events) and isinstance(following.source.left, Filter)
 
 
 @pytest.mark.parametrize(
@@ -162,17 +135,15 @@ def test_filters_of_a_chain_are_one_and_that_of_a_right_operand_is_part_of_next(
 )
 def test_upper_bounds_of_dur_are_windows(condition: str, within: int | None):
     braces = f"{{$1.Name = $2.Name AND ({condition})}}"
-    for text in (f"Stock NEXT{braces} Stock", f"Stock FOLD{{, {condition},}} Stock"):
-        lowered = lower_statement(parse_script(f"{STOCK}{text}").event_queries[0], SCHEMAS)
-        assert isinstance(lowered, Next | Fold) and lowered.within == within
+    following, fold = lowered_of(f"Stock NEXT{braces} Stock; Stock FOLD{{, {condition},}} Stock")
+    assert isinstance(following, Next) and isinstance(fold, Fold) and following.within == fold.within == within
 
 
 def test_within_bounds_all_inside_its_from():
-    text = STOCK + "SELECT Name FROM (Stock NEXT{DUR <= 5} Stock) UNION (Stock NEXT Stock) WITHIN 10 s"
-    lowered = lower_statement(parse_script(text).event_queries[0], SCHEMAS)
-    assert isinstance(lowered, Select) and isinstance(lowered.source, Union)
-    windows = [side.within for side in (lowered.source.left, lowered.source.right) if isinstance(side, Next)]
-    assert windows == [5_000_000, 10_000_000]
+    text = "SELECT Name FROM (Stock NEXT{DUR <= 5} Stock) UNION (Stock NEXT Stock) WITHIN 10 s"
+    (lowered,) = lowered_of(text)
+    assert isinstance(lowered.source, Union)
+    assert (lowered.source.left.within, lowered.source.right.within) == (5_000_000, 10_000_000)
 
 
 # ---------------------------------------------------------------- random ones, whose meaning pattern_stage has
@@ -193,8 +164,8 @@ def test_random_statements_round_trip_and_have_their_schemas(seed: int):
     script = parse_script("; ".join(statement.text() for statement in one.statements), events=known)
     assert parse_script(to_xscl(script), events=known) == script
     of_script = schemas_of(script, known)
-    for published in (query for query in script.event_queries if query.publish):
-        assert dict(lower_statement(published, of_script).schema) == dict(of_script[published.publish or ""] or ())
+    for query, statement in zip(script.event_queries, one.statements, strict=True):
+        assert dict(lower_statement(query, of_script).schema) == schema_of(statement, one.schemas)
     world = pattern_world(seed)
     schemas: dict[str, Schema] = {name: tuple(schema.items()) for name, schema in world.schemas.items()}
     for statement in world.statements:
