@@ -12,18 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
-from typing import NamedTuple
 
-import numpy as np
 import pytest
 
-from common.bounds import BEGINNING
-from pattern_stage.columns import Columns
-from pattern_stage.kernel import Kernel
-from pattern_stage.lineage import Lineage
-from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
-from tests.support.event_agreement import lowered_texts
+from tests.oracle.events import Event, event
+from tests.support.event_agreement import Trial
 from xscl.algebra.events import Schema
 
 # ---------------------------------------------------------------- streams
@@ -51,24 +45,21 @@ class Random:
         return self._state >> 17
 
 
-class Stock(NamedTuple):
+def stock(number: int, symbol: int, price: int, volume: int) -> Event:
     """An event. Its time is its number, in seconds."""
-
-    number: int
-    symbol: int
-    price: int
-    volume: int
+    values = {"symbol": symbol, "price": price, "volume": volume}
+    return event(values, number * SECOND, number * SECOND, [number])
 
 
-def independent(size: int, prices: int, volumes: int, seed: int) -> Iterator[Stock]:
+def independent(size: int, prices: int, volumes: int, seed: int) -> Iterator[Event]:
     """Events of 20 symbols, without any connection."""
     random = Random(seed)
     random.below(100)
     for number in range(size):
-        yield Stock(number, random.below(20) + 1, random.below(prices) + 1, random.below(volumes) + 1)
+        yield stock(number, random.below(20) + 1, random.below(prices) + 1, random.below(volumes) + 1)
 
 
-def rising(size: int, seed: int, percent: int) -> Iterator[Stock]:
+def rising(size: int, seed: int, percent: int) -> Iterator[Event]:
     """Events of 2 symbols, whose prices rise with a chance, and fall with half of what is left."""
     random = Random(seed)
     prices = [random.below(1000) for _ in range(2)]
@@ -78,7 +69,7 @@ def rising(size: int, seed: int, percent: int) -> Iterator[Stock]:
             prices[symbol - 1] += random.below(3) + 1
         elif chance > (100 + percent) // 2:
             prices[symbol - 1] -= random.below(3) + 1
-        yield Stock(number, symbol, prices[symbol - 1], random.below(1000) + 1)
+        yield stock(number, symbol, prices[symbol - 1], random.below(1000) + 1)
 
 
 # ---------------------------------------------------------------- results
@@ -124,27 +115,12 @@ def simple(keys: str, within: int, strategy: str = "skip_till_any_match") -> str
     return f"PATTERN SEQ(stock1 a, stock2 b, stock3 c) WHERE {strategy} {{[{keys}]}} WITHIN {within} s"
 
 
-def matches(text: str, streams: Mapping[str, Sequence[Stock]], size: int) -> list[tuple[int, ...]]:
+def matches(text: str, streams: Mapping[str, Sequence[Event]], size: int) -> list[tuple[int, ...]]:
     """The numbers of the events of all matches."""
-    lineage = Lineage()
-    kernel = Kernel(Texts(), lineage)
-    kernel.add(0, lowered_texts([text], dict.fromkeys(streams, SCHEMA))[0][0], BEGINNING)
-    found, numbers = [], dict[int, int]()
+    trial = Trial(dict.fromkeys(streams, SCHEMA), text)
     for begin in range(0, size, INTERVAL):
-        given = {}
-        for name, events in streams.items():
-            some = [one for one in events if begin <= one.number < begin + INTERVAL]
-            times = np.array([one.number * SECOND for one in some], np.int64)
-            docids = np.array([one.number for one in some], np.int64)
-            parts = lineage.of_documents(name, docids, times, times, np.zeros((len(some), 1), np.int64))
-            numbers.update(zip(parts.tolist(), docids.tolist(), strict=True))
-            values = tuple(np.array([float(one[at]) for one in some]) for at in (1, 2, 3))
-            given[name] = Columns(times, times, values, parts.reshape(-1, 1))
-        for result in kernel.run(given, (begin + INTERVAL) * SECOND):
-            origins = lineage.origins(np.unique(result.events.parts))
-            for row in result.events.parts[result.at].tolist():
-                found.append(tuple(sorted(numbers[part] for one in row for part in origins[one].parts or (one,))))
-    return found
+        trial.run(streams, begin * SECOND, (begin + INTERVAL) * SECOND)
+    return [tuple(sorted(one.parts)) for one in trial.results(0)]  # type: ignore[type-var]  # each part is a number
 
 
 def digest(found: Iterable[tuple[int, ...]]) -> tuple[int, str]:
@@ -162,10 +138,10 @@ def first_of_runs(found: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return list(first.values())
 
 
-def typed(events: Iterable[Stock]) -> dict[str, list[Stock]]:
+def typed(events: Iterable[Event]) -> dict[str, list[Event]]:
     """A stream for each of the symbols that the queries read."""
     every = list(events)
-    return {f"stock{symbol}": [one for one in every if one.symbol == symbol] for symbol in (1, 2, 3)}
+    return {f"stock{symbol}": [one for one in every if one.values["symbol"] == symbol] for symbol in (1, 2, 3)}
 
 
 @pytest.mark.parametrize(
