@@ -1,31 +1,21 @@
-r"""XPath 2.0's regular expressions for the oracle, by the definition: what a part can match is a set of ends.
+"""XPath 2.0's regular expressions for the oracle, translated for the module `regex`, with characters as numbers.
 
-Written from XML Schema, part 2, appendix F, and from 7.6.1 of XPath's functions, for valid patterns only. The time
-grows fast with the length of the text, but the texts of tests are short.
+Written from XML Schema, part 2, appendix F, and from 7.6.1 of XPath's functions, for valid patterns only. The time may
+grow fast with the length of the text, but the texts of tests are short.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 
-Captured = frozenset[tuple[int, str]]
-"""The number and the text of each group that has captured some."""
+import regex
 
-State = tuple[int, Captured]
-Part = Callable[[str, int, Captured], Iterable[State]]
-"""The ends of a part's matches that begin at a place in a text."""
-
-Test = Callable[[str], bool]
-
-_TOKEN = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?:|\{[0-9]+(?:,[0-9]*)?\}|.", re.DOTALL)
-_NAME_START = re.compile(
-    "[:A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef"
-    "\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff]"
+_TOKEN = regex.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?:|\{[0-9]+(?:,[0-9]*)?\}|.", regex.DOTALL)
+_SPACED = regex.compile(r"(\[(?:\\.|[^\]\[\\]|(?1))*\])|(\\)[ \t\r\n]*(.)|[ \t\r\n]", regex.DOTALL)
+_NAME_START = (
+    r":A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef"
+    r"\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
 )
-_NAME_MORE = re.compile("[-.0-9\u00b7\u0300-\u036f\u203f\u2040]")
 _BLOCKS = {
     "BasicLatin": (0, 0x7F),
     "Latin-1Supplement": (0x80, 0xFF),
@@ -35,179 +25,106 @@ _BLOCKS = {
     "Deseret": (0x10400, 0x1044F),
     "CJKUnifiedIdeographs": (0x4E00, 0x9FFF),
 }
-_SETS: dict[str, Test] = {
-    "s": lambda char: char in " \t\r\n",
-    "d": lambda char: unicodedata.category(char) == "Nd",
-    "w": lambda char: unicodedata.category(char)[0] not in "PZC",
-    "i": lambda char: _NAME_START.match(char) is not None,
-    "c": lambda char: (_NAME_START.match(char) or _NAME_MORE.match(char)) is not None,
+_SETS = {
+    "s": r"\x20\t\r\n",
+    "d": r"\p{Nd}",
+    "w": r"^\p{P}\p{Z}\p{C}",
+    "i": _NAME_START,
+    "c": rf"\-.0-9\u00b7\u0300-\u036f\u203f\u2040{_NAME_START}",
 }
 
 
 def matches(text: str, pattern: str, flags: str = "") -> bool:
     """Whether some part of the text matches. The flags may be `i`, `s` and `x`."""
-    part = _whole(pattern, flags)
-    return any(True for start in range(len(text) + 1) for _ in part(text, start, frozenset()))
+    return _compiled(pattern, flags).search(text) is not None
 
 
 @lru_cache(maxsize=1000)
-def _whole(pattern: str, flags: str) -> Part:
-    reader = _Reader(_dense(pattern) if "x" in flags else pattern, flags)
-    part = reader.alternatives()
-    assert not reader.tokens, f"not a pattern: {pattern!r}"
-    return part
-
-
-def _dense(pattern: str) -> str:
-    """The pattern without the white space that is not in brackets."""
-    made, brackets = "", list[str]()
-    while pattern:
-        char, pattern = pattern[0], pattern[1:]
-        if brackets or char not in " \t\r\n":
-            made += char
-        if char == "\\":
-            rest = pattern if brackets else pattern.lstrip(" \t\r\n")
-            made, pattern = made + rest[:1], rest[1:]
-        elif char == "[":
-            brackets.append(char)
-        elif char == "]" and brackets:
-            brackets.pop()
-    return made
+def _compiled(pattern: str, flags: str) -> regex.Pattern[str]:
+    if "x" in flags:
+        pattern = _SPACED.sub(r"\1\2\3", pattern)  # white space counts in brackets only
+    return regex.compile(_Reader(pattern, flags).whole(), regex.V1)
 
 
 class _Reader:
     """Takes the tokens of a pattern one by one. The first is at the end of the list."""
 
     def __init__(self, pattern: str, flags: str) -> None:
-        self._any_case, self._dot = "i" in flags, "" if "s" in flags else "\n\r"
-        self.tokens = _TOKEN.findall(pattern)[::-1]
-        self._groups = 0
+        self._any_case, self._dot = "i" in flags, r"[\s\S]" if "s" in flags else r"[^\n\r]"
+        self._tokens = _TOKEN.findall(pattern)[::-1]
 
     def _peek(self) -> str:
-        return self.tokens[-1] if self.tokens else ""
+        return self._tokens[-1] if self._tokens else ""
 
-    def alternatives(self) -> Part:
-        arms = [self._sequence()]
-        while self._peek() == "|":
-            self.tokens.pop()
-            arms.append(self._sequence())
-        return lambda text, at, captured: {end for arm in arms for end in arm(text, at, captured)}
-
-    def _sequence(self) -> Part:
-        parts = []
-        while self._peek() not in ("", "|", ")"):
-            parts.append(self._repetition(self._atom()))
-
-        def ends(text: str, at: int, captured: Captured) -> Iterable[State]:
-            states = {(at, captured)}
-            for part in parts:
-                states = {end for state in states for end in part(text, *state)}
-            return states
-
-        return ends
-
-    def _repetition(self, item: Part) -> Part:
-        quantifier = self._peek()
-        if quantifier not in ("?", "*", "+") and quantifier[:1] != "{":
-            return item
-        self.tokens.pop()
-        if self._peek() == "?":
-            self.tokens.pop()  # reluctant: other matches first, but the same ones
-        least, most = {"?": (0, 1), "*": (0, None), "+": (1, None)}.get(quantifier, (0, None))
-        if quantifier[0] == "{":
-            low, comma, high = quantifier[1:-1].partition(",")
-            least, most = int(low), int(high or low) if high or not comma else None
-
-        def ends(text: str, at: int, captured: Captured) -> Iterable[State]:
-            now, found, times = {(at, captured)}, set[State](), 0
-            while now:
-                if times >= least:
-                    now -= found
-                    found |= now
-                if times == most:
-                    break
-                now, times = {end for state in now for end in item(text, *state)}, times + 1
-            return found
-
-        return ends
-
-    def _atom(self) -> Part:
-        token: str = self.tokens.pop()
-        if token == "^":
-            return lambda text, at, captured: [(at, captured)] if at == 0 else []
-        if token == "$":
-            return lambda text, at, captured: [(at, captured)] if at == len(text) else []
-        if token in ("(", "(?:"):
-            return self._group(capturing=token == "(")
-        if token[0] == "\\" and token[1] in "123456789":
-            return self._reference(token[1])
-        dot = self._dot
-        test = (
-            self._brackets() if token == "[" else (lambda char: char not in dot) if token == "." else self._test(token)
-        )
-        return lambda text, at, captured: [(at + 1, captured)] if at < len(text) and test(text[at]) else []
-
-    def _group(self, capturing: bool) -> Part:
-        self._groups += capturing
-        number = self._groups
-        inner = self.alternatives()
-        assert self.tokens.pop() == ")"
-
-        def ends(text: str, at: int, captured: Captured) -> Iterable[State]:
-            for end, inside in inner(text, at, captured):
-                others = frozenset(pair for pair in inside if pair[0] != number)
-                yield end, others | {(number, text[at:end])}
-
-        return ends if capturing else inner
-
-    def _reference(self, digits: str) -> Part:
-        while self._peek() in tuple("0123456789") and int(digits + self._peek()) <= self._groups:
-            digits += self.tokens.pop()
-
-        def ends(text: str, at: int, captured: Captured) -> Iterable[State]:
-            same = dict(captured).get(int(digits), "")
-            return [(at + len(same), captured)] if text.startswith(same, at) else []
-
-        return ends
+    def whole(self) -> str:
+        made, groups = "", 0
+        as_they_are = {"|", "?", "*", "+", "(", "(?:", ")"}
+        others = {"^": r"(?:\A)", "$": r"(?:\Z)", ".": self._dot}
+        while self._tokens:
+            token: str = self._tokens.pop()
+            groups += token == "("
+            if token in as_they_are or (len(token) > 1 and token[0] == "{"):
+                made += token
+            elif token in others:
+                made += others[token]
+            elif token == "[":
+                made += self._brackets()
+            elif token[0] == "\\" and token[1] in "123456789":
+                number = token[1]
+                while self._peek() in tuple("0123456789") and int(number + self._peek()) <= groups:
+                    number += self._tokens.pop()
+                made += rf"(?({number})\g<{number}>|)"  # what has captured nothing is empty
+            else:
+                made += f"[{self._set(token)}]"
+        return made
 
     def _inside(self) -> str:
         """A token inside brackets. What is one token outside, such as `{2}` or `(?:`, is single characters there."""
-        token: str = self.tokens.pop()
+        token: str = self._tokens.pop()
         if token[0] != "\\":
-            self.tokens += token[:0:-1]
+            self._tokens += token[:0:-1]
             token = token[0]
         return token
 
-    def _brackets(self) -> Test:
+    def _brackets(self) -> str:
         """The rest of an expression in brackets, after the first bracket."""
         negative = self._peek() == "^"
         if negative:
-            self.tokens.pop()
-        tests: list[Test] = []
-        without: Test | None = None
+            self._tokens.pop()
+        inside, without = "", ""
         while (token := self._inside()) != "]":
-            if token == "-" and tests and self._peek() == "[":
-                self.tokens.pop()
-                without = self._brackets()
-            elif self._peek() == "-" and self.tokens[-2] not in ("]", "[", "-") and _one(token):
-                self.tokens.pop()
-                first, last = _one(token), _one(self._inside())
-                tests.append(self._cased(_between(first, last)))
+            if token == "-" and inside and self._peek() == "[":
+                self._tokens.pop()
+                without = f"--{self._brackets()}"
+            elif self._peek() == "-" and self._tokens[-2] not in ("]", "[", "-") and _one(token):
+                self._tokens.pop()
+                inside += self._range(_one(token), _one(self._inside()))
             else:
-                tests.append(self._test(token))
-        return lambda char: (any(test(char) for test in tests) != negative) and not (without and without(char))
+                inside += f"[{self._set(token)}]"
+        return f"[[{'^' * negative}{inside}]{without}]"
 
-    def _test(self, token: str) -> Test:
-        return self._cased(_test(token)) if _one(token) else _test(token)
+    def _set(self, token: str) -> str:
+        """The inside of a set of what a token stands for."""
+        if one := _one(token):
+            return self._range(one, one)
+        letter = token[1].lower()
+        if letter != "p":
+            found = _SETS[letter]
+        elif token.startswith("Is", 3):
+            first, last = _BLOCKS[token[5:-1]]
+            found = _range(chr(first), chr(last))
+        else:
+            found = rf"\p{{{token[3:-1]}}}"
+        return found if token[1] == letter else f"^[{found}]"
 
-    def _cased(self, test: Test) -> Test:
-        """Without regard to case: the test of the character, or of one with the same lower or upper case."""
-        return (lambda char: any(map(test, _case_variants(char)))) if self._any_case else test
-
-
-def _case_variants(char: str) -> frozenset[str]:
-    of_lower, of_upper = _by_case()
-    return frozenset(char + of_lower.get(char.lower(), "") + of_upper.get(char.upper(), ""))
+    def _range(self, first: str, last: str) -> str:
+        """Without regard to case: also the characters with the same lower or upper case as one of the range."""
+        if not self._any_case:
+            return _range(first, last)
+        of_lower, of_upper = _by_case()
+        chars = set(map(chr, range(ord(first), ord(last) + 1)))
+        alike = {more for one in chars for more in of_lower.get(one.lower(), "") + of_upper.get(one.upper(), "")}
+        return _range(first, last) + "".join(_range(one, one) for one in sorted(alike - chars))
 
 
 @cache
@@ -230,25 +147,5 @@ def _one(token: str) -> str:
     return {"n": "\n", "r": "\r", "t": "\t"}.get(token[1], token[1])
 
 
-def _test(token: str) -> Test:
-    """Whether a token stands for a character."""
-    one = _one(token)
-    if one:
-        return lambda char: char == one
-    letter = token[1]
-    if letter.lower() != "p":
-        test = _SETS[letter.lower()]
-    elif token.startswith("Is", 3):
-        first, last = _BLOCKS[token[5:-1]]
-        test = _between(chr(first), chr(last))
-    else:
-        test = _of_category(token[3:-1])
-    return (lambda char: not test(char)) if letter.isupper() else test
-
-
-def _between(first: str, last: str) -> Test:
-    return lambda char: first <= char <= last
-
-
-def _of_category(name: str) -> Test:
-    return lambda char: unicodedata.category(char).startswith(name)
+def _range(first: str, last: str) -> str:
+    return rf"\U{ord(first):08x}-\U{ord(last):08x}"

@@ -120,7 +120,7 @@ def matches(text: str, streams: Mapping[str, Sequence[Event]], size: int) -> lis
     trial = Trial(dict.fromkeys(streams, SCHEMA), text)
     for begin in range(0, size, INTERVAL):
         trial.run(streams, begin * SECOND, (begin + INTERVAL) * SECOND)
-    return [tuple(sorted(one.parts)) for one in trial.results(0)]  # type: ignore[type-var]  # each part is a number
+    return [tuple(sorted(one.parts)) for one in trial.results(0)]  # type: ignore[arg-type]  # each part is a number
 
 
 def digest(found: Iterable[tuple[int, ...]]) -> tuple[int, str]:
