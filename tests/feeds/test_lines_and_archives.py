@@ -14,7 +14,7 @@ from feeds import files
 from feeds.documents import Document, Reject, SourceError, parse_time
 from feeds.readers import read_jsonl, read_line, read_warc
 from feeds.tail import read_documents
-from tests.support.files import DOCUMENTS, LINES, NOON, RSS, read, warc, write
+from tests.support.files import DOCUMENTS, LINES, NOON, RECORDS, RSS, archive, read, write
 from tests.support.unreadable import shut
 
 
@@ -111,7 +111,7 @@ def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
 def test_warc_responses_and_resources(tmp_path, name, monkeypatch):
-    path = warc(tmp_path / name, name.endswith("gz"))
+    path = archive(tmp_path / name, *RECORDS)
     midnight = 1_778_112_000_000_000
     assert read(path) == [
         Document("https://c.example/map 2026-05-07T00:00:00Z", b"<map/>", "S", midnight),
@@ -126,7 +126,7 @@ def test_warc_responses_and_resources(tmp_path, name, monkeypatch):
 
 
 def test_a_warc_cut_short_at_any_byte_gives_whole_documents_or_rejects(tmp_path):
-    whole = warc(tmp_path / "x.warc", False).read_bytes()
+    whole = archive(tmp_path / "x.warc", *RECORDS).read_bytes()
     documents = read(tmp_path / "x.warc")
     rejects = 0
     for end in range(1, len(whole), 19):

@@ -280,21 +280,6 @@ def alike(one: Expr, other: Expr, kind: Callable[[Expr], str] = kind_of) -> tupl
     return dated[0], dated[1]
 
 
-def accepted(operator: CompareOp, left: Expr, right: Expr) -> Compare:
-    """The comparison, with other literals if the language refuses these."""
-    left, right = alike(left, right)
-    kinds = {kind_of(left), kind_of(right)}
-
-    def allowed(side: Expr) -> Expr:
-        if isinstance(side, Number) and "time" in kinds:
-            return String(TIMES[0])
-        if isinstance(side, String) and (operator not in ("=", "!=") or kinds & {"number", "time"}):
-            return String(TIMES[0] if "time" in kinds else "1")
-        return side
-
-    return Compare(operator, allowed(left), allowed(right))
-
-
 def literal(rng: Random, kind: str, operator: CompareOp, text: str) -> Expr:
     """A literal that a value of a kind can be compared with."""
     if kind == "time" or (kind == "text" and operator not in ("=", "!=") and chance(rng, 30)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
+from tests.generate.blocks import OPERATORS as COMPARED
+from tests.generate.blocks import flat_and, flat_or
 from tests.generate.documents import chance
 from xscl import syntax
 from xscl.algebra import values
 
-COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 STRINGS = ("", "u", 'a "quoted" text', "it's", "a; b", "-- no comment", "(: nor this :)", "{x}", "50% RETURN", "é\t東")
 NUMBERS = ("0", "7", "7.", ".5", "1.50", "007")
 WINDOWS = (0, 1, 1_500, 1_500_000, 3_600_000_000, 7 * 86_400_000_000, 2**62 - 1)
@@ -22,19 +23,12 @@ CLAUSES = (
 KEYWORDS = ("from", "by", "AS", "next", "null", "not", "dur", "within")
 """Names behind a dot only."""
 FUNCTIONS = ("count", "sum", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown")
-Junction = TypeVar("Junction", values.And, values.Or)
 _SIDES: tuple[Any, ...] = ("$1", "$2", "$")
 _PLACES: tuple[Any, ...] = ("", "1", "i", "i-1", "LEN", "[]", "..i-1")
 
 
 def _several(rng: Random, most: int, make: Callable[[], Any]) -> tuple[Any, ...]:
     return tuple(make() for _ in range(rng.randint(1, most)))
-
-
-def _flat(kind: type[Junction], args: tuple[Any, ...]) -> Junction:
-    """A junction as parsers build it: none stands in another one of its kind."""
-    found = [part for arg in args for part in (arg.args if isinstance(arg, kind) else (arg,))]
-    return kind(tuple(found))
 
 
 class EventTrees:
@@ -143,13 +137,13 @@ class EventTrees:
             return self._leaf()
         match rng.randrange(8):
             case 0:
-                return _flat(values.And, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+                return flat_and(*(self.expr(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(values.Or, tuple(self.expr(less) for _ in range(rng.randint(2, 3))))
+                return flat_or(*(self.expr(less) for _ in range(rng.randint(2, 3))))
             case 2:
                 return values.Not(self.expr(less))
             case 3:
-                return values.Compare(rng.choice(COMPARISONS), self.expr(less), self.expr(less))  # type: ignore[arg-type]  # rng.choice has any str
+                return values.Compare(rng.choice(COMPARED), self.expr(less), self.expr(less))
             case 4:
                 return syntax.IsNull(self.expr(less), chance(rng, 50))
             case 5:
@@ -269,13 +263,13 @@ class DocumentTrees:
             return self._path(0)
         match rng.randrange(5):
             case 0:
-                return _flat(values.And, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
+                return flat_and(*(self._condition(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(values.Or, tuple(self._condition(less) for _ in range(rng.randint(2, 3))))
+                return flat_or(*(self._condition(less) for _ in range(rng.randint(2, 3))))
             case 2:
                 return values.Not(self._condition(less))
             case 3:
-                return values.Compare(rng.choice(COMPARISONS), self._value(less), self._value(less))  # type: ignore[arg-type]  # rng.choice has any str
+                return values.Compare(rng.choice(COMPARED), self._value(less), self._value(less))
         return rng.choice((values.Number("1"), values.String("u"), self._call(less, OTHER_CALLS)))
 
     def _path(self, depth: int) -> values.Rel:
@@ -305,11 +299,11 @@ class DocumentTrees:
             return self.operand(depth)
         match rng.randrange(4):
             case 0:
-                return _flat(values.And, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
+                return flat_and(*(self._predicate(less) for _ in range(rng.randint(2, 3))))
             case 1:
-                return _flat(values.Or, tuple(self._predicate(less) for _ in range(rng.randint(2, 3))))
+                return flat_or(*(self._predicate(less) for _ in range(rng.randint(2, 3))))
             case 2:
-                return values.Compare(rng.choice(COMPARISONS), self.operand(less), self.operand(less))  # type: ignore[arg-type]  # rng.choice has any str
+                return values.Compare(rng.choice(COMPARED), self.operand(less), self.operand(less))
         return values.Not(self.operand(0))
 
     def operand(self, depth: int) -> values.Expr:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from tests.oracle.budget import Budget
 from tests.oracle.event_syntax import Schema, Window
 from tests.oracle.pattern_syntax import AnyOrder, Letter, Near, Pattern
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.event_agreement import AnyKernel, HereRunner, Run, Runner, Trial, assert_finds, random_run
+from tests.support.event_agreement import HereRunner, Run, Runner, Trial, assert_finds, random_run
 
 WHOLE = ((LENGTH + 1) * 10**6,)
 
@@ -98,15 +99,11 @@ def to_the_end(run: Run) -> Run:
     return replace(run, cuts=(*run.cuts, (LENGTH + 10) * SECOND, END), lives=lives)
 
 
-def whole(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed)
+def whole(texts: Texts, lineage: Lineage, run: Run, *, merged: bool = True) -> Kernel:
+    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, merged=merged)
 
 
-def not_merged(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, merged=False)
-
-
-def in_parts(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+def in_parts(texts: Texts, lineage: Lineage, run: Run) -> PartitionedKernel:
     return PartitionedKernel(texts, lineage, HereRunner(3, 2))
 
 
@@ -114,7 +111,7 @@ def in_parts(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
     ("seed", "kind", "make"),
     [
         *((seed, "run", whole) for seed in seeds(10, 4_000)),
-        *((seed, "run", not_merged) for seed in (*seeds(4, 1_000, first=15_000), 3_315_043)),
+        *((seed, "run", partial(whole, merged=False)) for seed in (*seeds(4, 1_000, first=15_000), 3_315_043)),
         *((seed, KINDS[seed % 3], in_parts) for seed in (*seeds(8, 1_000, first=20_000), 20_233, 20_293)),
         *((seed, "set", whole) for seed in seeds(8, 4_000, first=30_000)),
         *((seed, "near", whole) for seed in seeds(6, 3_000, first=40_000)),

@@ -4,10 +4,9 @@ import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from common.arrays import Ints
 from common.bounds import BEGINNING, Micros
@@ -24,7 +23,7 @@ from tests.oracle.event_values import Value
 from tests.oracle.events import Event, Events, World, event
 from tests.oracle.pattern_syntax import Near
 from tests.oracle.pattern_world import PatternWorld, by_parts, returned
-from xscl.algebra.events import Schema, Statement
+from xscl.algebra.events import Schema
 from xscl.event_lower import lower_statement, schemas_of
 from xscl.parser import parse_script
 from xscl.syntax import EventStreams
@@ -171,17 +170,8 @@ def random_run(rng: Random, statements: int, last: int) -> Run:
     return Run(cuts, lives, rules, rng.randrange(4) > 0, restarts)
 
 
-class AnyKernel(Protocol):
-    def add(self, statement: int, stream: Statement, since: Micros) -> None: ...
-    def remove(self, statements: Sequence[int]) -> None: ...
-    def begin(self, until: int) -> None: ...
-    def feed(self, events: Mapping[str, Columns]) -> Sequence[Results]: ...
-    def end(self) -> Sequence[Results]: ...
-    def state(self) -> dict[str, pa.Table]: ...
-    def restore(self, state: Mapping[str, pa.Table]) -> None: ...
-
-
-MakeKernel = Callable[[Texts, Lineage, Run], AnyKernel]
+MakeKernel = Callable[[Texts, Lineage, Run], Any]
+"""Makes a kernel, or what has the methods of one."""
 
 
 class Runner:
@@ -189,7 +179,7 @@ class Runner:
     statement that exceeds one goes, and `exceeded` has when, and which limit it was."""
 
     def __init__(self, world: World, run: Run, make: MakeKernel | None = None, limits: Quota = UNLIMITED) -> None:
-        def limited(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+        def limited(texts: Texts, lineage: Lineage, run: Run) -> Kernel:
             return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
 
         self._world, self._run, self._make = world, run, make or limited

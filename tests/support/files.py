@@ -2,7 +2,10 @@
 
 import io
 import os
+from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
+from typing import NamedTuple
 
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
@@ -37,39 +40,37 @@ def write(path: Path, content: str | bytes, mtime: int = 1_000) -> Path:
     return path
 
 
-def archive(path: Path, *feeds: tuple[str, str, str]) -> None:
-    """An archive of responses with feeds: the address, the text and the date of each."""
+class Record(NamedTuple):
+    """A record of an archive: a response, unless it says otherwise."""
+
+    uri: str
+    body: str
+    date: str = "2026-05-07T00:00:00Z"
+    kind: str = "text/xml"
+    status: str = "200 OK"
+    of: str = "response"
+
+
+def archive(path: Path, *records: Sequence[str]) -> Path:
     out = io.BytesIO()
     writer = WARCWriter(out, gzip=path.suffix == ".gz")
-    for url, text, date in feeds:
-        headers = StatusAndHeaders("200 OK", [("Content-Type", "text/xml")], protocol="HTTP/1.0")
-        made = {"payload": io.BytesIO(text.encode()), "http_headers": headers, "warc_headers_dict": {"WARC-Date": date}}
-        writer.write_record(writer.create_warc_record(url, "response", **made))
+    for record in starmap(Record, records):
+        http, kind = StatusAndHeaders(record.status, [("Content-Type", record.kind)], protocol="HTTP/1.0"), ""
+        if record.of != "response":
+            http, kind = None, record.kind
+        made = {"payload": io.BytesIO(record.body.encode()), "http_headers": http, "warc_content_type": kind}
+        made["warc_headers_dict"] = {"WARC-Date": record.date}
+        writer.write_record(writer.create_warc_record(record.uri, record.of, **made))
     path.write_bytes(out.getvalue())
+    return path
 
 
-def warc(path: Path, gzipped: bool) -> Path:
-    """An archive of a feed, two documents, and records that are neither."""
-    out = io.BytesIO()
-    writer = WARCWriter(out, gzip=gzipped)
-
-    def add(uri, kind, body, status="200 OK", rec_type="response"):
-        http = StatusAndHeaders(status, [("Content-Type", kind)], protocol="HTTP/1.1")
-        writer.write_record(
-            writer.create_warc_record(
-                uri,
-                rec_type,
-                payload=io.BytesIO(body.encode()),
-                http_headers=http if rec_type == "response" else None,
-                warc_content_type=kind,
-                warc_headers_dict={"WARC-Date": "2026-05-07T00:00:00Z"},
-            )
-        )
-
-    add("https://c.example/rss", "text/html", RSS.format("x"))
-    add("https://c.example/gone", "application/xml", "<gone/>", "404 Not Found")
-    add("https://c.example/page", "text/html", "<html/>")
-    add("https://c.example/map", "application/xml; charset=utf-8", "<map/>")
-    add("https://c.example/res", "text/xml", "<res/>", rec_type="resource")
-    add("https://c.example/meta", "text/xml", "<meta/>", rec_type="metadata")
-    return write(path, out.getvalue())
+RECORDS = (
+    Record("https://c.example/rss", RSS.format("x"), kind="text/html"),
+    Record("https://c.example/gone", "<gone/>", kind="application/xml", status="404 Not Found"),
+    Record("https://c.example/page", "<html/>", kind="text/html"),
+    Record("https://c.example/map", "<map/>", kind="application/xml; charset=utf-8"),
+    Record("https://c.example/res", "<res/>", of="resource"),
+    Record("https://c.example/meta", "<meta/>", of="metadata"),
+)
+"""A feed, two documents, and records that are neither."""

@@ -25,7 +25,7 @@ from tests.oracle.cases import case, cases, written
 from tests.oracle.events import Events, World
 from tests.pattern_stage.test_exact import run, told
 from tests.pattern_stage.test_patterns import END, patterns
-from tests.support.event_agreement import AnyKernel, MakeKernel, Run, Runner, assert_finds, lowered, lowered_texts
+from tests.support.event_agreement import MakeKernel, Run, Runner, assert_finds, lowered, lowered_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +150,7 @@ Matching = Callable[[Texts, Lineage], Kernel]
 
 
 def replaying(database: Ask, matching: Matching = Kernel) -> MakeKernel:
-    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    def make(texts: Texts, lineage: Lineage, run: Run) -> ReplayKernel:
         return ReplayKernel(texts, lineage, database, matching)
 
     return make

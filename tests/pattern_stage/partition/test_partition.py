@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,16 +22,8 @@ from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
-from tests.support.event_agreement import (
-    AnyKernel,
-    HereRunner,
-    MakeKernel,
-    Run,
-    assert_finds,
-    lowered_texts,
-    random_run,
-)
-from xscl.algebra.events import Schema, Statement
+from tests.support.event_agreement import HereRunner, MakeKernel, Run, assert_finds, lowered_texts, random_run
+from xscl.algebra.events import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +37,7 @@ STREAMS: dict[str, Schema] = {
 
 
 def in_parts(runner: Runner) -> MakeKernel:
-    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    def make(texts: Texts, lineage: Lineage, run: Run) -> Any:
         return PartitionedKernel(texts, lineage, runner)
 
     return make
@@ -56,22 +48,9 @@ class Counted:
 
     def __init__(self, texts: Texts, lineage: Lineage, run: Run) -> None:
         self._both = Kernel(texts, lineage), PartitionedKernel(texts, lineage, HereRunner(3))
-        self.restore, self.state = self._both[1].restore, self._both[1].state
 
-    def add(self, statement: int, stream: Statement, since: Micros) -> None:
-        for one in self._both:
-            one.add(statement, stream, since)
-
-    def remove(self, statements: Sequence[int]) -> None:
-        for one in self._both:
-            one.remove(statements)
-
-    def begin(self, until: int) -> None:
-        for one in self._both:
-            one.begin(until)
-
-    def feed(self, events: Mapping[str, Columns]) -> Sequence[Results]:
-        return [one.feed(events) for one in self._both][1]
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return lambda *given: [getattr(one, name)(*given) for one in self._both][1]
 
     def end(self) -> Sequence[Results]:
         found = [one.end() for one in self._both][1]
@@ -89,7 +68,7 @@ def test_statements_that_come_and_go(seed: int):
     """After a restart there may be other parts, or none."""
     rng, made = Random(seed), world(seed)
 
-    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    def make(texts: Texts, lineage: Lineage, run: Run) -> Any:
         if rng.randrange(5) == 0:
             return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed)
         return in_parts(HereRunner(rng.choice((1, 2, 3, 7)), rng.choice((1, 2))))(texts, lineage, run)
