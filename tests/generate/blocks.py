@@ -240,19 +240,16 @@ NUMBER_FUNCTIONS = ("number", "string-length", "count")
 
 
 def argument(rng: Random, operand: Expr) -> Expr:
-    """The operand, or a function of it."""
     return derived(rng, (*TEXT_FUNCTIONS, "date", "string-length"), operand) if chance(rng, 25) else operand
 
 
 def derived(rng: Random, names: Sequence[str], operand: Expr) -> Call:
-    """A derived value of an operand, of one of these functions."""
     name = rng.choice(names)
     literals = (String(rng.choice(("1", "u", " ", "/"))),) if name in WITH_LITERAL else ()
     return Call(name, (operand, *literals))
 
 
 def kind_of(operand: Expr) -> str:
-    """What the value of an operand is."""
     if isinstance(operand, Number) or (isinstance(operand, Call) and operand.name in NUMBER_FUNCTIONS):
         return "number"
     return "time" if isinstance(operand, Call) and operand.name == "date" else "text"
@@ -292,7 +289,6 @@ def literal(rng: Random, kind: str, operator: CompareOp, text: str) -> Expr:
 
 
 def string_test(rng: Random, operand: Expr, text: str, other: Expr | None = None) -> Call:
-    """A test of an operand with another one or with a literal."""
     name = rng.choice(("contains", "starts-with", "ends-with", "matches"))
     if name != "matches":
         return Call(name, (operand, other or String(rng.choice((text[:1], *LITERALS)))))

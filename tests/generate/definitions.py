@@ -22,7 +22,6 @@ def random_definition(rng: Random, name: str = "E", stream: str = "S", most: int
 
 
 def _attribute(rng: Random, maker: BlockMaker, names: Sequence[Name], name: str) -> DefinedAttribute:
-    """An attribute of any kind."""
     if chance(rng, 5):
         return DefinedAttribute(name, String("x"), False, False)
     if chance(rng, 5):

@@ -26,7 +26,6 @@ SECOND = 1_000_000
 
 
 def chance(rng: Random, percent: int) -> bool:
-    """True with this probability."""
     return rng.randrange(100) >= 100 - percent
 
 

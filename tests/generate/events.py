@@ -57,7 +57,6 @@ class StatementMaker:
         self.schemas = dict(known)
 
     def statement(self, depth: int = 3) -> cel.Cel:
-        """A statement that the language takes."""
         while True:
             try:
                 made = self._cel(depth)
@@ -280,7 +279,6 @@ class Sides:
     changed: frozenset[str] = frozenset()
 
     def references(self) -> list[tuple[cel.Ref, cel.Kind]]:
-        """Each way to name an attribute."""
         if self.right is None:
             return [(cel.Ref(name), kind) for name, kind in self.left.items()]
         found: list[tuple[cel.Ref, cel.Kind]] = []
@@ -297,8 +295,6 @@ class Sides:
 
 
 class ConditionMaker:
-    """Makes conditions over the attributes of one or two events."""
-
     def __init__(self, rng: Random, sides: Sides) -> None:
         self._rng = rng
         self._sides = sides
@@ -345,7 +341,6 @@ class ConditionMaker:
         return cel.Cmp(rng.choice((">", ">=")), time, cel.Num(rng.choice(("0", "1", "2"))))
 
     def _across(self) -> cel.Cond:
-        """A comparison of a left and a right attribute."""
         rng = self._rng
         right, kind = rng.choice(self._right)
         alike = [ref for ref, other in self._left if other == kind] if chance(rng, 92) else []

@@ -24,13 +24,11 @@ class PatternMaker:
         self._rng, self._schemas = rng, schemas
 
     def statement(self, publish: str | None = None) -> sase.Pattern | sase.Near:
-        """A statement that the language takes."""
         return self.near(publish) if chance(self._rng, 20) else self.pattern(publish)
 
     # ------------------------------------------------------------ without ERRORS
 
     def pattern(self, publish: str | None = None) -> sase.Pattern:
-        """A statement without ERRORS."""
         rng = self._rng
         components = self._components()
         base = sase.Pattern(components, cel.Window(str(rng.choice((3, 5, 5, 8)))), publish=publish)
@@ -98,7 +96,6 @@ class PatternMaker:
     # ------------------------------------------------------------ with ERRORS
 
     def near(self, publish: str | None = None) -> sase.Near:
-        """A statement with ERRORS."""
         rng = self._rng
         word: tuple[sase.Letters, ...] = ()
         while _shortest(word) == 0:
@@ -131,7 +128,6 @@ class PatternMaker:
 
 
 def _shortest(word: Sequence[sase.Letters]) -> int:
-    """The length of the shortest word."""
     total = 0
     for part in word:
         match part:
@@ -145,8 +141,6 @@ def _shortest(word: Sequence[sase.Letters]) -> int:
 
 
 class _Conditions:
-    """Makes the conditions and values of a pattern."""
-
     def __init__(self, rng: Random, pattern: sase.Pattern, schemas: Mapping[str, cel.Schema]) -> None:
         self._rng, self._schemas = rng, schemas
         self._positive = pattern.positive
@@ -163,7 +157,6 @@ class _Conditions:
         return conds[0] if conds else None
 
     def having(self) -> cel.Cond:
-        """The condition of HAVING."""
         return self._atom(self._rng.choice(self._positive), _WHOLE)
 
     def items(self) -> tuple[cel.Item, ...]:
@@ -187,7 +180,6 @@ class _Conditions:
         return cel.Not(self._atom(one, _ITEMS))
 
     def _about(self, absent: sase.Absent) -> cel.Cond:
-        """A condition on a negated component."""
         rng = self._rng
         name, kind = self._attribute(absent.stream)
         left: cel.Expr = cel.Of(absent.variable, name)

@@ -93,8 +93,6 @@ def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> s
 
 
 class QueryMaker:
-    """Makes one query over streams with sample documents."""
-
     def __init__(
         self, rng: Random, samples: Mapping[str, Sequence[Document]], published: Sequence[str], namespaced: bool
     ) -> None:
@@ -257,7 +255,6 @@ class QueryMaker:
         return items
 
     def _items(self, part: Part) -> tuple[syntax.SelectItems, tuple[Name, ...]]:
-        """SELECT items and the names that they show."""
         found: dict[str, tuple[syntax.SelectItem, Name]] = {}
         for _ in range(self._rng.choice((1, 2, 3))):
             choice = self._choose(part.names)

@@ -94,7 +94,6 @@ class Match:
         return max(self.until, *(document.t1 for document in self.inputs))
 
     def star(self) -> list[tuple[str, Value]]:
-        """The names and values that `SELECT *` stands for."""
         short = ("left", "right")
         count = len(self.inputs)
         return [(r.name or (short[r.block] if count <= 2 else f"b{r.block + 1}"), r.value) for r in self.roots]

@@ -45,7 +45,6 @@ class Budget:
     nodes: dict[Any, list[Node]] = field(default_factory=dict)
 
     def matches(self) -> set[frozenset[Event]]:
-        """The events of each match that is found."""
         assert self.near.within is not None and self.near.budget is not None
         found = set()
         events = [(name, one) for name in sorted(self.near.streams) for one in self.streams[name]]

@@ -107,7 +107,6 @@ class Evaluation:
         return self._outputs[index]
 
     def _stream(self, name: str) -> list[Stored]:
-        """Every document of a stream, external or published."""
         documents = [document for (stream, _), document in self._external.items() if stream == name]
         for index, query in enumerate(self._script.queries):
             if query.publish == name:
@@ -180,7 +179,6 @@ class Evaluation:
                 yield replace(left, hidden=True, until=until)
 
     def _rights(self, join: Join, needed: frozenset[str]) -> list[Match]:
-        """The matches that may be partners of those of the left side."""
         return self._matches(join.right, needed)
 
     def _is_over(self, join: Join, left: Match) -> bool:
@@ -206,7 +204,6 @@ class Evaluation:
                 return self._sources(source.source)
 
     def _pairs(self, join: Join, lefts: Sequence[Match], rights: Sequence[Match]) -> Iterator[tuple[Match, Match]]:
-        """The matches of both sides that the predicate, the window and the order of the operator join."""
         for left in lefts:
             for right in rights:
                 if self._in_time(join, left, right) and self._holds(join.pred, {**left.visible, **right.visible}):

@@ -45,7 +45,6 @@ class Num:
         return self.written
 
     def value(self) -> float:
-        """The double nearest to what is written."""
         digits = self.written.removesuffix("%")
         return float(Fraction(digits) / (100 if digits != self.written else 1))
 
@@ -128,8 +127,6 @@ class Of:
 
 @dataclass(frozen=True, slots=True)
 class Len:
-    """How many events a pattern's variable has."""
-
     variable: str
 
     def text(self) -> str:
@@ -307,17 +304,14 @@ Stream = Name | Filter | Aggregate | Union | Next | Fold | Cel
 
 
 def _source(stream: Stream) -> str:
-    """A stream where the language has a `source`."""
     return stream.text() if isinstance(stream, Name | Filter | Aggregate) else f"({stream.text()})"
 
 
 def _left(stream: Stream) -> str:
-    """A stream to the left of an operator."""
     return f"({stream.text()})" if isinstance(stream, Cel) else stream.text()
 
 
 def reads(stream: Stream) -> Iterator[str]:
-    """The names that a stream reads."""
     return (one.name for one in walk(stream) if isinstance(one, Name))
 
 
@@ -403,7 +397,6 @@ def _distinct(pairs: list[tuple[str, Kind]]) -> Schema:
 
 
 def kind_of(expr: Expr, source: Schema) -> Kind:
-    """What an expression's values are."""
     match expr:
         case Str():
             return "string"

@@ -70,7 +70,6 @@ class Bound:
         return events[place][of.name] if of.name else 0.0
 
     def group(self, call: cel.Fn) -> tuple[Scope, ...]:
-        """The events that an aggregate is of."""
         (variable, place), *more = {(of.variable, of.place) for of in walk(call) if isinstance(of, cel.Of)}
         assert not more and place in ("[]", "..i-1"), "an aggregate is of one v[], or of one v[..i-1]"
         count = len(self.events[variable]) if place == "[]" else self.chosen[variable]
@@ -89,7 +88,6 @@ def as_number(value: Value) -> float | None:
 
 
 def evaluate(expr: cel.Expr, scope: Scope) -> Value:
-    """The value of an expression."""
     match expr:
         case cel.Num():
             return expr.value()

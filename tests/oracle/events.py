@@ -122,7 +122,6 @@ class World:
         return self._of(self.statements[place], None, life)
 
     def stream(self, name: str) -> Events:
-        """The events of a stream: those given, or those published."""
         if name not in self._streams:
             published = (
                 Event(made.attributes, made.t0, made.t1, frozenset({(name, place, made)}))
@@ -203,7 +202,6 @@ def chosen(stream: cel.Fold, one: Iteration, right: Events) -> list[tuple[Event,
 
 
 def iterated(stream: cel.Fold, one: Iteration, right: Events) -> Iterable[Iteration]:
-    """The iterations that are one event longer."""
     for b, scope in chosen(stream, one, right):
         if holds(stream.goes_on, scope):
             new = {item.label: evaluate(item.expr, scope) for item in stream.sets}

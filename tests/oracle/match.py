@@ -51,7 +51,6 @@ class Tree:
         self._texts: dict[Node, str] = {}
 
     def text(self, node: Node) -> str:
-        """XPath's string value."""
         if node not in self._texts:
             element = self.elements[node.element]
             self._texts[node] = (
@@ -81,7 +80,6 @@ class Tree:
 
 
 def accepts(test: NameTest, name: str, namespaces: Mapping[str, str]) -> bool:
-    """Whether a name test accepts the Clark name of an element or attribute."""
     uri, local = etree.QName(name).namespace or "", etree.QName(name).localname
     if test.local not in ("*", local):
         return False

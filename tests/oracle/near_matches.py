@@ -18,7 +18,6 @@ Chain = tuple[tuple[str, Event], ...]
 
 
 def near_matches(near: Near, streams: Mapping[str, Iterable[Event]]) -> set[Match]:
-    """All matches."""
     events = [(name, one) for name in near.streams for one in streams[name]]
     found = set()
     for chain in _chains(near, events):

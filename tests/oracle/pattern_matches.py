@@ -57,13 +57,10 @@ class Match:
 
 
 def flat(events: Bindings) -> tuple[Event, ...]:
-    """All events of all variables."""
     return tuple(one for some in events for one in some)
 
 
 class Matcher:
-    """Finds the matches of a pattern among events."""
-
     def __init__(self, pattern: Pattern, streams: Streams, order: Order) -> None:
         self._pattern, self._order = pattern, order
         self._streams = {name: tuple(streams[name]) for name in pattern.streams}
@@ -329,7 +326,6 @@ class Conjunct:
 
 
 def conjuncts(cond: Cond | None, *, negated: bool = False) -> list[Conjunct]:
-    """The conjuncts of a condition."""
     match cond:
         case None:
             return []

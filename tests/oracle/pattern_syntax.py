@@ -84,7 +84,6 @@ class Pattern:
 
     @property
     def sets(self) -> tuple[tuple[One | Many, ...], ...]:
-        """The components that are not negated, as sets."""
         return tuple(
             one.members if isinstance(one, AnyOrder) else (one,)
             for one in self.components

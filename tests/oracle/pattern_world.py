@@ -27,8 +27,6 @@ def by_parts(one: Event) -> tuple[int, list[str]]:
 
 
 class PatternWorld(World):
-    """A world whose statements may be patterns."""
-
     def __init__(
         self,
         schemas: Mapping[str, Schema],
@@ -94,7 +92,6 @@ def items_of(statement: Pattern | Near) -> tuple[Item, ...]:
 
 
 def returned(statement: Pattern | Near, match: Match) -> Told:
-    """What a match tells in the items of RETURN."""
     if isinstance(statement, Near):
         scope = Scope({"errors": float(match.errors)}, 0)
         return tuple((item.label, evaluate(item.expr, scope)) for item in items_of(statement))
@@ -118,7 +115,6 @@ def each_of(expr: Expr) -> str | None:
 
 
 def pattern_schema(statement: Statement, schemas: Mapping[str, Schema]) -> Schema:
-    """The attributes of the events that a statement publishes."""
     if isinstance(statement, Cel):
         return schema_of(statement, schemas)
     source: Schema = {"errors": "number"}

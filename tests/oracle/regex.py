@@ -104,7 +104,6 @@ class _Reader:
         return f"[[{'^' * negative}{inside}]{without}]"
 
     def _set(self, token: str) -> str:
-        """The inside of a set of what a token stands for."""
         if one := _one(token):
             return self._range(one, one)
         letter = token[1].lower()

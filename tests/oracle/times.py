@@ -73,7 +73,6 @@ class Moment:
 
 
 def moment(text: str) -> Moment:
-    """The time that a text says."""
     text = text.strip()
     if len(text) > 80:
         return Moment(None)

@@ -67,7 +67,6 @@ def number_text(value: float) -> str:
 
 
 def text_of(value: Typed) -> str:
-    """A value as a text."""
     return value.text() if isinstance(value, Moment) else number_text(value) if isinstance(value, float) else value
 
 

@@ -18,7 +18,6 @@ variables, and those that are taken."""
 
 
 def defined_events(definition: EventDefinition, xml: bytes | str) -> set[Defined]:
-    """The events of a definition in a document."""
     evaluation, document = Evaluation(Script((), ()), ()), Stored("", "", 0, 0, xml, ())
     place = Matcher(document.tree, {})._rank
     attributes, last = definition.attributes, definition.block.steps[-1].var

@@ -76,8 +76,6 @@ NO_SQL = [
 
 
 class Counting:
-    """A database that counts."""
-
     def __init__(self, database: Ask) -> None:
         self._database, self.questions = database, 0
 
