@@ -1,4 +1,4 @@
-"""Random event streams and statements over them, made so that they often match: few values, few times, many ties.
+"""Random event streams, statements and worlds of both, made so that they often match: few values and times, many ties.
 
 A name says what an attribute is: a, b, c are strings, x, y, z numbers that are sums of few halves, m numbers that are
 not exact in binary. Sums are of exact numbers only: else they would depend on the order of their summands.
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tests.generate.documents import SECOND, chance
 from tests.oracle import event_syntax as cel
 from tests.oracle.event_values import Value
-from tests.oracle.events import Event, event
+from tests.oracle.events import Event, World, event
 
 LENGTH = 20
 """How many seconds a stream takes."""
@@ -391,3 +391,19 @@ def _rebuilt(rng: Random, node: Any, percent: int) -> Any:
 def variants(rng: Random, nodes: Sequence[_T], count: int) -> list[_T]:
     """`count` statements of a few templates, some of them equal."""
     return [*nodes, *(variant(rng, rng.choice(nodes), rng.choice((0, 30, 60, 90))) for _ in range(count - len(nodes)))]
+
+
+def world(seed: int, *, templates: int = 4, statements: int = 10, most: int = 16, depth: int = 3) -> World:
+    """A world with three streams of at most `most` events each.
+
+    The first two statements are published as P1 and P2, and the second may read the first.
+    """
+    rng = Random(seed)
+    known = schemas(rng)
+    given = {name: events(rng, name, schema, most) for name, schema in known.items()}
+    maker = StatementMaker(rng, known)
+    made = [maker.published("P1"), maker.published("P2")]
+    made += [maker.statement(depth) for _ in range(templates - 2)]
+    every = variants(rng, made, statements)
+    rng.shuffle(every)
+    return World(known, given, every)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from tests.generate.documents import chance
-from tests.generate.events import NUMBERS, ORDERS, TEXTS, is_exact
+from tests.generate.events import NUMBERS, ORDERS, TEXTS, StatementMaker, events, is_exact, schemas, variants
 from tests.oracle import event_syntax as cel
 from tests.oracle import pattern_syntax as sase
+from tests.oracle.pattern_world import PatternWorld, pattern_schema
 
 _ITEMS: tuple[cel.Place, ...] = ("1", "i", "i", "i-1", "LEN", "[]")
 _WHOLE: tuple[cel.Place, ...] = ("1", "LEN", "[]")
@@ -256,3 +257,24 @@ class _Conditions:
 
     def _constant(self, kind: cel.Kind) -> cel.Expr:
         return self._rng.choice(TEXTS) if kind == "string" else cel.Num(self._rng.choice(NUMBERS))
+
+
+def pattern_world(seed: int, *, templates: int = 5, statements: int = 10, most: int = 8) -> PatternWorld:
+    """A world with three streams of at most `most` events each. Most of its statements are patterns.
+
+    P1 is published by CEL, P2 by a pattern that may read it. All others may read both.
+    """
+    rng = Random(seed)
+    known = schemas(rng)
+    given = {name: events(rng, name, schema, most) for name, schema in known.items()}
+    cel = StatementMaker(rng, known)
+    made: list[sase.Statement] = [cel.published("P1", 1)]
+    maker = PatternMaker(rng, cel.schemas)
+    made.append(maker.statement("P2"))
+    cel.schemas["P2"] = pattern_schema(made[1], cel.schemas)
+    made += [maker.statement() for _ in range(templates - 3)]
+    if cel.schemas["P2"]:
+        made.append(cel.statement(1))
+    every = variants(rng, made, statements)
+    rng.shuffle(every)
+    return PatternWorld(known, given, every)

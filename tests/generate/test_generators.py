@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.generate.event_worlds import world
-from tests.generate.pattern_worlds import pattern_world
+from tests.generate.events import world
+from tests.generate.patterns import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate

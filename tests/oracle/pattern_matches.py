@@ -1,4 +1,5 @@
-"""The oracle's matches of PATTERN without ERRORS: runs and sets (docs/semantics.md, sections 23 to 25).
+"""The oracle's matches of PATTERN: runs, sets and, with ERRORS, chains and what they lack (docs/semantics.md, sections
+23 to 26). BUDGET is not computed: what a statement with it finds is a part of what is found here.
 
 In particular:
 - `v[].x` outside aggregates means every event of v, and `v[i].x`, `v[i-1].x`, `v[..i-1]` every event but the first: a
@@ -13,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
+from math import inf
 from typing import Any, Literal
 
 from tests.oracle.event_syntax import Both, Cond, Fn, Len, Not, Of
 from tests.oracle.event_values import AGGREGATES, Bound, Scope, Values, holds
 from tests.oracle.events import Event, before
-from tests.oracle.pattern_syntax import Absent, Many, Pattern
+from tests.oracle.pattern_syntax import Absent, Letter, Letters, Many, Near, OneOf, Pattern, Times
 from tests.oracle.walk import children, walk
 
 Order = Callable[[Event], Any]
@@ -349,3 +351,75 @@ def _phase(one: Of | Len, inside: bool) -> Phase:
     if isinstance(one, Of) and one.place in ("", "1"):
         return 1 if inside else 0
     return 2 if isinstance(one, Len) or one.place == ("[]" if inside else "LEN") else 1
+
+
+# ---------------------------------------------------------------- ERRORS
+
+Chain = tuple[tuple[str, Event], ...]
+"""Events, each with its stream."""
+
+
+def near_matches(near: Near, streams: Mapping[str, Iterable[Event]]) -> set[Match]:
+    events = [(name, one) for name in near.streams for one in streams[name]]
+    found = set()
+    for chain in _chains(near, events):
+        errors = lacking(near.word, [name for name, _ in chain])
+        if errors <= near.errors:
+            found.add(Match((tuple(one for _, one in chain),), chain[-1][1].t1, int(errors)))
+    return found
+
+
+def _chains(near: Near, events: Sequence[tuple[str, Event]]) -> Iterator[Chain]:
+    """The chains of events within the window that are equal, and not NULL, in all keys."""
+
+    def alike(one: Event, first: Event) -> bool:
+        return all(one.values[key] is not None and one.values[key] == first.values[key] for key in near.keys)
+
+    def fits(one: Event, first: Event) -> bool:
+        return near.within is None or one.t1 - first.t0 <= near.within.us
+
+    waiting: list[Chain] = [((name, one),) for name, one in events if alike(one, one) and fits(one, one)]
+    while waiting:
+        chain = waiting.pop()
+        yield chain
+        first, latest = chain[0][1], chain[-1][1]
+        waiting += [
+            (*chain, (name, one))
+            for name, one in events
+            if before(latest, one) and alike(one, first) and fits(one, first)
+        ]
+
+
+def lacking(word: Sequence[Letters], letters: Iterable[str]) -> float:
+    """The least number of letters that may be left out of a word, so that it is these letters; infinite if there is no
+    such word."""
+    return _lacking(tuple(word), tuple(letters))
+
+
+@lru_cache(100_000)
+def _lacking(word: tuple[Letters, ...], letters: tuple[str, ...]) -> float:
+    if not word:
+        return inf if letters else 0
+    return min(
+        _lacking_of(word[0], letters[:end]) + _lacking(word[1:], letters[end:]) for end in range(len(letters) + 1)
+    )
+
+
+@lru_cache(100_000)
+def _lacking_of(part: Letters, letters: tuple[str, ...]) -> float:
+    match part:
+        case Letter():
+            if not letters:
+                return inf if part.needed else 1
+            return 0 if letters == (part.stream,) else inf
+        case OneOf():
+            return min(_lacking(word, letters) for word in part.words)
+        case Times():
+            if part.least > 0:
+                return _lacking((part.part, Times(part.part, part.least - 1)), letters)
+            if not letters:
+                return 0
+            return min(
+                _lacking_of(part.part, letters[:end]) + _lacking_of(part, letters[end:])
+                for end in range(1, len(letters) + 1)
+            )

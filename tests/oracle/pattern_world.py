@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tests.oracle.event_syntax import Cel, Expr, Item, Of, Ref, Schema, kind_of, schema_of
 from tests.oracle.event_values import Bound, Scope, Value, evaluate
 from tests.oracle.events import EVER, Event, Events, Life, World, event
-from tests.oracle.near_matches import near_matches
-from tests.oracle.pattern_matches import Match, Matcher, Order, leaves
+from tests.oracle.pattern_matches import Match, Matcher, Order, leaves, near_matches
 from tests.oracle.pattern_syntax import Near, Pattern, Statement
 
 Told = tuple[tuple[str, Value | tuple[Value, ...]], ...]

@@ -19,9 +19,8 @@ from pattern_stage.pattern.history import BUNDLES, MOST_SEEN, Extension, LevelOu
 from pattern_stage.plan import RULE_NAMES
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
-from tests.generate.event_worlds import world
-from tests.generate.events import LENGTH, events, schemas
-from tests.generate.pattern_worlds import pattern_world
+from tests.generate.events import LENGTH, events, schemas, world
+from tests.generate.patterns import pattern_world
 from tests.generate.seeds import seeds
 from tests.oracle.budget import Budget
 from tests.oracle.event_syntax import Schema, Window

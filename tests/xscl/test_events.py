@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from tests.generate.event_worlds import world as event_world
-from tests.generate.pattern_worlds import pattern_world
+from tests.generate.events import world as event_world
+from tests.generate.patterns import pattern_world
 from tests.generate.seeds import seeds
 from tests.oracle.event_syntax import schema_of
 from tests.oracle.pattern_syntax import Near, Pattern

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from tests.generate.event_worlds import world
+from tests.generate.events import world
 from tests.generate.seeds import seeds
 from tests.generate.trees import DocumentTrees, EventTrees
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES

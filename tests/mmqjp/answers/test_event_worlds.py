@@ -17,8 +17,8 @@ from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND, chance
-from tests.generate.event_worlds import world
-from tests.generate.pattern_worlds import pattern_world
+from tests.generate.events import world
+from tests.generate.patterns import pattern_world
 from tests.generate.seeds import A_DAY, seeds
 from tests.live.events import streams_read
 from tests.mmqjp.answers.event_world import DEFINITIONS, END

@@ -17,7 +17,7 @@ from mmqjp.tables.schema import told_among
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from tests.oracle.ties import ties
+from tests.oracle.evaluation import ties
 from tests.support.agreement import Delivery, arranged, assert_agrees
 from tests.support.in_process import run_in_process
 from xscl.parser import parse_script

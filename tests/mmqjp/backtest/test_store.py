@@ -28,7 +28,7 @@ from mmqjp.present.item import IN_UTC
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.spool import Command
 from mmqjp.service.sql_question import ABANDONED, BACKTEST, RUN_BESIDE, QuestionRunner, SelectQuestion
-from tests.generate.event_worlds import world
+from tests.generate.events import world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.answers.test_event_worlds import documents as made_of

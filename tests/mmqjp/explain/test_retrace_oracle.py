@@ -12,8 +12,7 @@ from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, SourceEvent, given_parts
 from mmqjp.explain.terms import FunnelStage
 from tests.generate.documents import chance
-from tests.generate.event_worlds import world
-from tests.generate.events import events, schemas
+from tests.generate.events import events, schemas, world
 from tests.generate.patterns import PatternMaker
 from tests.generate.seeds import at_length, seeds
 from tests.oracle import event_syntax
@@ -21,8 +20,7 @@ from tests.oracle.event_syntax import Both, Cel, Cmp, Cond, Filter, Fold, Name, 
 from tests.oracle.event_values import Scope, holds
 from tests.oracle.events import Event as Expected
 from tests.oracle.events import World, before
-from tests.oracle.near_matches import near_matches
-from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat
+from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat, near_matches
 from tests.oracle.pattern_syntax import Absent, Many, Near, One, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, by_parts
 from tests.support.event_agreement import lowered

@@ -17,7 +17,7 @@ from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import MOST_LISTED, QueryFunnels, explain_missing_output, query_funnel
 from mmqjp.tables.lookup import SelectFn, quote_literal
 from tests.generate.documents import SECOND, chance
-from tests.generate.pattern_worlds import pattern_world
+from tests.generate.patterns import pattern_world
 from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.answers import event_world
 from tests.mmqjp.answers import test_feed_examples as examples

@@ -18,8 +18,7 @@ from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
-from tests.generate.event_worlds import world
-from tests.generate.events import LENGTH
+from tests.generate.events import LENGTH, world
 from tests.generate.seeds import at_length, seeds
 from tests.oracle.cases import case, cases, written
 from tests.oracle.events import Events, World

@@ -19,8 +19,7 @@ from pattern_stage.partition.kernel import MOST_REST, PartitionedKernel, Runner,
 from pattern_stage.partition.keys import find_partition_keys
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
-from tests.generate.event_worlds import world
-from tests.generate.events import LENGTH
+from tests.generate.events import LENGTH, world
 from tests.generate.seeds import seeds
 from tests.support.event_agreement import HereRunner, MakeKernel, Run, assert_finds, lowered_texts, random_run
 from xscl.algebra.events import Schema
