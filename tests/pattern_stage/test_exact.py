@@ -1,9 +1,13 @@
 """Statements find in a kernel what the examples of the papers and hand-checked cases say (docs/semantics.md, sections
-20 to 26). The oracle is judged by them, too: by the tests that the kernel finds what the oracle does."""
+20 to 26). The oracle is judged by them, too: by the tests that the kernel finds what the oracle does. And they find the
+results that the public test suite of SASE 1.0 has for its streams."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +16,9 @@ from common.limits import UNLIMITED, Quota
 from pattern_stage.kernel import Kernel
 from tests.generate.documents import SECOND
 from tests.oracle.cases import brief_events, cases, written
-from tests.support.event_agreement import MakeKernel, Run, Runner, Told
+from tests.oracle.events import Event, event
+from tests.support.event_agreement import MakeKernel, Run, Runner, Told, Trial
+from xscl.algebra.events import Schema
 
 LATE = 10_000_000 * SECOND
 """All windows are over then."""
@@ -82,3 +88,159 @@ def test_s2_runs_that_remember_the_same_are_one(function: str, is_merged: bool, 
 
     run(Q3.format("skip_till_next_match", function), QUOTES, make, until=5 * SECOND)
     assert kernels[0].instances()[1].tolist() == [waiting]
+
+
+# ---------------------------------------------------------------- streams of SASE, generated anew by java.util.Random
+
+_MASK = (1 << 48) - 1
+
+
+class Random:
+    """Java's generator of pseudorandom numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = (seed ^ 0x5DEECE66D) & _MASK
+
+    def below(self, bound: int) -> int:
+        """The next number from 0 on, less than a bound."""
+        if not bound & (bound - 1):
+            return (bound * self._bits()) >> 31
+        while True:
+            bits = self._bits()
+            if bits - bits % bound + bound - 1 < 1 << 31:
+                return bits % bound
+
+    def _bits(self) -> int:
+        self._state = (self._state * 0x5DEECE66D + 0xB) & _MASK
+        return self._state >> 17
+
+
+def stock(number: int, symbol: int, price: int, volume: int) -> Event:
+    """An event. Its time is its number, in seconds."""
+    values = {"symbol": symbol, "price": price, "volume": volume}
+    return event(values, number * SECOND, number * SECOND, [number])
+
+
+def independent(size: int, prices: int, volumes: int, seed: int) -> Iterator[Event]:
+    """Events of 20 symbols, without any connection."""
+    random = Random(seed)
+    random.below(100)
+    for number in range(size):
+        yield stock(number, random.below(20) + 1, random.below(prices) + 1, random.below(volumes) + 1)
+
+
+def rising(size: int, seed: int, percent: int) -> Iterator[Event]:
+    """Events of 2 symbols, whose prices rise with a chance, and fall with half of what is left."""
+    random = Random(seed)
+    prices = [random.below(1000) for _ in range(2)]
+    for number in range(size):
+        symbol, chance = random.below(2) + 1, random.below(100) + 1
+        if chance <= percent:
+            prices[symbol - 1] += random.below(3) + 1
+        elif chance > (100 + percent) // 2:
+            prices[symbol - 1] -= random.below(3) + 1
+        yield stock(number, symbol, prices[symbol - 1], random.below(1000) + 1)
+
+
+# ---------------------------------------------------------------- results of SASE
+
+# Of each result file it is known how many matches it has, and a digest of the numbers of their events. SASE 1.0 ends a
+# run with its first match, so that of the matches of one first event, the one that ends first is compared. Without `+`
+# and with skip-till-any-match, all are the same.
+
+SCHEMA: Schema = (("symbol", "number"), ("price", "number"), ("volume", "number"))
+INTERVAL = 5_000
+
+KLEENE = {
+    "qts2-p1": ("partition_contiguity", ""),
+    "qts2-p2": ("partition_contiguity", " AND a[i].price > a[i-1].price"),
+    "qts3-p1": ("skip_till_next_match", ""),
+    "qts3-p2": ("skip_till_next_match", " AND a[i].price > a[i-1].price"),
+}
+"""Strategies and predicates. Those with `a[i].price > min(a[..i-1].price)` are left out: their results are those
+without it, which break it."""
+
+RESULTS = """
+    qts2-p1 4000 12 cf991b083366268c | qts2-p1 100000 203 f27fb522b90f22d7 | qts2-p2 4000 3 6851ec872e0a4b15
+    qts2-p2 100000 70 035709070b8f0c0f | qts3-p1 4000 12 cf991b083366268c | qts3-p1 100000 203 f27fb522b90f22d7
+    qts3-p2 4000 12 89692b458ee1066d | qts3-p2 100000 203 ad8408ebb7e358b6 | ds500 10000 117 9c29e84c37d672e2
+    ds1000 10000 24 93488fa79b0c6515 | ds5000 10000 2 e10355c40ab8cc93 | ds10000 10000 0 e3b0c44298fc1c14
+    te10 10000 462 7a448980496afe05 | te50 10000 16 a028c56dd8c4ddfc | te100 10000 3 6e3b44f8fa68b625
+    te500 10000 0 e3b0c44298fc1c14 | tw10k 10000 0 e3b0c44298fc1c14 | tw20k 20000 1 585c89fd508e8d53
+    tw40k 40000 9 97f4785ad37bf1a9 | tw60k 60000 39 b306dfb2ffe0dd20 | tw80k 80000 113 68984b30c7428e76
+    tw100k 100000 219 760836e3b482e248 | Q2 10000 335 fd383b6983565f27
+"""
+"""By result file and a number of events from its beginning: the number of matches among them, and a digest."""
+DIGESTS = {
+    (name, int(size)): (int(count), code)
+    for name, size, count, code in map(str.split, re.split(r" \| |\n", RESULTS.strip()))
+}
+
+
+def kleene(name: str) -> str:
+    strategy, predicate = KLEENE[name]
+    return (
+        f"PATTERN SEQ(stock+ a[], stock b) WHERE {strategy} "
+        f"{{[symbol] AND a[1].price % 500 = 0{predicate} AND b.volume < 150}} WITHIN 500 s"
+    )
+
+
+def simple(keys: str, within: int, strategy: str = "skip_till_any_match") -> str:
+    return f"PATTERN SEQ(stock1 a, stock2 b, stock3 c) WHERE {strategy} {{[{keys}]}} WITHIN {within} s"
+
+
+def matches(text: str, streams: Mapping[str, Sequence[Event]], size: int) -> list[tuple[int, ...]]:
+    """The numbers of the events of all matches."""
+    trial = Trial(dict.fromkeys(streams, SCHEMA), text)
+    for begin in range(0, size, INTERVAL):
+        trial.run(streams, begin * SECOND, (begin + INTERVAL) * SECOND)
+    return [tuple(sorted(one.parts)) for one in trial.results(0)]  # type: ignore[arg-type]  # each part is a number
+
+
+def digest(found: Iterable[tuple[int, ...]]) -> tuple[int, str]:
+    """The number of matches, and a digest of them."""
+    lines = [" ".join(map(str, one)) for one in sorted(found)]
+    return len(lines), sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def first_of_runs(found: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Of the matches of each first event that which ends first."""
+    first: dict[int, tuple[int, ...]] = {}
+    for one in found:
+        if one[0] not in first or one[-1] < first[one[0]][-1]:
+            first[one[0]] = one
+    return list(first.values())
+
+
+def typed(events: Iterable[Event]) -> dict[str, list[Event]]:
+    """A stream for each of the symbols that the queries read."""
+    every = list(events)
+    return {f"stock{symbol}": [one for one in every if one.values["symbol"] == symbol] for symbol in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*product(KLEENE, [4_000]), *(pytest.param(name, 100_000, marks=pytest.mark.soak) for name in KLEENE)],
+)
+def test_runs_of_rising_prices(name: str, size: int) -> None:
+    events = list(rising(size, 10, 70))
+    assert digest(first_of_runs(matches(kleene(name), {"stock": events}, size))) == DIGESTS[name, size]
+
+
+SIMPLE = {
+    **{f"ds{prices}": (10_000, prices, 1000, 10, "price") for prices in (500, 1000, 5000, 10_000)},
+    **{f"te{prices}": (10_000, prices, 20, 11, "price, volume") for prices in (10, 50, 100, 500)},
+    **{f"tw{size}k": (size * 1000, 10_000, 1000, 11, "price") for size in (10, 20, 40, 60, 80, 100)},
+    "Q2": (10_000, 100, 1000, 10, "price"),
+}
+"""Events, greatest price and volume, seed and what has to be equal; the window is as long as the stream."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("ds500", "te10", "Q2") else pytest.mark.soak) for n in SIMPLE]
+)
+def test_three_in_a_row(name: str) -> None:
+    size, prices, volumes, seed, keys = SIMPLE[name]
+    strategy = "skip_till_next_match" if name == "Q2" else "skip_till_any_match"
+    found = matches(simple(keys, size, strategy), typed(independent(size, prices, volumes, seed)), size)
+    assert digest(first_of_runs(found) if name == "Q2" else found) == DIGESTS[name, size]

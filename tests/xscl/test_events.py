@@ -9,12 +9,11 @@ from tests.oracle.event_syntax import schema_of
 from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import pattern_schema
 from xscl.algebra.events import Events, Filter, Fold, Next, Schema, Union
-from xscl.algebra.values import Span
 from xscl.event_lower import lower_statement, schemas_of
 from xscl.parser import parse_script, parse_statement
 from xscl.printer import to_xscl
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query
-from xscl.text import Lines, SyntaxKind, kinds_of, split_script
+from xscl.text import Lines, kinds_of, split_script
 
 EVENTS = """
 DEFINE EVENT Post FROM S//item->i
@@ -150,11 +149,13 @@ def test_within_bounds_all_inside_its_from():
 # ---------------------------------------------------------------- random ones, whose meaning pattern_stage has
 
 
-def parsed(text: str, *, reuse: bool = False) -> EventQuery:
-    kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
-    found = parse_statement(text, kind, Span(0, len(text)), Lines(text), reuse=reuse)
-    assert isinstance(found, EventQuery)
-    return found
+def syntax_of(text: str, known: set[str], *, reuse: bool = False) -> Any:
+    """The tree of one statement, whatever it means."""
+    clean, (statement,) = split_script(text)
+    assert statement.problem is None
+    kinds = kinds_of(clean, [statement], known)
+    kind = "xscl" if kinds is None else kinds[0]
+    return parse_statement(clean, kind, statement.span, Lines(text), reuse=reuse)
 
 
 @pytest.mark.parametrize("seed", seeds(10, 3_000))
@@ -171,9 +172,9 @@ def test_random_statements_round_trip_and_have_their_schemas(seed: int):
     schemas: dict[str, Schema] = {name: tuple(schema.items()) for name, schema in world.schemas.items()}
     for statement in world.statements:
         text = statement.text()
-        query = parsed(text)
-        assert parsed(to_xscl(query)) == query
+        query = syntax_of(text, {*schemas})
+        assert syntax_of(to_xscl(query), {*schemas}) == query
         lowered = lower_statement(query, schemas)
-        assert repr(lower_statement(parsed(text, reuse=True), schemas)) == repr(lowered), text
+        assert repr(lower_statement(syntax_of(text, {*schemas}, reuse=True), schemas)) == repr(lowered), text
         if isinstance(statement, Pattern | Near):
             assert dict(lowered.schema) == pattern_schema(statement, world.schemas)

@@ -1,4 +1,4 @@
-"""What the parser makes of each way to write something, and what it refuses. By test_roundtrip, the printed texts say
+"""What the parser makes of each way to write something, and what it refuses. By test_lalr, the printed texts say
 what they mean."""
 
 from pathlib import Path
