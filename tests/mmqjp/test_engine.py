@@ -6,6 +6,7 @@ import pytest
 from feeds.documents import Document, Reject
 from join_stage.store.protocol import StoreError
 from join_stage.views import CACHE_BYTES
+from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.queries.stored import Compiler
 from mmqjp.shown_engine import Engine
@@ -15,10 +16,20 @@ from tests.oracle.cases import docs
 from tests.oracle.evaluation import evaluate
 from tests.support.agreement import Delivery, assert_agrees
 from tests.support.faults import Injected, armed, fail
-from tests.support.pairs import PAIRS, doc, pairs
 from xpath_stage import filters
 from xscl.parser import parse_script
 from xscl.text import XsclErrors
+
+PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y"
+
+
+def doc(number: int, text: str = "v", seconds: float | None = None, stream: str = "S") -> Document:
+    time = number if seconds is None else seconds
+    return Document(f"d{number}", f"<a>{text}</a>", stream, int(time * 1_000_000))
+
+
+def pairs(outputs: Sequence[Output]) -> list[tuple[str, ...]]:
+    return [output.documents for output in outputs]
 
 
 def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine):

@@ -52,33 +52,25 @@ DIRECTIVE = re.compile(r"<!-- *(not run|file): *(.*?) *-->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """The lines of a page that hold something: from `first` on and before `end`, from 0."""
-
-    first: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
     """A fenced block of a page.
 
-    `not_run` is the reason why it is not run, `file` the name under which it is saved, `printed` the output that the
-    page shows for it, and `printed_at` where; both are None if the page shows none.
+    `at` has its lines, from 0. `not_run` is the reason why it is not run, `file` the name under which it is saved,
+    `printed` the output that the page shows for it, and `printed_at` where; both are None if the page shows none.
     """
 
     page: Path
-    at: Lines
+    at: slice
     language: str
     text: str
     not_run: str | None = None
     file: str | None = None
     printed: str | None = None
-    printed_at: Lines | None = None
+    printed_at: slice | None = None
 
     @property
     def place(self) -> str:
-        return f"{self.page.name}:{self.at.first}"
+        return f"{self.page.name}:{self.at.start}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +119,7 @@ def _fences(page: Path) -> Iterator[tuple[Block, bool]]:
             before = token
             continue
         if token.type == "fence" and token.map is not None:
-            at = Lines(token.map[0] + 1, token.map[1] - 1)
+            at = slice(token.map[0] + 1, token.map[1] - 1)
             block = Block(page, at, token.info.strip(), token.content, said.get("not run"), said.get("file"))
             yield block, before is not None and before.type == "fence"
         said = {}
@@ -283,7 +275,7 @@ PAGES = [ROOT / "README.md", *sorted(set(DOCS.glob("*.md")) - GENERATED.keys())]
 @dataclass(frozen=True, slots=True)
 class Difference:
     place: str
-    at: Lines
+    at: slice
     shown: str
     printed: str
 
@@ -354,10 +346,10 @@ def _line(line: str) -> str:
 
 def write(page: Path) -> int:
     """Writes into a page what its blocks print. Returns how many blocks have changed."""
-    found = sorted(differences(page), key=lambda difference: difference.at.first, reverse=True)
+    found = sorted(differences(page), key=lambda difference: difference.at.start, reverse=True)
     lines = page.read_text("utf-8").splitlines(keepends=True)
     for difference in found:
-        lines[difference.at.first : difference.at.end] = difference.printed.splitlines(keepends=True)
+        lines[difference.at] = difference.printed.splitlines(keepends=True)
     if found:
         page.write_text("".join(lines), "utf-8")
     return len(found)

@@ -26,10 +26,6 @@ SECOND, DAY = 1_000_000, 86_400_000_000
 START = 1_795_000_000 * SECOND
 
 
-class Killed(BaseException):
-    """The process is killed here."""
-
-
 @dataclass
 class Clock:
     time: int = START

@@ -66,17 +66,14 @@ def _element(node: Any) -> Element:
     return node.tag, attributes, tuple(map(_element, node)) if len(node) or attributes else node.text or ""
 
 
-class Standing(NamedTuple):
-    t1: int
-    t0: int
-    stream: str
-    id: str
+Standing = tuple[int, int, str, str]
+"""The place of a document among others: t1, t0, its stream and its id."""
 
 
 def outputs_of(name: str, place: int, world: PatternWorld, since: int | None = None) -> Iterator[Told]:
     """Yields what a statement has to tell under a name; if it were there from `since` on."""
-    times = {
-        f"{part[0]}-{part[1]}": Standing(one.t1, one.t0, f"documents_{stream}", f"{part[0]}-{part[1]}")
+    times: dict[str, Standing] = {
+        f"{part[0]}-{part[1]}": (one.t1, one.t0, f"documents_{stream}", f"{part[0]}-{part[1]}")
         for stream, events in world.given.items()
         for one in events
         for part in one.parts

@@ -114,7 +114,8 @@ def test_a_sigma_is_final_where_a_word_ends() -> None:
 
 def test_numbers() -> None:
     rng = Random(4)
-    cases = [(numerals(rng),) for _ in range(1000)]
+    cases = [(text,) for text in ("9" * 400, "-0", "7.", " \t\r\n2 \n", "1e3", "- 1", "0x10", "١")]
+    cases += [(numerals(rng),) for _ in range(1000)]
     answers = saxon("local:string(local:number($c(1)))", cases)
     for (text,), answer in zip(cases, answers, strict=True):
         value = values.xpath_number(text)

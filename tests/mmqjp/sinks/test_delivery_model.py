@@ -14,18 +14,8 @@ from mmqjp.sinks.definition import SinkDefinition
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, refused
 from tests.generate.seeds import seeds
-from tests.support.fake_sinks import (
-    DAY,
-    SECOND,
-    Clock,
-    Disk,
-    Endpoint,
-    FakeJobs,
-    FakeStore,
-    Killed,
-    definition,
-    manager,
-)
+from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, FakeJobs, FakeStore, definition, manager
+from tests.support.faults import Killed
 
 HOUR = 3_600 * SECOND
 
