@@ -25,7 +25,8 @@ from tests.oracle.evaluation import evaluate
 from xscl import syntax
 from xscl.algebra import values
 from xscl.algebra.joins import JoinOp
-from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, String, VarPath
+from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, NameTest, Step, String, VarPath
+from xscl.check_expressions import NameKind, visible_names
 from xscl.printer import to_xscl
 
 DERIVED = (*TEXT_FUNCTIONS, "normalize-space", "date", "number", "string-length")
@@ -306,3 +307,27 @@ def _roots(part: Part) -> tuple[Name, ...]:
         return ()
     defaults = ("left", "right")
     return tuple(by_var[var] if var else Name(default, "") for var, default in zip(roots, defaults, strict=False))
+
+
+ONCE_WITHIN = (None, None, 1, SECOND, 2 * SECOND, 3 * SECOND, 8 * SECOND)
+
+
+def with_once(rng: Random, script: syntax.Script, share: int = 50) -> syntax.Script:
+    """The script, where `share` percent of the queries get ONCE PER, and a name if they have none."""
+    return replace(script, statements=tuple(_once(rng, one, n, share) for n, one in enumerate(script.queries)))
+
+
+def _once(rng: Random, query: syntax.Query, number: int, share: int) -> syntax.Query:
+    names = [(name, kind) for name, kind in visible_names(query.source).items() if kind != "constant"]
+    if not names or not chance(rng, share):
+        return query
+    keys = tuple(_key(rng, *rng.choice(names)) for _ in range(rng.choice((1, 1, 1, 2))))
+    us = rng.choice(ONCE_WITHIN)
+    once = syntax.Once(keys, None if us is None else syntax.Window(us))
+    return replace(query, publish=query.publish or f"once{number}", once=once)
+
+
+def _key(rng: Random, name: str, kind: NameKind) -> Expr:
+    steps = (Step(rng.choice(("/", "//")), NameTest("element", "*")),) if kind == "element" and chance(rng, 15) else ()
+    key: Expr = VarPath(name, steps)
+    return derived(rng, DERIVED, key) if chance(rng, 25) else key

@@ -10,7 +10,7 @@ from random import Random
 from tests.generate.absences import told_apart, with_absences
 from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.near import near_case
-from tests.generate.once import with_once
+from tests.generate.queries import with_once
 from tests.generate.strategies import random_case
 from tests.live import operations as ops
 from tests.live.events import DEFINED, SCHEMAS, SETTLE, STATEMENTS, EventScript, streams_read

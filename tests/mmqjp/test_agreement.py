@@ -19,7 +19,7 @@ from mmqjp.engine import Session
 from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND
 from tests.generate.near import near_case
-from tests.generate.once import with_once
+from tests.generate.queries import with_once
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow

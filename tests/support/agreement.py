@@ -40,16 +40,11 @@ def arranged(documents: Sequence[Document], delivery: Delivery) -> list[list[Doc
     return [ordered[i : i + delivery.batch] for i in range(0, len(ordered), delivery.batch)]
 
 
-def run(engine: Session, script: Script, batches: Sequence[Sequence[Document]]) -> list[OutputRow]:
-    engine.ensure(script)
-    return [as_row(output) for batch in batches for output in engine.process(batch)]
-
-
 def assert_agrees(engine: Session, script: Script, documents: Sequence[Document], delivery: Delivery) -> int:
     """Asserts that the engine gives the oracle's rows. Returns how many there are."""
     batches = arranged(documents, delivery)
     once = any(query.once for query in script.queries)  # only then does it matter what comes together
     expected = comparable(evaluate_in_steps(script, batches) if once else evaluate(script, documents))
-    got = comparable(run(engine, script, batches))
-    assert got == expected
+    engine.ensure(script)
+    assert comparable(as_row(output) for batch in batches for output in engine.process(batch)) == expected
     return len(expected)

@@ -73,14 +73,6 @@ class Block:
         return f"{self.page.name}:{self.at.start}"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command of a block `console`, with what follows it until the next one."""
-
-    text: str
-    printed: str
-
-
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order, each with its directives and its output."""
     found: list[Block] = []
@@ -93,21 +85,16 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def commands(block: Block) -> list[Command]:
-    """The commands of a block `console`: lines after `$ `, which a backslash at the end continues."""
-    found: list[Command] = []
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """The commands of a block `console`: lines after `$ `, which a backslash at the end continues; each with what
+    follows it until the next one."""
     pieces = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     if pieces[0].strip():
         raise ValueError(f"{block.place}: a console block begins with `$ `")
     for piece in pieces[1:]:
         match = re.match(r"(?:[^\n]*\\\n)*[^\n]*\n?", piece)
         assert match is not None
-        found.append(Command(match[0].rstrip("\n"), piece[match.end() :]))
-    return found
-
-
-def written(found: list[tuple[Command, str]]) -> str:
-    return "".join(f"$ {command.text}\n{printed}" for command, printed in found)
+        yield match[0].rstrip("\n"), piece[match.end() :]
 
 
 def _fences(page: Path) -> Iterator[tuple[Block, bool]]:
@@ -300,13 +287,13 @@ def _differences(opened: Session, block: Block) -> Iterator[Difference]:
             if command and not command.startswith("#"):
                 opened.succeed(block, command)
     elif block.language == "console":
-        found = [(command, *opened.command(command.text)) for command in commands(block)]
-        for command, status, printed in found:
-            if status and not command.printed:
-                raise NotAsSaid(f"{block.place}: {command.text} failed with status {status}:\n{printed}")
-        if not all(agree(command.printed, printed) for command, _, printed in found):
-            kept = [(command, _merged(command.printed, printed)) for command, _, printed in found]
-            yield Difference(block.place, block.at, block.text, written(kept))
+        found = [(text, shown, *opened.command(text)) for text, shown in commands(block)]
+        for text, shown, status, printed in found:
+            if status and not shown:
+                raise NotAsSaid(f"{block.place}: {text} failed with status {status}:\n{printed}")
+        if not all(agree(shown, printed) for _, shown, _, printed in found):
+            kept = "".join(f"$ {text}\n{_merged(shown, printed)}" for text, shown, _, printed in found)
+            yield Difference(block.place, block.at, block.text, kept)
     elif block.language in RUN:
         printed = opened.output(block)
         if block.printed is not None and block.printed_at is not None and not agree(block.printed, printed):

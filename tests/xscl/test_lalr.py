@@ -12,10 +12,10 @@ import pytest
 from lark import Lark, UnexpectedInput
 
 from tests.generate.events import world
+from tests.generate.grammar import TextMaker
 from tests.generate.patterns import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from tests.generate.trees import DocumentTrees, EventTrees
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES, syntax_of
 from xscl import lalr, parser
 from xscl.algebra.events import Schema
@@ -24,8 +24,8 @@ from xscl.event_lower import lower_statement, schemas_of
 from xscl.lalr import TableParser, Unparsable, lark_of, parser_of
 from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
-from xscl.syntax import EventDefinition, EventQuery, EventStreams, Query, Script, names_read
-from xscl.text import Problem, XsclErrors, split_script
+from xscl.syntax import EventQuery, EventStreams, Script, names_read
+from xscl.text import Problem, SyntaxKind, XsclErrors, split_script
 
 
 def tree(parser: TableParser | Lark, text: str, *, reuse: bool = False) -> object:
@@ -302,7 +302,7 @@ def test_a_damaged_script_is_a_script_or_has_errors(seed: int):
         case 1:
             text = EVENTS + rng.choice(list(FEED_EXAMPLES.values()))
         case _:
-            text = "; ".join(to_xscl(DocumentTrees(rng).query(rng.randrange(4))) for _ in range(3))
+            text = "; ".join(TextMaker(rng, "xscl").statement(rng.randrange(12)) for _ in range(3))
     _parse_or_render(" ".join(rng.choices(DAMAGE, k=9)))
     for _ in range(15):
         damaged = text
@@ -314,22 +314,27 @@ def test_a_damaged_script_is_a_script_or_has_errors(seed: int):
 
 # ---------------------------------------------------------------- trees of any kind
 
-A_SEED = 100
-"""Trees of a seed."""
+A_SEED = 200
+"""Texts of a seed. More than half of them have a tree."""
 
 
 @pytest.mark.parametrize("seed", seeds(6, 1_000))
 def test_parsing_a_printed_tree_gives_an_equal_tree(seed: int) -> None:
-    rng = Random(seed)
-    documents, events = DocumentTrees(rng), EventTrees(rng)
+    rng, trees = Random(seed), 0
+    kinds: tuple[SyntaxKind, ...] = ("xscl", "definition", "event query", "pattern")
+    makers = [(kind, TextMaker(rng, kind)) for kind in kinds]
     for number in range(A_SEED):
-        depth = rng.randrange(4)
-        make = (documents.query, events.statement, documents.definition)[number % 3]
-        tree: Query | EventQuery | EventDefinition = make(depth)
-        known = {name.name for name in names_read(tree.stream)} if isinstance(tree, EventQuery) else set()
-        text = to_xscl(tree)
+        kind, maker = makers[number % 4]
+        text = maker.statement(number % 17)
+        try:
+            made = parser_of(kind).parse(text, 0, len(text), reuse=False)
+        except (Problem, Unparsable):
+            continue
+        trees += 1
+        known = {name.name for name in names_read(made.stream)} if isinstance(made, EventQuery) else set()
         for reuse in (True, False):
-            assert syntax_of(text, known, reuse=reuse) == tree, text
+            assert syntax_of(to_xscl(made), known, reuse=reuse) == made, text
+    assert trees > A_SEED / 2
 
 
 NESTED = {
