@@ -13,7 +13,6 @@ from lark import Lark, UnexpectedInput
 
 from tests.generate.events import world
 from tests.generate.grammar import TextMaker
-from tests.generate.patterns import pattern_world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.xscl.test_events import EVENTS, FEED_EXAMPLES, syntax_of
@@ -25,7 +24,7 @@ from xscl.lalr import TableParser, Unparsable, lark_of, parser_of
 from xscl.parser import _Parser, parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import EventQuery, EventStreams, Script, names_read
-from xscl.text import Problem, SyntaxKind, XsclErrors, split_script
+from xscl.text import Problem, SyntaxKind, XsclErrors
 
 
 def tree(parser: TableParser | Lark, text: str, *, reuse: bool = False) -> object:
@@ -94,10 +93,7 @@ def test_each_hole_has_its_own_text():
         assert select.children[0].text == text[text.index("{") + 1 : text.index("}")].strip()
 
 
-DEFINITIONS = (
-    'DEFINE EVENT Link FROM S//item->i[./title][contains(., "a")] (site := host(i/link), target IN i/link/@href)',
-    "define event A from news->n (n := number(n/b), m := string-length(n), c := 'x', d := 2)",
-)
+KINDS: tuple[SyntaxKind, ...] = ("xscl", "definition", "event query", "pattern")
 WRONG: list[str] = ["", " ", *"(){}$=,%'-", "$1.", "NEXT", "80%", "3 d", "AS x", "NULL", "WITHIN"]
 
 
@@ -109,18 +105,13 @@ def cut_at_random(text: str, rng: Random) -> str:
 @pytest.mark.parametrize("seed", seeds(3, 40))
 def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
     rng = Random(seed)
-    clean, statements = split_script(to_xscl(random_case(seed, 4, 1)[0]))
-    texts = [clean[one.span.start : one.span.end] for one in statements]
-    cases = [("xscl", text) for text in texts if not text.startswith("DECLARE")]  # whose span counts from the script
-    cases += [("definition", text) for text in DEFINITIONS]
-    cases += [("event query", one.text()) for one in world(seed, most=6).statements[:2]]
-    patterns = [one.text() for one in pattern_world(seed).statements[:3]]
-    cases += [("pattern" if text.startswith("PATTERN") else "event query", text) for text in patterns]
-    for kind, text in cases:
-        ours, theirs = parser_of(kind), lark_of(kind)
-        assert tree(ours, text) == tree(theirs, text) is not None
-        for wrong in ("", " ", *(cut_at_random(text, rng) for _ in range(10))):
-            assert (tree(ours, wrong) is None) == (tree(theirs, wrong) is None), wrong
+    for kind in KINDS:
+        ours, theirs, maker = parser_of(kind), lark_of(kind), TextMaker(rng, kind)
+        for depth in range(0, 16, 2):
+            text = maker.statement(depth)
+            assert tree(ours, text) == tree(theirs, text), text
+            for wrong in ("", " ", *(cut_at_random(text, rng) for _ in range(10))):
+                assert (tree(ours, wrong) is None) == (tree(theirs, wrong) is None), wrong
 
 
 # ---------------------------------------------------------------- statements that differ in constants
@@ -321,8 +312,7 @@ A_SEED = 200
 @pytest.mark.parametrize("seed", seeds(6, 1_000))
 def test_parsing_a_printed_tree_gives_an_equal_tree(seed: int) -> None:
     rng, trees = Random(seed), 0
-    kinds: tuple[SyntaxKind, ...] = ("xscl", "definition", "event query", "pattern")
-    makers = [(kind, TextMaker(rng, kind)) for kind in kinds]
+    makers = [(kind, TextMaker(rng, kind)) for kind in KINDS]
     for number in range(A_SEED):
         kind, maker = makers[number % 4]
         text = maker.statement(number % 17)

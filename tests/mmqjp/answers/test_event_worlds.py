@@ -22,8 +22,7 @@ from tests.generate.patterns import pattern_world
 from tests.generate.seeds import A_DAY, seeds
 from tests.live.events import streams_read
 from tests.mmqjp.answers.event_world import DEFINITIONS, END
-from tests.oracle.bindings import Stored
-from tests.oracle.event_documents import in_time
+from tests.oracle.bindings import Stored, in_time
 from tests.oracle.events import World
 from tests.oracle.pattern_world import PatternWorld
 from tests.support.event_agreement import HereRunner
