@@ -59,7 +59,8 @@ class TextMaker:
         }
         self._terminals |= TERMINALS
         if kind in ("xscl", "definition"):
-            self._terminals |= {"NAME": XML_NAMES, "FUNCTION": (*TERMINALS["FUNCTION"], "not", "not", "and")}
+            self._terminals |= {"NAME": XML_NAMES, "NUMBER": (*NUMBERS, "-1.50")}
+            self._terminals["FUNCTION"] += ("not", "not", "and")
         elif kind == "pattern":
             self._terminals["NUMBER"] = ("0", "1", "2", "30", *NUMBERS)
         self._rules: dict[str, list[Rule]] = {}

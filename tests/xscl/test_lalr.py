@@ -315,7 +315,7 @@ def test_parsing_a_printed_tree_gives_an_equal_tree(seed: int) -> None:
     makers = [(kind, TextMaker(rng, kind)) for kind in KINDS]
     for number in range(A_SEED):
         kind, maker = makers[number % 4]
-        text = maker.statement(number % 17)
+        text = maker.statement(number % 13)
         try:
             made = parser_of(kind).parse(text, 0, len(text), reuse=False)
         except (Problem, Unparsable):
