@@ -258,7 +258,7 @@ def test_other_constants_of_a_kind_in_event_queries(queries: str, constants: tup
             assert event_outcome(text, reuse=True) == event_outcome(text, reuse=False), text
 
 
-# ---------------------------------------------------------------- printed texts
+# ---------------------------------------------------------------- damaged texts
 
 
 def _parse_or_render(text: str) -> None:
@@ -271,9 +271,6 @@ def _parse_or_render(text: str) -> None:
             error.render("f.xscl").encode()
     else:
         assert parse_script(to_xscl(script)) == script
-
-
-# ---------------------------------------------------------------- event statements
 
 
 DAMAGE = (
@@ -303,7 +300,7 @@ def test_a_damaged_script_is_a_script_or_has_errors(seed: int):
         _parse_or_render(damaged)
 
 
-# ---------------------------------------------------------------- trees of any kind
+# ---------------------------------------------------------------- printed trees
 
 A_SEED = 200
 """Texts of a seed. More than half of them have a tree."""
