@@ -55,10 +55,26 @@ def mmqjp(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def run_on(directory: Path, *options: str | Path, queries: str = QUERIES, documents: Any = DOCUMENTS) -> Result:
-    """`mmqjp run` on DuckDB, over queries and documents that are written into a directory."""
-    paths = write_queries(directory, queries), write_documents(directory / "documents.jsonl", documents)
-    return mmqjp("run", "--engine", "duckdb", "--queries", paths[0], "--documents", paths[1], *options)
+def printed(*arguments: str | Path) -> str:
+    """The standard output of a command that succeeds without a word on standard error."""
+    result = mmqjp(*arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout_bytes.decode()
+
+
+def refused(*arguments: str | Path, status: int = 1) -> str:
+    """The one line in which a command that prints nothing says what is wrong."""
+    result = mmqjp(*arguments)
+    assert (result.exit_code, result.stdout) == (status, ""), result.output
+    assert result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def run_on(directory: Path, *options: str | Path, queries: str | None = QUERIES, documents: Any = DOCUMENTS) -> Result:
+    """`mmqjp run` on DuckDB. The queries, unless the state has them, and the documents are written into a directory."""
+    given = () if queries is None else ("--queries", write_queries(directory, queries))
+    path = write_documents(directory / "documents.jsonl", documents)
+    return mmqjp("run", "--engine", "duckdb", *given, "--documents", path, *options)
 
 
 def write_queries(directory: Path, text: str = QUERIES) -> Path:

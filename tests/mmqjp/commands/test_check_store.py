@@ -19,7 +19,7 @@ from mmqjp.tables.schema import SCHEMA
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.state.test_damage import BEFORE, QUERIES, batch
-from tests.support.cli import mmqjp
+from tests.support.cli import mmqjp, refused
 from tests.support.damage import damaged, lost_or_swapped
 from tests.support.delivery import mark_delivered
 from tests.support.stores import as_files
@@ -52,9 +52,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture
+def state(stores: Path, tmp_path: Path) -> Path:
+    """A copy of a whole store."""
+    return Path(shutil.copytree(stores / "closed", tmp_path / "copy"))
+
+
 @pytest.fixture(scope="module")
 def right(stores: Path) -> list[tuple[Any, ...]]:
-    """The outputs of a whole store."""
     return outputs(stores / "closed")
 
 
@@ -77,17 +82,17 @@ def test_nothing_is_wrong_after_any_life(seed, tmp_path):
     assert list(check.faults()) == [] and check.rows
 
 
-def harmed(state: Path, path: Path, at: int = 200) -> None:
-    content = bytearray((state / path).read_bytes())
+def harm(path: Path, at: int = 200) -> None:
+    content = bytearray(path.read_bytes())
     content[at] ^= 1
-    (state / path).write_bytes(content)
+    path.write_bytes(content)
 
 
 def test_postings_are_built_anew(stores, right, tmp_path):
     for store in ("closed", "files"):
         state = shutil.copytree(stores / store, tmp_path / store)
         run = next((state / RUNS).iterdir())
-        harmed(state, run)
+        harm(run)
         status, (fault,) = checked(state)
         assert (status, fault["place"], fault["mended"]) == (1, f"{RUNS}/{run.name}", False)
         assert fault["what"].startswith(f"{run} is damaged between bytes 0 and")
@@ -104,8 +109,7 @@ ORPHANS = [
 ]  # fmt: skip
 
 
-def test_rows_that_refer_to_nothing_are_dropped(stores, right, tmp_path):
-    state = shutil.copytree(stores / "closed", tmp_path / "copy")
+def test_rows_that_refer_to_nothing_are_dropped(state, right):
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
         for sql, _, _ in ORPHANS:
             connection.execute(sql)
@@ -127,8 +131,7 @@ LOST = {
 }
 
 
-def test_what_cannot_be_made_again_is_told(stores, tmp_path):
-    state = shutil.copytree(stores / "closed", tmp_path / "copy")
+def test_what_cannot_be_made_again_is_told(state):
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
         for sql in LOST:
             connection.execute(sql)
@@ -159,7 +162,7 @@ def test_a_damaged_file_of_a_spark_store_is_left_out_unless_the_store_needs_it(s
     for table, is_needed in (("documents", False), ("variables", True)):
         state = shutil.copytree(stores / "files", tmp_path / table)
         path = min((state / table).iterdir())
-        harmed(state, path, path.stat().st_size // 2)
+        harm(path, path.stat().st_size // 2)
         status, faults = checked(state)
         assert status == 1 and faults[0]["place"] == str(path.relative_to(state))
         assert "is not what was" in faults[0]["what"]
@@ -172,13 +175,13 @@ def test_a_damaged_file_of_a_spark_store_is_left_out_unless_the_store_needs_it(s
 
 
 def test_a_spark_store_without_its_newest_manifest_goes_on_from_an_older_one(stores, right, tmp_path):
-    for harm in ("gone", "damaged"):
-        state = shutil.copytree(stores / "files", tmp_path / harm)
+    for how in ("gone", "damaged"):
+        state = shutil.copytree(stores / "files", tmp_path / how)
         older, newest = sorted((state / SPARK_MANIFESTS).iterdir(), key=lambda path: int(path.stem))[-2:]
         whole = json.loads(newest.read_text())
         write_manifest(older, Manifest(read_manifest(newest, FLAT_STORE | SCHEMA).files, 1), FLAT_STORE | SCHEMA)
         write_mark(state / COMMITTED, int(newest.stem))
-        newest.unlink() if harm == "gone" else newest.write_text(json.dumps(whole | {"written_at": 7}))
+        newest.unlink() if how == "gone" else newest.write_text(json.dumps(whole | {"written_at": 7}))
         status, (fault,) = checked(state)
         assert status == 1 and fault["place"] == SPARK_MANIFESTS and newest.name in fault["what"]
         assert checked(state, "--repair") == (0, [fault | {"mended": True}]) and outputs(state) == right
@@ -189,9 +192,8 @@ def test_a_repair_leaves_nothing_to_repair(seed, stores, tmp_path):
     """Whatever was damaged, a check ends with findings, a second repair finds nothing to do, and what is said to be
     whole is readable."""
     rng = Random(seed)
-    how = rng.choice([damaged, lost_or_swapped])(
-        rng, stores / rng.choice(["closed", "killed", "files"]), tmp_path / "copy"
-    )
+    store = stores / rng.choice(["closed", "killed", "files"])
+    how = rng.choice([damaged, lost_or_swapped])(rng, store, tmp_path / "copy")
     for options in ((), ("--repair",), ("--repair",)):
         result = mmqjp("check-store", tmp_path / "copy", *options)
         assert result.exit_code in (0, 1), how
@@ -202,24 +204,21 @@ def test_a_repair_leaves_nothing_to_repair(seed, stores, tmp_path):
             outputs(tmp_path / "copy")
 
 
-def test_a_store_in_use_is_refused(stores, tmp_path):
-    state = shutil.copytree(stores / "closed", tmp_path / "copy")
+def test_a_store_in_use_is_refused(state):
     with Session("duckdb", state=state):
         for options in ((), ("--repair",)):
-            result = mmqjp("check-store", state, *options)
-            assert result.exit_code == 1 and "is in use by process" in result.stderr
+            assert "is in use by process" in refused("check-store", state, *options)
 
 
 def test_a_directory_without_a_store_is_left_alone(tmp_path):
     assert checked(tmp_path)[0] == 1
-    assert "there is no store in" in mmqjp("check-store", tmp_path, "--repair").stderr
+    assert "there is no store in" in refused("check-store", tmp_path, "--repair")
     assert not list(tmp_path.iterdir())
     (tmp_path / RUNS).mkdir()
     assert "has lost its data" in checked(tmp_path)[1][0]["what"]
 
 
-def test_a_command_that_is_none_is_moved_away(stores, tmp_path):
-    state = shutil.copytree(stores / "closed", tmp_path / "copy")
+def test_a_command_that_is_none_is_moved_away(state):
     (state / "spool" / "commands").mkdir(parents=True)
     (state / "spool" / "commands" / "1.json").write_text("{")
     assert checked(state)[1][0]["place"] == "spool/commands/1.json"

@@ -1,21 +1,48 @@
-"""`mmqjp fetch`, `feeds` and `feed-link`: feeds are fetched, listed, changed and linked."""
+"""`mmqjp fetch`, `feeds`, `feed-link`, and `--fetch` of `run` and `stream`: feeds are listed, changed and read."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from lxml import etree
 
+from feeds.fetch.fetcher import DropArchive
 from feeds.fetch.http import Clock
-from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore
+from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore, source_name
 from feeds.items import LONGEST_TITLE
+from feeds.readers import ALL_READ, Offset
 from mmqjp.engine import Session
 from mmqjp.service.commands import run_command
+from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
+from mmqjp.service.log import JsonLog
 from mmqjp.service.spool import Command
 from mmqjp.syndication.atom import load_feed_links
-from tests.support.cli import mmqjp, write_queries
-from tests.support.feed_server import rss
+from tests.support.cli import mmqjp, printed, refused, write_queries
+from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server
+
+LOCAL = ("--allow-private", "--spacing", "0s")
+
+
+@pytest.fixture
+def server():
+    with running_server() as server:
+        server.serve("/a", rss("one", "two", guid="a"))
+        server.validated("/b", rss("two", "three", guid="b"), '"b"')
+        yield server
+
+
+@pytest.fixture
+def fetch(tmp_path):
+    """Calls `mmqjp fetch` into a directory on loopback, without pauses."""
+    return lambda *options: mmqjp("fetch", "--out", tmp_path / "crawl", *LOCAL, *options)
 
 
 def test_work_of_which_nothing_comes_has_failed(server, fetch):
@@ -93,66 +120,57 @@ def test_a_single_round_that_is_interrupted_says_so_and_goes_on_later(server, fe
     assert "1 new" in fetch().stderr
 
 
+def opml(server: FeedServer) -> str:
+    """A list that has /b in two folders, and /a, with a title, in a folder of a folder."""
+    inner = f'<outline text="World"><outline text="My world" xmlUrl="{server.url("/a")}"/></outline>'
+    feed = f'<outline xmlUrl="{server.url("/b")}"/>'
+    folders = f'<outline text="News">{inner}{feed}</outline><outline text="Games">{feed}</outline>'
+    return f"<opml><body>{folders}</body></opml>"
+
+
 def test_the_list_shows_each_feed(server, fetch, tmp_path):
     server.serve("/gone", b"", 410)
-    (tmp_path / "f.opml").write_text(
-        '<opml><body><outline text="F"><outline text="G"><outline text="A" xmlUrl="{0}"/></outline></outline>'
-        '<outline text="H"><outline xmlUrl="{0}"/></outline></body></opml>'.format(server.url("/a"))
-    )
+    (tmp_path / "f.opml").write_text(opml(server))
     state = ["--state", tmp_path / "crawl"]
     (tmp_path / "crawl").mkdir()
-    none = mmqjp("feeds", "list", *state)
-    missing = f"mmqjp: error: {tmp_path / 'crawl' / STATE_FILE}: there is no state of a fetch; mmqjp fetch makes one\n"
-    assert (none.exit_code, none.stderr) == (1, missing)
+    missing = f"{tmp_path / 'crawl' / STATE_FILE}: there is no state of a fetch; mmqjp fetch makes one\n"
+    assert refused("feeds", "list", *state).endswith(f"error: {missing}")
     fetch(tmp_path / "f.opml", server.url("/gone"), server.url("/missing"))
     text = " ".join(mmqjp("feeds", "list", *state).stdout.split())
     assert all(words in text for words in ("errors", "200", "stopped", "404", "the server answered"))
-    one, two, _ = map(json.loads, mmqjp("feeds", "list", "--json", *state).stdout.splitlines())
-    assert one["checked_at"].startswith("20") and one["next_check"] > one["checked_at"]
-    assert {key: one[key] for key in ("url", "title", "folders", "status", "errors", "stopped")} == {
-        "url": server.url("/a"), "title": "A", "folders": ["F/G", "H"], "status": 200, "errors": 0, "stopped": False,
-    }  # fmt: skip
-    assert (two["url"], two["status"], two["stopped"], two["next_check"]) == (server.url("/gone"), 410, True, None)
+    one, two, three, _ = map(json.loads, printed("feeds", "list", "--json", *state).splitlines())
+    assert one["checked_at"].startswith("20") and one["next_check"] > one["checked_at"] and three["next_check"] is None
+    assert [
+        [row[key] for key in ("url", "title", "folders", "status", "errors", "stopped")] for row in (one, two, three)
+    ] == [
+        [server.url("/a"), "My world", ["News/World"], 200, 0, False],
+        [server.url("/b"), "", ["News", "Games"], 200, 0, False],
+        [server.url("/gone"), "", [], 410, 1, True],
+    ]
+    assert fetch().stderr.startswith("mmqjp: 4 feeds, none is due before")
+    for named in ([], [server.url("/gone")]):  # what failed, or what is named, can be tried again
+        assert mmqjp("feeds", "retry", *named, *state).stderr == "mmqjp: 1 feed due now\n"
 
 
-def test_feeds_that_failed_or_stopped_can_be_tried_again(server, fetch, tmp_path):
-    server.serve("/gone", b"", 410)
-    fetch(server.url("/gone"), server.url("/missing"), server.url("/a"))
-    assert fetch().stderr.startswith("mmqjp: 3 feeds, none is due before")
-    for named in ([], [server.url("/gone")]):
-        assert mmqjp("feeds", "retry", *named, "--state", tmp_path / "crawl").stderr == "mmqjp: 1 feed due now\n"
-
-
-@pytest.fixture
 def known(tmp_path):
-    def read():
-        with FetchStore(tmp_path / "crawl" / STATE_FILE) as store:
-            return {feed.url: (feed.title, feed.folders) for feed in store.feeds()}
-
-    return read
+    with FetchStore(tmp_path / "crawl" / STATE_FILE) as store:
+        return {feed.url: (feed.title, feed.folders) for feed in store.feeds()}
 
 
-def test_the_feeds_of_a_list_are_added(tmp_path, known):
-    a, b, c = (f"https://{name}.example/f" for name in "abc")
-    (tmp_path / "list.opml").write_text(
-        f'<opml version="2.0"><body><outline text="News"><outline text="A" xmlUrl="{a}"/></outline>'
-        f'<outline text="B" xmlUrl="{b}"/></body></opml>'
-    )
-    (tmp_path / "list.txt").write_text(f"{c}\nftp://c.example/\n")
+def test_feeds_are_added_and_known_as_a_person_spells_them(tmp_path):
+    listed, other = "https://c.example/f", "https://example.org/"
+    (tmp_path / "list.txt").write_text(f"{listed}\nftp://c.example/\n")
     state = ["--state", tmp_path / "crawl"]
-    result = mmqjp("feeds", "add", tmp_path / "list.opml", tmp_path / "list.txt", *state)
+    result = mmqjp("feeds", "add", tmp_path / "list.txt", "--folder", "Old", *state)
     complaint, told = result.stderr.splitlines()
     assert "list.txt:2" in complaint and "left out" in complaint
-    assert (result.exit_code, told) == (0, "mmqjp: 3 new feeds, 3 feeds in all")
-    assert known() == {a: ("A", ("News",)), b: ("B", ()), c: ("", ())}
-    assert mmqjp("feeds", "add", tmp_path / "list.opml", "--title", "T", *state).exit_code == 2
-    assert mmqjp("feeds", "add", tmp_path / "list.txt", "--folder", "Old", *state).exit_code == 0
-    assert known()[c] == ("", ("Old",))
+    assert (result.exit_code, told) == (0, "mmqjp: 1 new feed, 1 feed in all")
     assert mmqjp("feeds", "add", "HTTPS://Example.org", "https://example.org/#top", *state).exit_code == 0
-    assert known().keys() == {a, b, c, "https://example.org/"}, "as a person spells it"
+    assert known(tmp_path) == {listed: ("", ("Old",)), other: ("", ())}
     assert mmqjp("feeds", "rename", "https://example.org", "E", *state).exit_code == 0
+    assert known(tmp_path)[other] == ("E", ())
     assert mmqjp("feeds", "remove", "https://Example.org:443/", *state).exit_code == 0
-    assert known().keys() == {a, b, c}
+    assert known(tmp_path).keys() == {listed}
 
 
 WRONG = [
@@ -167,29 +185,28 @@ WRONG = [
 ]
 
 
-def test_what_cannot_be_changed(tmp_path, known):
+def test_what_cannot_be_changed(tmp_path):
     assert mmqjp("feeds", "add", "https://known.example/", "--state", tmp_path / "crawl").exit_code == 0
     for arguments, status, words in WRONG:
-        result = mmqjp("feeds", *arguments, "--state", tmp_path / "crawl")
-        assert result.exit_code == status and words in result.stderr and len(result.stderr.splitlines()) == 1
-    assert list(known()) == ["https://known.example/"]
+        assert words in refused("feeds", *arguments, "--state", tmp_path / "crawl", status=status)
+    assert list(known(tmp_path)) == ["https://known.example/"]
 
 
 @pytest.mark.parametrize(
     ("command", "done"), [("remove", "1 feed removed"), ("rename", "is called T"), ("retry", "1 feed due now")]
 )
-def test_of_feeds_that_differ_in_their_password_the_one_that_is_named_is_changed(tmp_path, known, command, done):
+def test_of_feeds_that_differ_in_their_password_the_one_that_is_named_is_changed(tmp_path, command, done):
     state = ["--state", tmp_path / "crawl"]
     plain, ada, bob = (f"https://{who}h.example/f" for who in ("", "ada:s3cret@", "bob:s3cret@"))
     more = ["T"] if command == "rename" else []
     assert mmqjp("feeds", "add", plain, ada, bob, *state).exit_code == 0
     named = mmqjp("feeds", command, plain, *more, *state)
     assert (named.exit_code, named.stderr.count("\n")) == (0, 1) and done in named.stderr
-    assert [known().get(url) for url in (ada, bob)] == [("", ())] * 2
+    assert [known(tmp_path).get(url) for url in (ada, bob)] == [("", ())] * 2
     assert mmqjp("feeds", "remove", plain, *state).exit_code == (1 if command == "remove" else 0)
-    refused = mmqjp("feeds", command, plain, *more, *state)
-    assert refused.exit_code == 1 and set(known()) == {ada, bob}
-    assert "error: https://h.example/f is the address of 2 feeds, with different names or passwords" in refused.stderr
+    said = refused("feeds", command, plain, *more, *state)
+    assert set(known(tmp_path)) == {ada, bob}
+    assert "error: https://h.example/f is the address of 2 feeds, with different names or passwords" in said
     assert mmqjp("feeds", "remove", bob, *state).stderr == "mmqjp: 1 feed removed\n"
     assert done in mmqjp("feeds", command, plain, *more, *state).stderr
 
@@ -200,30 +217,25 @@ def test_a_fetch_that_runs_is_asked_for_changes(server, fetch, tmp_path, monkeyp
     file, state = tmp_path / "crawl" / STATE_FILE, ["--state", tmp_path / "crawl"]
     with FetchStore(file, write=True) as store:
         for do, address in (("retry", server.url("/a")), ("add", server.url("/ax")), ("remove", server.url("/a"))):
-            before = store.feeds()
             result = mmqjp("feeds", do, address, *state)
             assert result.exit_code == 0 and "; the fetch that is running will take it in" in result.stderr
-            assert store.feeds() == before
-            ChangesOf(file).take(store)
-            assert store.feeds() != before
-        result = mmqjp("feeds", "rename", server.url("/ax"), "T", *state)  # which is not left to others
-    assert result.exit_code == 1 and "another fetch is using this state; wait for it, or end it" in result.stderr
+        ChangesOf(file).take(store)
+        assert [feed.url for feed in store.feeds()] == [server.url("/ax")]
+        said = refused("feeds", "rename", server.url("/ax"), "T", *state)  # which is not left to others
+    assert "another fetch is using this state; wait for it, or end it" in said
 
 
 def test_feeds_that_were_added_are_read_by_fetch_without_a_list(server, tmp_path):
-    command = ["stream", "--trigger", "available-now"]
     queries = write_queries(tmp_path, "SELECT t FROM S//item[./feed_title->t][./folder = 'F'][./title = 'one']")
     state = ["--state", tmp_path / "state"]
-    options = ["--engine", "duckdb", "--queries", queries, *state, "--allow-private", "--lateness", "INF", "--fetch"]
-    early = mmqjp(*command, *options)
-    assert early.exit_code == 2 and "--fetch without a LIST needs a --state with feeds" in early.stderr
+    stream = ["stream", *NOW, *PLAIN, "--queries", queries, *state, "--allow-private", "--fetch"]
+    assert "--fetch without a LIST needs a --state with feeds" in refused(*stream, status=2)
     assert mmqjp("feeds", "add", server.url("/a"), "--title", "A", "--folder", "F", *state).exit_code == 0
-    found = mmqjp(*command, *options)  # there was no store yet
+    found = mmqjp(*stream)  # there was no store yet
     assert found.exit_code == 0, found.stderr
     assert "0 new feeds, 1 feed in all" in mmqjp("feeds", "add", server.url("/a"), *state).stderr
     assert "<t><feed_title>A</feed_title></t>" in found.stdout and len(found.stdout.splitlines()) == 1
-    mixed = mmqjp(*command, *options, "--fetch", server.url("/b"))
-    assert mixed.exit_code == 2 and "with a LIST and without" in mixed.stderr
+    assert "with a LIST and without" in refused(*stream, "--fetch", server.url("/b"), status=2)
 
 
 @pytest.fixture
@@ -234,9 +246,7 @@ def state(tmp_path):
 
 
 def link(state, *options):
-    result = mmqjp("feed-link", "--state", state, *options)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout.removesuffix("\n")
+    return printed("feed-link", "--state", state, *options).removesuffix("\n")
 
 
 def test_a_link_opens_its_feed_until_it_is_revoked(state):
@@ -256,8 +266,7 @@ def test_the_feed_of_a_removed_query_keeps_its_link(state):
     assert mmqjp("unsubscribe", "b", "--state", state).exit_code == 0
     assert link(state, "b") == before
     for options in ((), ("--revoke",)):
-        result = mmqjp("feed-link", "c", "--state", state, *options)
-        assert result.exit_code != 0 and result.stderr.startswith("mmqjp: error: ") and "c" in result.stderr
+        assert "c" in refused("feed-link", "c", "--state", state, *options)
 
 
 def test_a_link_is_revoked_once_by_one_command(state):
@@ -267,3 +276,193 @@ def test_a_link_is_revoked_once_by_one_command(state):
         results = [run_command(engine, command) for _ in range(2)]
         assert [result.result for result in results] == [["b"], ["b"]]
         assert run_command(engine, Command("2", "feed-link", {"name": "b"})).result == 1
+
+
+QUERY = "FROM S//item->a[./title->t] JOIN { t = u, INF } S//item->b[./title->u] PUBLISH same"
+PLAIN = ("--engine", "duckdb", "--lateness", "INF")
+NOW = ("--trigger", "available-now")
+
+
+@pytest.fixture
+def call(server, tmp_path):
+    (tmp_path / "feeds.txt").write_text(f"{server.url('/a')}\n{server.url('/b')}\n")
+    queries = write_queries(tmp_path, QUERY)
+    places = ["--queries", queries, "--fetch", tmp_path / "feeds.txt", "--state", tmp_path / "state"]
+    return lambda command, *options: mmqjp(command, *places, *PLAIN, *LOCAL, *options)
+
+
+def due(state: Path) -> None:
+    with FetchStore(state / "drops" / STATE_FILE, write=True) as store:
+        for feed in store.feeds():
+            store.commit(replace(feed, next_check=0))
+
+
+def lines(text: str) -> int:
+    return len([line for line in text.splitlines() if line.startswith('{"id"')])
+
+
+@pytest.mark.parametrize("commands", [("run", "stream"), ("stream", "run")])
+def test_what_is_new_is_fetched_and_answered_once(commands, call, server, tmp_path):
+    """`run` and `stream` may take turns on one state."""
+    (first, *options), (second, *more) = ([one, *(NOW if one == "stream" else ())] for one in commands)
+    result = call(first, *options)
+    assert result.exit_code == 0, result.stderr
+    assert lines(result.stdout) == 2 and server.paths() == ["/a", "/b"]
+    assert lines(call(first, *options).stdout) == 0 and len(server.log) == 2  # none is due
+    due(tmp_path / "state")
+    server.serve("/a", rss("one", "two", "three", guid="a"))
+    assert lines(call(second, *more).stdout) == 2 and len(server.log) == 4
+    assert server.log[-1].headers.get("If-None-Match") or server.log[-2].headers.get("If-None-Match")
+    listed = printed("feeds", "list", "--state", tmp_path / "state")
+    assert "200" in listed and "304" in listed
+
+
+def test_something_must_be_named_to_be_read_and_a_crawl_is_not_it(server, fetch, tmp_path):
+    crawl, queries = tmp_path / "crawl", write_queries(tmp_path, QUERY)
+    assert fetch(server.url("/a")).exit_code == 0
+    before = (crawl / STATE_FILE).read_bytes()
+    said = refused("run", "--queries", queries, "--fetch", "--state", crawl, *PLAIN, *LOCAL, status=2)
+    assert "needs a --state with feeds" in said and (crawl / STATE_FILE).read_bytes() == before
+    for command in ("run", "stream"):
+        said = refused(command, "--engine", "duckdb", "--queries", queries, "--state", tmp_path / "state", status=2)
+        assert "--fetch" in said
+
+
+def test_run_without_a_state_leaves_nothing(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "tmp").mkdir()
+    reading = ("--queries", write_queries(tmp_path, QUERY), "--documents", tmp_path / "x.jsonl")
+    fetching = (*LOCAL, "--fetch", server.url("/a"), "--fetch", server.url("/missing"))
+    refused("run", *PLAIN, *reading, *fetching, status=2)
+    (tmp_path / "x.jsonl").write_text(json.dumps({"id": "d", "xml": "<item><title>one</title></item>"}))
+    result = mmqjp("run", *PLAIN, *reading, *fetching)
+    assert result.exit_code == 0 and lines(result.stdout) == 2
+    assert "1 new, 0 unchanged, 1 failed" in result.stderr and "the server answered 404" in result.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_changed_versions_are_documents_unless_they_are_ignored(call, server, tmp_path):
+    def changed(title: str, *options: str) -> int:
+        server.serve("/a", rss("one", "two", guid="a").replace("<title>one", f"<title>{title}"))
+        found = lines(call("stream", *NOW, *options).stdout)
+        due(tmp_path / "state")
+        return found
+
+    assert changed("one") == 2
+    assert changed("three", "--versions", "ignore") == 0
+    assert changed("two") == 4  # with the other "two" of each feed, as the left one and as the right one
+
+
+def events(result: Any, name: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
+    return [event for event in found if event["event"] == name]
+
+
+def test_a_stream_fetches_while_it_runs_and_ends_cleanly(call, server, monkeypatch):
+    event, documents = JsonLog.event, 0
+
+    def told(log: JsonLog, name: str, /, **fields: Any) -> None:
+        nonlocal documents
+        event(log, name, **fields)
+        if name == "batch":
+            documents += fields["documents"]
+            if documents == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(JsonLog, "event", told)
+    result = call("stream", "--trigger", "0.01s", "--log", "json")
+    assert result.exit_code == 0, result.stderr
+    assert lines(result.stdout) == 2
+    fetched = {(event["feed"], event["outcome"]) for event in events(result, "fetch")}
+    assert fetched == {(server.url("/a"), "new"), (server.url("/b"), "new")}
+    assert [event["visits"] for event in events(result, "fetch-ended")] == [2]
+    assert [name["event"] for name in map(json.loads, result.stderr.splitlines())][-1] == "stopped"
+    assert not any(thread.name == "fetch" for thread in threading.enumerate())
+
+
+def test_a_signal_ends_a_fetch_that_is_under_way(call, server, monkeypatch):
+    def silent(request: Request) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        server.released.wait()
+
+    server.routes["/a"] = silent
+    result = call("stream", "--log", "json", "--trigger", "0.01s")
+    assert result.exit_code == 0, result.stderr
+    assert events(result, "stopped")
+
+
+@pytest.mark.parametrize("options", [(), NOW])
+def test_a_fetch_that_fails_as_a_whole_ends_the_stream_with_its_error(call, monkeypatch, options):
+    def full(archive: DropArchive, capture: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "drops")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DropArchive, "keep", full)
+        result = call("stream", "--log", "json", *options)
+    assert result.exit_code == 1
+    assert [event["error"] for event in events(result, "fetch-failed")] != []
+    last = result.stderr.splitlines()[-1]
+    assert last == "mmqjp: error: drops: No space left on device; make room on the disk, or write elsewhere"
+    assert lines(call("stream", *NOW).stdout) == 2
+
+
+def test_versions_that_are_read_go_after_a_while_but_for_the_newest(fetching, server, tmp_path):
+    url = server.url("/a")
+    for number in range(4):
+        server.serve("/a", rss(str(number)))
+        fetching.run(url)
+        fetching.later(2 * 3600)
+    folder = fetching.directory / source_name(url)
+    names = [f"{folder.name}/{path.name}" for path in sorted(folder.glob("*.xml"))]
+
+    def left(drops: DropDirectory, *read: str) -> int:
+        files = [*((FETCHED, name) for name in read), ("else", "x")]
+        offsets = {(source, file): Offset(source, file, ALL_READ) for source, file in files}
+        drops.sweep(Mock(**{"ledger.offsets.return_value": offsets}))
+        found = list(folder.iterdir())
+        assert len(found) % 2 == 0
+        return len(found) // 2
+
+    clock = Hours(START + 6 * HOUR)
+    assert left(DropDirectory(fetching.directory, None, clock.now), *names) == 4
+    drops = DropDirectory(fetching.directory, 3 * HOUR, clock.now)
+    assert left(drops, *names[1:]) == 3  # the first is not read; the second has been there long enough
+    assert left(drops, *names) == 3  # not so soon again
+    clock.time += HOUR
+    assert left(drops, *names) == 2
+    clock.time += 100 * HOUR
+    assert left(drops, *names) == 1
+    # The newest tells that nothing has changed.
+    fetching.later(2 * 3600)
+    fetching.run(url)
+    assert len(fetching.bodies(url)) == 1
+
+
+@pytest.mark.parametrize("way", ["stream --fetch", "warc"])
+def test_titles_and_folders_come_from_the_list_to_the_items(server, tmp_path, way):
+    queries = write_queries(tmp_path, "SELECT t, f FROM S//item[./feed_title->t][./folder->f][./title = 'two']")
+    (tmp_path / "feeds.opml").write_text(opml(server))
+    reading = ["--queries", queries, *PLAIN, "--state", tmp_path / "state"]
+    if way == "stream --fetch":
+        result = mmqjp("stream", *reading, *NOW, *LOCAL, "--fetch", tmp_path / "feeds.opml")
+    else:
+        assert mmqjp("fetch", tmp_path / "feeds.opml", "--out", tmp_path / "crawl", *LOCAL, "--warc").exit_code == 0
+        result = mmqjp("run", *reading, "--documents", tmp_path / "crawl", "--feeds")
+    assert result.exit_code == 0, result.stderr
+    outputs = [etree.fromstring(json.loads(line)["xml"]) for line in result.stdout.splitlines()]
+    assert {(one.findtext("t/feed_title"), one.findtext("f/folder")) for one in outputs} == {
+        *(("My world", "News"), ("My world", "News/World"), ("Site", "News"), ("Site", "Games"))
+    }
+
+
+def test_a_feed_that_is_renamed_gives_its_new_title_with_what_is_new(server, tmp_path):
+    queries = write_queries(tmp_path, "SELECT i/title AS t, i/feed_title AS f FROM S//item->i PUBLISH all")
+    state = ["--state", tmp_path / "state"]
+    run = ["run", "--queries", queries, *PLAIN, *state, "--fetch", server.url("/b"), *LOCAL]
+    assert mmqjp(*run).stdout.count("<f><feed_title>Site</feed_title></f>") == 2
+    server.serve("/b", rss("two", "three", "four", guid="b"))
+    assert mmqjp("feeds", "rename", server.url("/b"), "Games", *state).exit_code == 0
+    due(tmp_path / "state")
+    (line,) = mmqjp(*run).stdout.splitlines()  # the entries that were there before are no new versions
+    assert "<f><feed_title>Games</feed_title></f>" in line and "four" in line

@@ -7,11 +7,12 @@ import signal
 import stat
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import Result
 
 from feeds.tail import Tail
 from mmqjp import demo
@@ -22,23 +23,16 @@ from mmqjp.service.drops import SETTLED, stamp_of
 from mmqjp.service.log import NullLog
 from mmqjp.service.status import Metrics, store_status
 from tests.support.cli import DOCUMENTS, LINES, QUERIES, Terminal, mmqjp, run_on, write_documents, write_queries
+from tests.support.feed_server import rss
 from tests.support.in_turn import in_turn
 from tests.support.service import PAIRS, Directory
 
-DEMO = Path(demo.__file__).parent
 BROKEN = {"id": "bad", "time": "2026-01-02T12:00:00Z", "xml": "<a><b></a>"}
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.setenv("MMQJP_ENGINE", "duckdb")
-    queries = write_queries(tmp_path)
-
-    def call_run(*options, documents=DOCUMENTS, name="documents.jsonl"):
-        path = write_documents(tmp_path / name, documents)
-        return mmqjp("run", "--queries", queries, "--documents", path, *options)
-
-    return call_run
+def run(tmp_path):
+    return partial(run_on, tmp_path)
 
 
 def test_output_file_is_replaced_whole_where_a_link_leads(run, tmp_path):
@@ -60,13 +54,11 @@ def test_documents_in_directories_have_their_time_from_an_xpath(run, tmp_path):
 
 
 def test_feeds_with_and_without_a_form(tmp_path):
+    run = ("run", "--engine", "duckdb", "--documents", Path(demo.__file__).with_name("northline.atom"), "--queries")
     for feeds, root in ((["--feeds"], "item"), (["--feeds", "raw"], "entry")):
         queries = write_queries(tmp_path, f"FROM S/*:{root}->entry PUBLISH every")
-        result = mmqjp(
-            "run", "--engine", "duckdb", "--queries", queries, *feeds, "--documents", DEMO / "northline.atom"
-        )
-        assert (result.exit_code, len(result.stdout.splitlines())) == (0, 5), result.stderr
-    result = mmqjp("run", "--engine", "duckdb", "--queries", queries, "--documents", DEMO / "northline.atom")
+        assert len(mmqjp(*run, queries, *feeds).stdout.splitlines()) == 5
+    result = mmqjp(*run, queries)
     assert result.exit_code == 1 and result.stderr.endswith("add --feeds\n") and result.stderr.count("\n") == 1
 
 
@@ -119,7 +111,7 @@ def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, mon
     assert (without.exit_code, result.exit_code, result.stdout) == (130, 130, "")
     assert "without --state nothing is kept" in without.stderr
     assert result.stderr.splitlines()[-1].startswith("mmqjp: interrupted: 2 documents are committed in ")
-    again = run(*state, documents=DOCUMENTS[2:], name="rest.jsonl")
+    again = run(*state, documents=DOCUMENTS[2:])
     assert again.stdout.splitlines() == LINES
 
 
@@ -143,7 +135,7 @@ def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(
 
 
 def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path, monkeypatch, capfd):
-    documents = write_documents(tmp_path / "documents.jsonl")
+    queries, documents = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl")
     state = ["--state", str(tmp_path / "state")]
     reader, writer = os.pipe()
     os.close(reader)
@@ -151,7 +143,7 @@ def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path, m
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", gone)
         with pytest.raises(SystemExit, match="1"):
-            main(["run", "--queries", str(tmp_path / "queries.xscl"), "--documents", str(documents), *state])
+            main(["run", "--engine", "duckdb", "--queries", str(queries), "--documents", str(documents), *state])
     with suppress(BrokenPipeError):
         gone.close()
     assert capfd.readouterr() == ("", "")
@@ -192,13 +184,13 @@ def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
 
 
 def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
-    result = run(documents=[BROKEN], name="bad.jsonl")
+    result = run(documents=[BROKEN])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1].startswith("mmqjp: error: no document was accepted: ")
     state = ("--state", tmp_path / "state")
     assert run(*state).exit_code == 0
     assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are no failure
-    assert run(documents=[], name="empty.jsonl").exit_code == 0
+    assert run(documents=[]).exit_code == 0
 
 
 def test_a_terminal_gets_progress_and_a_summary(tmp_path, monkeypatch, capfd):
@@ -215,26 +207,21 @@ def test_a_terminal_gets_progress_and_a_summary(tmp_path, monkeypatch, capfd):
 
 TIED = "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH later; S//a->x JOIN {x = y, 1 h} S//a->y PUBLISH both"
 TIES = [{"id": f"d{n}", "time": f"2026-01-0{day}", "xml": "<a>v</a>"} for n, day in enumerate([5, 5, 5, 6])]
-TOLD = (
-    "mmqjp: later: 3 pairs have equal times, so that neither document follows the other; JOIN UNORDERED matches them, "
-)
 
 
 def test_a_run_tells_of_equal_times_once(run, tmp_path, monkeypatch):
-    write_queries(tmp_path, TIED)
-    state = "--state", str(tmp_path / "state")
-    assert run(*state, documents=TIES).stderr == f"{TOLD}too\n"
-    assert run(*state, documents=TIES).stderr == "", "nothing new was left out"
-    shown = mmqjp("status", *state)
-    assert "equal times    later: 3 pairs that FOLLOWED BY left out\n" in shown.stdout
+    state = "--state", tmp_path / "state"
+    assert run(*state, queries=TIED, documents=TIES).stderr.startswith("mmqjp: later: 3 pairs have equal times, ")
+    assert run(*state, queries=TIED, documents=TIES).stderr == "", "nothing new was left out"
+    assert "equal times    later: 3 pairs that FOLLOWED BY left out\n" in mmqjp("status", *state).stdout
     assert json.loads(mmqjp("status", *state, "--json").stdout)["ties"] == {"later": 3}
     with Session("duckdb", state=tmp_path / "state") as engine:
         metrics = Metrics(NullLog())
         metrics.update(store_status(engine))
         assert metrics.registry.get_sample_value("mmqjp_equal_times_pairs", {"query": "later"}) == 3
     monkeypatch.setattr("mmqjp.answers.quota.MOST_PAIRS", 1)
-    state = "--state", str(tmp_path / "other")
-    assert run(*state, documents=TIES).stderr.startswith("mmqjp: later: at least 1 pair has equal times")
+    state = "--state", tmp_path / "other"
+    assert run(*state, queries=TIED, documents=TIES).stderr.startswith("mmqjp: later: at least 1 pair has equal times")
     assert "equal times    later: at least 1 pairs that" in mmqjp("status", *state).stdout
     assert json.loads(mmqjp("status", *state, "--json").stdout)["ties_at_least"] == ["later"]
     told = list(equal_time_lines({"a": 1_000, "b": 20, "c": 1, "d": 1, "e": 1}))
@@ -244,19 +231,14 @@ def test_a_run_tells_of_equal_times_once(run, tmp_path, monkeypatch):
 
 
 QUERY = "FROM S//item->a[./title->t] JOIN {t = u, INF} S//item->b[./title->u] PUBLISH same"
-FEED = """<rss version="2.0"><channel><title>A feed</title><link>http://{host}/</link>
-<atom:link xmlns:atom="http://www.w3.org/2005/Atom" rel="self" href="http://{host}/feed"/>{items}</channel></rss>"""
-ITEM = "<item><guid>{}</guid><title>{}</title><pubDate>{}</pubDate></item>"
-NEW, OLD = "Mon, 01 Jun 2026 23:59:00 GMT", "Mon, 01 Jan 2024 00:00:00 GMT"
 LINE = '{{"id": "{0}", "time": "2026-01-01T00:00:00Z", "xml": "<{0}/>"}}\n'
 LATER = 10**19
 """A clock by which every file is old."""
 
 
 def feed(path: Path, host: str, *titles: str) -> Path:
-    date = "Thu, 01 Jan 2026 00:0{}:00 GMT"
-    items = "".join(ITEM.format(f"{host}-{n}", title, date.format(n)) for n, title in enumerate(titles))
-    path.write_text(FEED.format(host=host, items=items))
+    address = f"<link xmlns='http://www.w3.org/2005/Atom' rel='self' href='http://{host}/feed'/>"
+    path.write_text(rss(*titles, extra=address, guid=host))
     return path
 
 
@@ -271,12 +253,13 @@ class Runs:
         self.path, self.state, self.output, self.dead_letters = (place / n for n in ("in", "state", "out", "dead"))
         self.path.mkdir()
         self.read, self.dead = read, 0
-        self.arguments: list[str | Path] = ["run", "--queries", write_queries(place, QUERY), "--documents", self.path]
+        self.given: list[str | Path] = ["--engine", "duckdb", "--queries", write_queries(place, QUERY)]
+        self.given += ["--documents", self.path, "--state", self.state]
+        self.given += ["--output", self.output, "--dead-letters", self.dead_letters]
 
     def run(self, *options: str, feeds: str = "--feeds") -> list[str]:
         self.read.clear()
-        where: list[str | Path] = ["--state", self.state, "--output", self.output, "--dead-letters", self.dead_letters]
-        result = mmqjp(*self.arguments, *where, "--engine", "duckdb", *([feeds] if feeds else []), *options)
+        result = mmqjp("run", *self.given, *filter(None, [feeds]), *options)
         assert result.exit_code == 0, result.stderr
         self.dead = len(self.dead_letters.read_text().splitlines()) if self.dead_letters.exists() else 0
         return sorted(set(self.read))
@@ -284,17 +267,10 @@ class Runs:
     def lines(self) -> int:
         return len(self.output.read_text().splitlines())
 
-    def fetch(self, number: int, *entries: tuple[str, str]) -> None:
-        """Writes a fetch of a feed, given the guids and dates of its entries."""
-        items = "".join(ITEM.format(guid, guid, date) for guid, date in entries)
-        (self.path / f"{number}.xml").write_text(FEED.format(host="a.example", items=items))
-        sidecar(self.path / f"{number}.xml", "a.example", f"2026-06-0{number + 1}T00:00:00Z")
-
-    def stored(self) -> list[str]:
+    def stored(self) -> Any:
         """The ids of documents."""
         with Session("duckdb", state=self.state, read_only=True) as engine:
-            rows = engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY id").to_pylist()
-            return [row["id"] for row in rows]
+            return engine.sql("SELECT id FROM documents WHERE kind = 'external' ORDER BY id")["id"].to_pylist()
 
     def noted(self) -> dict[str, str]:
         with Session("duckdb", state=self.state, read_only=True) as engine:
@@ -385,8 +361,10 @@ def test_pipes_and_what_cannot_be_looked_at_have_no_stamp(tmp_path, monkeypatch)
 
 
 def test_a_kill_right_after_the_batch_of_a_refused_entry_loses_nothing(runs, monkeypatch):
-    runs.fetch(1, ("a", NEW))
-    runs.fetch(2, ("b", OLD), ("a", NEW))
+    for number, titles in enumerate(("a", "ba"), 1):
+        path = feed(runs.path / f"{number}.xml", "a.example", *titles)
+        sidecar(path, "a.example", f"2026-06-0{number}T00:00:00Z")
+    path.write_text(path.read_text().replace("2026", "2024", 1))  # the date of b
     real = Session.process
 
     def process(self, *given, **options):
@@ -456,13 +434,8 @@ BOOKS = "FROM S//book->b PUBLISH books"
 
 @pytest.fixture
 def again(tmp_path):
-    def call(queries: str | None, documents: list[dict[str, str]], *options: object) -> Result:
-        path = write_documents(tmp_path / "documents.jsonl", documents)
-        asked = () if queries is None else ("--queries", write_queries(tmp_path, queries))
-        arguments = (*asked, "--documents", path, "--engine", "duckdb", "--state", tmp_path / "state")
-        return mmqjp("run", *arguments, "--output", tmp_path / "out.jsonl", *map(str, options))
-
-    return call
+    options = ("--state", tmp_path / "state", "--output", tmp_path / "out.jsonl")
+    return lambda queries, documents: run_on(tmp_path, *options, queries=queries, documents=documents)
 
 
 def written(tmp_path: Path) -> list[str]:
@@ -475,18 +448,6 @@ def found(tmp_path: Path) -> list[tuple[str, str]]:
 
 
 EVERYTHING, FIRST, REST = DOCUMENTS, DOCUMENTS[:3], DOCUMENTS[3:]
-
-
-def test_a_file_that_was_there_or_was_cut_is_appended_to(again, tmp_path):
-    (tmp_path / "out.jsonl").write_text("mine")
-    again(QUERIES, FIRST)
-    again(QUERIES, FIRST)
-    assert written(tmp_path) == ["mine", *LINES[:2]]
-    (tmp_path / "out.jsonl").write_text("")
-    result = again(QUERIES, REST)
-    assert (result.exit_code, written(tmp_path)) == (0, LINES[2:])
-    assert result.stderr.startswith(f"mmqjp: {tmp_path / 'out.jsonl'} was cut to 0 of ")
-    assert again(QUERIES, REST).stderr == ""
 
 
 def test_the_queries_are_those_of_the_file(again, tmp_path):
@@ -535,9 +496,9 @@ def test_a_service_replaces_the_names_of_its_file_and_leaves_the_others(tmp_path
     place = Directory(tmp_path)
 
     def stream(queries: str) -> list[str]:
-        options = ["--queries", write_queries(tmp_path, queries), "--source", place.drops, "--state", place.state]
-        more = ["--output", place.output, "--trigger", "available-now", "--log", "json", "--engine", "duckdb"]
-        result = mmqjp("stream", *map(str, [*options, *more]))
+        places = ("--source", place.drops, "--state", place.state, "--output", place.output)
+        given = ("--queries", write_queries(tmp_path, queries), "--trigger", "available-now", "--engine", "duckdb")
+        result = mmqjp("stream", *places, *given, "--log", "json")
         assert result.exit_code == 0
         events = map(json.loads, result.stderr.splitlines())
         return [event["what"] for event in events if event["event"] == "queries"]

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 from mmqjp.commands.manage_sinks import print_sink
 from tests.generate.documents import SECOND
-from tests.support.cli import mmqjp, write_documents, write_queries
+from tests.support.cli import mmqjp, printed, refused, write_documents, write_queries
 
 HOOK = ("kind=webhook", "url=https://example.org/hook")
 CONFIGURATION = """
@@ -24,7 +23,6 @@ queries = ["book_*"]
 kind = "command"
 command = ["COMMAND", "-c", "raise SystemExit(int(open('status').read()))"]
 """
-ADDRESS = "https://hooks.example.org/services/T0/s3cr3t"
 
 
 @pytest.fixture
@@ -36,80 +34,66 @@ def state(story, monkeypatch):
 @pytest.fixture
 def configured(state):
     Path("mmqjp.toml").write_text(CONFIGURATION.replace("COMMAND", sys.executable))
-    Path("slack.url").write_text(ADDRESS)
+    Path("slack.url").write_text("https://hooks.example.org/services/T0/s3cr3t")
     Path("slack.url").chmod(0o600)
     return state
 
 
-def sinks(*arguments: str, status: int = 0) -> Result:
-    done = mmqjp("sinks", *arguments, "--state", "state")
-    assert done.exit_code == status, done.stderr + done.stdout
-    assert "s3cr3t" not in done.stdout + done.stderr
-    return done
+def sinks(*arguments: str) -> str:
+    text = printed("sinks", *arguments, "--state", "state")
+    assert "s3cr3t" not in text
+    return text
 
 
 def error(*arguments: str, status: int = 1) -> str:
-    message = sinks(*arguments, status=status).stderr
-    assert message.startswith("mmqjp: error: ") and message.count("\n") == 1
+    message = refused("sinks", *arguments, "--state", "state", status=status)
+    assert "s3cr3t" not in message
     return message
 
 
-def shown(name: str) -> dict[str, Any]:
-    found = json.loads(sinks("show", name, "--json").stdout)
-    assert isinstance(found, dict)
-    return found
+def shown(name: str) -> Any:
+    return json.loads(sinks("show", name, "--json"))
 
 
 def test_a_sink_is_added_changed_paused_and_removed(state):
-    assert sinks("list").stdout == "no sinks; mmqjp sinks add --help shows how to add one\n"
-    assert sinks("list", "--json").stdout == ""
-    assert sinks("add", "alerts", *HOOK, "queries=book_*", "wait=30s").stdout == "alerts: added\n"
-    found = shown("alerts")
-    assert found["definition"] == {
-        "kind": "webhook", "url": "https://example.org/hook", "queries": "book_*", "wait": "30s"
-    }  # fmt: skip
-    assert (found["state"], found["acked"], found["behind"]) == ("running", 2, 0)
-    assert (found["file"], found["queries"], found["to"]) == (None, ["book_*"], "https://example.org/hook")
+    assert sinks("list") == "no sinks; mmqjp sinks add --help shows how to add one\n"
+    assert sinks("list", "--json") == ""
+    assert sinks("add", "alerts", *HOOK, "queries=book_*", "wait=30s") == "alerts: added\n"
+    hook = {"kind": "webhook", "url": "https://example.org/hook"}
+    assert shown("alerts").items() >= {
+        "definition": hook | {"queries": "book_*", "wait": "30s"}, "state": "running", "acked": 2, "behind": 0,
+        "file": None, "queries": ["book_*"], "to": "https://example.org/hook",
+    }.items()  # fmt: skip
     sinks("set", "alerts", 'queries=["q2", "x"]', "wait=", "most=5")
-    changed = {"kind": "webhook", "url": "https://example.org/hook", "queries": ["q2", "x"], "most": 5}
-    assert shown("alerts")["definition"] == changed
-    assert sinks("failed", "alerts").stdout == "nothing: the sink got, or will get, all that it wants\n"
-    assert json.loads(sinks("failed", "alerts", "--json").stdout) == {"undelivered": [], "gaps": []}
-    assert sinks("pause", "alerts").stdout == "alerts: paused\n" and shown("alerts")["state"] == "paused"
-    assert sinks("resume", "alerts").stdout == "alerts: resumed\n" and shown("alerts")["state"] == "running"
-    assert sinks("remove", "alerts").stdout == "alerts: removed\n"
+    assert shown("alerts")["definition"] == hook | {"queries": ["q2", "x"], "most": 5}
+    assert sinks("failed", "alerts") == "nothing: the sink got, or will get, all that it wants\n"
+    assert json.loads(sinks("failed", "alerts", "--json")) == {"undelivered": [], "gaps": []}
+    for do, done in (("pause", "paused"), ("resume", "resumed"), ("remove", "removed")):
+        assert sinks(do, "alerts") == f"alerts: {done}\n"
     assert "no sink is named alerts" in error("show", "alerts")
 
 
 def test_where_a_sink_begins_and_delivers_again(state):
     for number, start in enumerate(("start", "1", "now", "2026-01-01")):
         sinks("add", f"all{number}", *HOOK, "--from", start)
-    rows = map(json.loads, sinks("list", "--json").stdout.splitlines())
+    rows = map(json.loads, sinks("list", "--json").splitlines())
     assert [row["behind"] for row in rows] == [3, 2, 0, 3]
-    for start, words in (
-        ("100", "nothing to"),
-        ("2030-01-01", "nothing to"),
-        ("now", "nothing to"),
-        ("start", "delivers"),
-    ):
-        assert sinks("replay", "all2", "--from", start).stdout.startswith(f"all2: {words}")
-    assert shown("all2")["behind"] == 3
-    assert (
-        sinks("replay", "all2", "--from", "1").stdout
-        == "all2: nothing to deliver again from there on; its place stays\n"
-    )
+    nothing = "all2: nothing to deliver again from there on; its place stays\n"
+    for start in ("100", "2030-01-01", "now"):
+        assert sinks("replay", "all2", "--from", start) == nothing
+    assert sinks("replay", "all2", "--from", "start") == "all2: delivers again\n" and shown("all2")["behind"] == 3
+    assert sinks("replay", "all2", "--from", "1") == nothing
 
 
 def test_what_is_listed(configured):
     sinks("add", "lines", "kind=jsonl", "path=lines.jsonl", "--from", "start")
-    rows = [json.loads(line) for line in sinks("list", "--json").stdout.splitlines()]
+    rows = [json.loads(line) for line in sinks("list", "--json").splitlines()]
     assert [(row["name"], row["kind"], row["to"], row["in_file"]) for row in rows] == [
         ("alerts", "webhook", "hooks.example.org", True),
         ("lines", "jsonl", str(Path("state").absolute() / "sinks" / "lines.jsonl"), False),
         ("shell", "command", sys.executable, True),
     ]
-    assert " ".join(sinks("list").stdout.split()).startswith("name kind state behind delivered failed given up to ")
-    first, *more = sinks("show", "alerts").stdout.splitlines()
+    first, *more = sinks("show", "alerts").splitlines()
     assert first == "alerts: webhook to hooks.example.org, running" and '    url = { secret = "slack" }' in more
     assert "  has all outputs up to seq 2, 0 behind" in more and "  defined in mmqjp.toml" in more
 
@@ -119,13 +103,11 @@ def test_a_sink_that_does_not_deliver_says_why_and_when_it_tries_again(capsys):
     row = {"name": "s", "kind": "webhook", "to": "h", "state": "waiting", "reason": "status\n500", "next": 90 * SECOND}
     row |= {"behind_since": SECOND, "file": None, "definition": definition, "acked": 3, "behind": 2}
     print_sink(row | dict.fromkeys(("delivered", "failed", "given_up"), 1), 0)
-    assert capsys.readouterr().out.splitlines() == [
-        "s: webhook to h, waiting",
+    assert capsys.readouterr().out.splitlines()[1:] == [
         "  status 500; next attempt in 90 s",
         "  has all outputs up to seq 3, 2 behind, the oldest since 1970-01-01T00:00:01Z",
         "  since the service began: 1 delivered, 1 attempts failed, 1 given up",
-        "  added live",
-        *('    kind = "webhook"', "    diff = true", '    queries = ["q"]', "    most = 5"),
+        *("  added live", '    kind = "webhook"', "    diff = true", '    queries = ["q"]', "    most = 5"),
     ]
 
 
@@ -135,20 +117,18 @@ def test_sinks_of_the_file_are_changed_there(configured):
     assert "there is a sink alerts already" in error("add", "alerts", *HOOK)
     sinks("pause", "alerts")
     assert shown("alerts")["state"] == "paused"
-    assert sinks("reload").stdout == "alerts: in the configuration\nshell: in the configuration\n"
+    assert sinks("reload") == "alerts: in the configuration\nshell: in the configuration\n"
     Path("mmqjp.toml").write_text(CONFIGURATION.replace("[sinks.shell]", "[sinks.other]"))
-    assert sinks("reload").stdout == "alerts: in the configuration\nother: in the configuration\n"
+    assert sinks("reload") == "alerts: in the configuration\nother: in the configuration\n"
     assert shown("alerts")["state"] == "paused"
 
 
 def test_a_test_is_sent_when_no_service_runs(configured):
     Path("status").write_text("0")
-    Path("mmqjp.toml").write_text(
-        Path("mmqjp.toml").read_text().replace("SystemExit(", "SystemExit(int(").replace("read())", "read()))")
-    )
-    assert sinks("test", "shell").stdout == "shell: the test was acknowledged\n"
+    assert sinks("test", "shell") == "shell: the test was acknowledged\n"
     Path("status").write_text("3")
-    assert "the test of shell failed: " in (message := error("test", "shell")) and "ended with status 3" in message
+    message = error("test", "shell")
+    assert "the test of shell failed: " in message and "ended with status 3" in message
     sinks("add", "lines", "kind=jsonl", "path=lines.jsonl")
     assert "writes files: only webhook, mail and command take a test" in error("test", "lines")
 
