@@ -21,7 +21,7 @@ from feeds.items import LONGEST_TITLE
 from feeds.readers import ALL_READ, Offset
 from mmqjp.engine import Session
 from mmqjp.service.commands import run_command
-from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
+from mmqjp.service.drops import FETCHED, DropDirectory
 from mmqjp.service.log import JsonLog
 from mmqjp.service.spool import Command
 from mmqjp.syndication.atom import load_feed_links

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from random import Random
 
 import pytest
@@ -17,10 +18,10 @@ from tests.generate.patterns import PatternMaker
 from tests.generate.seeds import at_length, seeds
 from tests.oracle import event_syntax
 from tests.oracle.event_syntax import Both, Cel, Cmp, Cond, Filter, Fold, Name, Next, Of, Ref, Schema, Stream, Window
-from tests.oracle.event_values import Scope, holds
+from tests.oracle.events import EVER, World, before
 from tests.oracle.events import Event as Expected
-from tests.oracle.events import World, before
-from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat, near_matches
+from tests.oracle.near_matches import near_matches
+from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat
 from tests.oracle.pattern_syntax import Absent, Many, Near, One, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, by_parts
 from tests.support.event_agreement import lowered
@@ -68,8 +69,7 @@ def _given(name: str, one: Expected) -> Event:
     return Event(one.values, one.t0, one.t1, SourceEvent(name, source, (source,), (), ()))
 
 
-def _end(one: Event) -> int:
-    return one.t1
+_end = attrgetter("t1")
 
 
 def _result(one: Event) -> Result:
@@ -138,14 +138,14 @@ def check(seed: int, seen: Counter[str]) -> None:
                 continue
             *passed, last = found.stages
             assert last.message and not last.found and all(stage.found for stage in passed), shown
-            assert last.kind in (STAGES if is_fold else _kinds_of_next(statement, given, wanted)), shown
+            assert last.kind in (STAGES if is_fold else _kinds_of_next(statement, made, wanted)), shown
             seen[last.kind] += 1
 
 
-def _kinds_of_next(statement: Cel, given: Mapping[str, Collection[Expected]], wanted: Sequence[Expected]) -> set[str]:
+def _kinds_of_next(statement: Cel, made: World, wanted: Sequence[Expected]) -> set[str]:
     """What may be said to be in the way: what is in the way of a PATTERN of the same meaning."""
     assert isinstance(statement.stream, Next)
-    sides = {"$1": _side(statement.stream.left, given), "$2": _side(statement.stream.right, given)}
+    sides = {"$1": made._of(statement.stream.left, None, EVER), "$2": made._of(statement.stream.right, None, EVER)}
     components = One("$1", "a"), One("$2", "b")
     cond = _of_variables(statement.stream.cond)
     pattern = Pattern(components, statement.within, "skip_till_next_match", cond=cond)
@@ -157,13 +157,6 @@ def _kinds_of_next(statement: Cel, given: Mapping[str, Collection[Expected]], wa
         is_too_long = any(not partial.oracle._fits(one.t0, one.t1) for one in wanted)
         return {"event", "filtered", *(("order", "window") if is_too_long else ())}
     return {"consumed" if kind == "strategy" else kind for *way, kind in ways if tuple(way) == best}
-
-
-def _side(stream: Stream, given: Mapping[str, Collection[Expected]]) -> frozenset[Expected]:
-    if isinstance(stream, Name):
-        return frozenset(given[stream.name])
-    assert isinstance(stream, Filter)
-    return frozenset(one for one in _side(stream.source, given) if holds(stream.cond, Scope(one.values, one.duration)))
 
 
 def _of_variables(cond: Cond | None) -> Cond | None:
@@ -276,8 +269,9 @@ def _kinds(statement: Statement, given: Mapping[str, Collection[Expected]], want
     there = [one for name in read for one in given[name]]
     if not all(one in there for one in wanted) or not there:
         return {"event"}
-    if isinstance(statement, Near):
-        return _near_kinds(statement, given, wanted)
+    if isinstance(statement, Near):  # the events that have to come with them may be in the way, too
+        is_matched = any({*wanted} <= {*one.flat} for one in near_matches(statement, given))
+        return set() if is_matched else {"order", "equal", "window", "letters", "together"}
     if not all(given[name] for name in read):
         return {"event"}
     ways = list(_Ways(statement, given, wanted).ways())
@@ -392,10 +386,3 @@ class _Ways:
 
 def _run(bound: Bindings) -> Run:
     return tuple((one, at) for at, some in enumerate(bound) for one in some)
-
-
-def _near_kinds(near: Near, given: Mapping[str, Collection[Expected]], wanted: Sequence[Expected]) -> set[str]:
-    """Anything, unless there is a match: the events that have to come with them may be in the way, too."""
-    if any({*wanted} <= {*one.flat} for one in near_matches(near, given)):
-        return set()
-    return {"order", "equal", "window", "letters", "together"}
