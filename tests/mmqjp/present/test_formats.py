@@ -72,8 +72,7 @@ def written(write, *arguments):
 
 
 def report_of(matches, **more):
-    spool = item.MatchSpool().add(matches)
-    groups = spool.groups()
+    groups = item.MatchSpool().add(matches).groups()
     return item.Report(groups, sum(map(len, groups)), item.IN_UTC, **more)
 
 
@@ -96,9 +95,8 @@ def test_csv_has_a_row_for_each_match_and_no_formulas():
     assert [row["title_1"].removeprefix("'") for row in rows] == [*HOSTILE]
     assert {row["time_2"] for row in rows} == {"1970-01-02T00:00:00Z"}
     assert not [cell for row in rows for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
-    long = item.ShownMatch(
-        output(documents=("d1", "d2", "d3")), (some_item(), some_item("B", 2), some_item("C", 3)), Reason()
-    )
+    three = (some_item(), some_item("B", 2), some_item("C", 3))
+    long = item.ShownMatch(output(documents=("d1", "d2", "d3")), three, Reason())
     text = written(lambda out: terminal.write_csv([match(), long], out, item.IN_UTC))
     assert [row["title_3"] for row in csv.DictReader(io.StringIO(text))] == ["", "C"]
 
@@ -169,29 +167,24 @@ def test_the_table_keeps_links_whole_and_obeys_the_width():
     assert "[bold red]x[/] :smile:" in out.getvalue()
 
 
-HOST = ("host",)
+HOSTS = JoinedValue(Operand("u", "https://www.a.example/x", ("host",)), Operand("v", "//a.example", ("host",)))
+CONTAINS = ShownCondition(("contains(", Operand("content", "x" * 500), ", ", Operand("u", "A"), ")"))
 
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        (None, [item.UNKNOWN]),
-        (Reason((joined("A", "a", ("lower-case",)),)), ['title "A" = "a" by lower-case']),
-        (Reason((joined("A", "A", ("lower-case",)),) * 2), ['same title "A"']),
-        (
-            Reason((JoinedValue(Operand("u", "https://www.a.example/x", HOST), Operand("v", "//a.example", HOST)),)),
-            ['u "https://www.a.example/x" = v "//a.example" by host: "a.example"'],
-        ),
-        (Reason((JoinedValue(Operand("u", "A"), Operand("link/@href", "A")),)), ['u = link/@href "A"']),
-        (
-            Reason((), (ShownCondition(("contains(", Operand("content", "x" * 500), ", ", Operand("u", "A"), ")")),)),
-            ['contains(content, u "A")'],
-        ),
-        (Reason(), [item.FILTERED]),
+        (None, item.UNKNOWN),
+        (Reason((joined("A", "a", ("lower-case",)),)), 'title "A" = "a" by lower-case'),
+        (Reason((joined("A", "A", ("lower-case",)),) * 2), 'same title "A"'),
+        (Reason((HOSTS,)), 'u "https://www.a.example/x" = v "//a.example" by host: "a.example"'),
+        (Reason((JoinedValue(Operand("u", "A"), Operand("link/@href", "A")),)), 'u = link/@href "A"'),
+        (Reason((), (CONTAINS,)), 'contains(content, u "A")'),
+        (Reason(), item.FILTERED),
     ],
 )
 def test_facts_say_what_made_a_match(reason, expected):
-    assert [item.fact_text(fact) for fact in item.reason_facts(item.ShownMatch(output(), (), reason))] == expected
+    assert list(map(item.fact_text, item.reason_facts(item.ShownMatch(output(), (), reason)))) == [expected]
 
 
 def test_selected_and_joined_values():

@@ -25,7 +25,7 @@ from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.generate.documents import START
-from tests.mmqjp.present.test_event_why import select_of
+from tests.mmqjp.present.test_explanations import select_of
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
 from tests.support.delivery import mark_delivered, undelivered
