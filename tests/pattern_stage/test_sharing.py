@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from common.arrays import Ints
+from common.bounds import Micros
 from pattern_stage.columns import Floats
 from pattern_stage.definition import StatementForms
 from pattern_stage.measures import Merged, MergeKind, merge_rows_by_key

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 from lxml import etree
 
+from common.dates import HOUR
 from feeds.fetch.fetcher import DropArchive
 from feeds.fetch.http import Clock
 from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore, source_name

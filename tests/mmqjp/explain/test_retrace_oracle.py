@@ -20,8 +20,7 @@ from tests.oracle import event_syntax
 from tests.oracle.event_syntax import Both, Cel, Cmp, Cond, Filter, Fold, Name, Next, Of, Ref, Schema, Stream, Window
 from tests.oracle.events import EVER, World, before
 from tests.oracle.events import Event as Expected
-from tests.oracle.near_matches import near_matches
-from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat
+from tests.oracle.pattern_matches import Bindings, Matcher, Run, flat, near_matches
 from tests.oracle.pattern_syntax import Absent, Many, Near, One, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, by_parts
 from tests.support.event_agreement import lowered

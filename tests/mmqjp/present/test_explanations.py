@@ -25,7 +25,7 @@ from mmqjp.present.why_not import MOST_LISTED, QueryFunnels, explain_missing_out
 from mmqjp.tables.lookup import SelectFn, quote_literal
 from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND, chance
-from tests.generate.pattern_worlds import pattern_world
+from tests.generate.patterns import pattern_world
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.answers import event_world

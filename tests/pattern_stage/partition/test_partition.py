@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from common.bounds import BEGINNING, Micros
+from common.bounds import BEGINNING
 from pattern_stage.clauses import expression_text
 from pattern_stage.columns import Columns
 from pattern_stage.definition import StatementForms
