@@ -6,11 +6,12 @@ from random import Random
 import pytest
 from lxml import etree
 
+from common.dates import parse_timestamp
 from feeds import xml_feed
 from feeds.decoding import codec_of, decode_text, mend_references
 from feeds.documents import Document, FeedError, Reject
-from feeds.feed import _repaired, read_entries, read_feed
-from feeds.fetch.http import DecodeError, body_hints, decode
+from feeds.feed import _repaired, load_json_feed, read_entries, read_feed
+from feeds.fetch.http import body_hints
 from feeds.fetch.lists import read_feed_list
 from feeds.history import Fetch, History, Sighting, decode_sighting, encode_sighting
 from feeds.items import Entry, Origin, entry_identity, entry_version
@@ -225,6 +226,8 @@ def test_json_feeds():
     assert reject.reason == "dir/feed.xml: entry 1 cannot be read: it is no JSON object"
     for bad in ("[]", "[1]", "7x", '{"items": []}', '{"version": "https://www.jsonfeed.org/version/1.1", "items": []}'):
         assert isinstance(read(bad)[0], Reject)
+    long = load_json_feed('{"version": "https://jsonfeed.org/version/1", "items": [{"id": %s}]}' % ("9" * 5_000))
+    assert long["items"][0]["id"] == "9" * 5_000
 
 
 # ---------------------------------------------------------------- bytes
@@ -286,8 +289,15 @@ def test_a_bad_byte_costs_one_character():
         assert values(feed, "title") == ["Café déjà vu €5 \ufffd"]
         (document,) = read(json_feed({"id": "1", "title": "é à !"}).encode().replace(b"!", b"\xff"))
         assert "timestamp" not in dict(leaves(document))
+    assert decode_text(f"<a>{'日本語' * 9}@</a>".encode().replace(b"@", b"\xe6")) == f"<a>{'日本語' * 9}\ufffd</a>"
+    assert decode_text(b"<a>\xef\xbf\xbd caf\xc3\xa9 \xff</a>") == "<a>\ufffd café \ufffd</a>"
     assert decode_text(b"caf\xe9 d\xe9j\xe0") == "café déjà"
     assert decode_text("é".encode("utf-16")) == decode_text("<a>é".encode("utf-16-le"))[3:] == "é"
+
+
+def test_euc_jp_is_that_of_windows():
+    head = b'<?xml version="1.0" encoding="EUC-JP"?>'
+    assert decode_text(head + b"<a>\xad\xa1\xad\xea\xa1\xc1\xff\xc6</a>").endswith("<a>①㈱～\ufffd\ufffd</a>")
 
 
 @pytest.mark.parametrize(
@@ -316,6 +326,9 @@ def test_entities_of_a_dtd_are_known_without_loading_it():
     own = "<!DOCTYPE rss [<!ENTITY me 'Ann &amp; I'><!ENTITY copy '(c)'><!ENTITY out SYSTEM 'file:///etc/passwd'>]>"
     feed = rss("<item><title>&me; &copy; &reg; &out;.</title></item>")
     assert values(own + feed, "title") == ["Ann & I (c) ® ."]
+    for before in ('<!ENTITY m "a]b">', "<!-- ] it's -->", "<?x ]> ?>"):
+        dtd = f'<!DOCTYPE a [{before}<!ENTITY n "N">]>'
+        assert mend_references(f"{dtd}<a>&n;&eacute;</a>") == f"{dtd}<a>&n;é</a>"
     # So are the usual prefixes where none is declared.
     feed = "<rss><channel><item><title>T</title><dc:creator>Ann</dc:creator><x:y>1</x:y></item></channel></rss>"
     assert values(feed, "author") == ["Ann"]
@@ -360,13 +373,6 @@ def test_hostile_text_takes_linear_time():
     assert printed(LINEAR) == "done\n"
 
 
-def test_content_codings_that_are_none():
-    for coding in ("UTF-8", "none", "identity", "aws-chunked", "utf8", "ISO-8859-1", "", "binary", "identity, none"):
-        assert decode(b"<rss/>", coding, 100) == b"<rss/>"
-    with pytest.raises(DecodeError, match="not known"):
-        decode(b"\x1f\x9d<rss/>", "compress", 100)
-
-
 # ---------------------------------------------------------------- dates that cannot be read, identity and versions
 
 
@@ -379,6 +385,8 @@ def test_dates_that_cannot_be_read_are_counted():
     hints = body_hints(feed.encode())
     assert hints.undated == 1 and type(hints).from_json(hints.to_json()) == hints
     assert type(hints).from_json("[0, [], []]").undated == 0
+    for zone in (" (CEST)", " (Tokyo)", "[Europe/Berlin]"):
+        assert parse_timestamp(f"2025-09-02T10:00:00{zone}") is None, "it is not UTC"
 
 
 def story(url="", guid="", content="", title="T"):
@@ -395,6 +403,8 @@ def story(url="", guid="", content="", title="T"):
         (story("http://c.example/1", "g"), story("https://c.example/1", "g")),
         (story(content='<a href="http://c.example/1">'), story(content='<a href="https://c.example/1">')),
         (story(content='<a href="/1?a=1&amp;utm_x=1">'), story(content='<a href="/1?a=1&amp;utm_x=2">')),
+        (story(content='<a href="https://a/?UTM_Source=x">'), story(content='<a href="https://a/?UTM_Source=y">')),
+        (story(content='<a href="https://a/?FBCLID=x">'), story(content='<a href="https://a/?FBCLID=y">')),
     ],
 )
 def test_links_that_canonical_url_finds_equal_make_no_new_entries(one, other):

@@ -59,7 +59,7 @@ def test_what_was_encoded_is_decoded_and_an_error_if_it_is_cut(data, cut, coding
 
 
 @pytest.mark.parametrize(
-    "coding", ["utf-16le", "charset=utf-8", "UTF-8; q=1", "text/xml", "base64", '"gzip"', "x;, br"]
+    "coding", ["utf-16le", "UTF-8; q=1", "identity, none", "text/xml", "aws-chunked", '"gzip"', "x;, br"]
 )
 @pytest.mark.parametrize("plain", [b"\n<rss/>", b' {"a": 1}', "\ufeff<rss/>".encode(), " <a/>".encode("utf-16-be")])
 def test_a_coding_that_is_none_leaves_a_plain_body(coding, plain):
