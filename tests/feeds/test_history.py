@@ -11,6 +11,7 @@ from lxml import etree
 from common.dates import HOUR
 from feeds.documents import Document, Reject
 from feeds.fetch.fetcher import DropArchive, WarcArchive
+from feeds.fetch.http import HOUR, SECOND
 from feeds.fetch.state import FetchStore, source_name
 from feeds.history import MOST_VERSIONS, EndOfFetch, Fetch, History, Sighting, sightings
 from feeds.items import Entry, Origin, item_xml
@@ -156,53 +157,62 @@ def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
     assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
 
 
+KILLS = [(when, at, 1) for when, at in product(["before", "after"], ["keep", "commit"])]
+KILLS += [(when, "save_host", call) for when, call in product(["before", "after"], [1, 2, 3, 4])]
 STEPS = st.lists(
     st.tuples(
         st.lists(st.sampled_from("abcde"), max_size=4, unique=True),
         st.booleans(),
-        st.sampled_from([None, *product(["before", "after"], ["keep", "commit"])]),
+        st.one_of(st.none(), st.sampled_from(KILLS)),
     ),
     max_size=8,
 )
-"""Fetches: the titles of the feed then, whether the server has validators, and where the process is killed."""
+"""Fetches: the titles of the feed then, whether the server has validators, and at which call the process is killed."""
 
 
 @pytest.mark.parametrize("layout", ["drop", "warc"])
 @given(steps=STEPS)
 @examples(3, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
+    """And the host is asked politely: after a pause, for its rules once, and for nothing that was committed."""
     directory = tmp_path_factory.mktemp("fetches")
     archives = {"drop": DropArchive, "warc": WarcArchive}
     versions: set[tuple[str, str]] = set()
     with running_server() as server, Engine("duckdb") as engine:
         engine.subscribe("FROM S//item->a PUBLISH all")
-        fetching = Fetching(directory)
+        fetching, asked = Fetching(directory, robots=True), list[int]()
         if layout == "warc":
             fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
+
+        async def resolve(host: str, port: int) -> list[str]:
+            asked.append(fetching.clock.time)
+            return [host]
+
+        fetching.world = {"resolve": resolve}
         outputs: list[Output] = []
         url = server.url("/feed")
         for number, (titles, validated, kill) in enumerate(steps):
             # An entry's version is told by its date: each title has two, in turns.
             feed = rss(*titles).replace("10:00:00", f"1{number % 2}:00:00")
             server.validated("/feed", feed, f'"{hash(feed)}"') if validated else server.serve("/feed", feed)
-            points = {"keep": (archives[layout], "keep"), "commit": (FetchStore, "commit")}
+            when, at, call = kill or ("after", "commit", 99)
             try:
-                if kill is None:
+                with armed((archives[layout] if at == "keep" else FetchStore, at), killed, call, after=when == "after"):
                     fetching.run(url)
-                else:
-                    when, at = kill
-                    with armed(points[at], killed, after=when == "after"):
-                        fetching.run(url)
             except Killed:
+                count = len(asked)
                 fetching.run(url)  # makes what was committed readable, too
+                assert (len(asked) == count) is ((when, at) == ("after", "commit"))
             else:
-                assert kill is None or kill[1] == "keep"
+                assert kill is None or at != "commit"
             versions |= {(title, f"1{number % 2}") for title in titles}
             fetching.later(2 * 3600)
             if any(directory.rglob("*.xml")) or any(directory.rglob("*.gz")):
                 outputs += engine.process(read_documents([directory], feeds="item"))
         found = Counter(_version(output.documents[0], engine) for output in outputs)
         assert found == dict.fromkeys(versions, 1)
+        assert all(later - earlier >= SECOND for earlier, later in pairwise(asked))
+        assert server.paths().count("/robots.txt") <= 1 + len([kill for _, _, kill in steps if kill])
         if layout == "drop" and steps:
             bodies = fetching.bodies(url)
             assert all(one != other for one, other in pairwise(bodies))

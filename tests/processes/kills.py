@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from common import files
-from feeds.fetch import http
-from feeds.fetch.fetcher import DropArchive, WarcArchive
-from feeds.fetch.state import FetchStore
 from join_stage import protocol
 from join_stage.duckdb import DuckDBEngine
 from join_stage.store.duckdb import CommitMark, DuckDBStore
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.drops import DropDirectory
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
 from mmqjp.sinks import files as files_module
@@ -44,11 +40,6 @@ _CALLS: dict[Any, str] = {
     ParquetSink: "prepare write",
     ParquetFile: "finish",
     AtomSink: "write_matches _put",
-    http: "exchange",
-    DropArchive: "keep",
-    WarcArchive: "keep",
-    FetchStore: "commit save_host",
-    DropDirectory: "sweep",
     files: "sync_directory",
     Path: "replace rename unlink",
     os: "fsync ftruncate",
