@@ -13,18 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from common.bounds import INFINITE
 from join_stage import views
 from join_stage.duckdb import DuckDBEngine
-from join_stage.plans import PLANS, JoinEngine
-from join_stage.protocol import runs_manifest
+from join_stage.protocol import PLANS, JoinEngine, JoinScope, runs_manifest
 from join_stage.signature import disk, join
+from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import digests
 from join_stage.spark import tasks
 from join_stage.spark.tasks import SpreadMatches
 from join_stage.store.protocol import RUNS
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
 from mmqjp.tables.schema import SCHEMA
-from templates.witness import NO_WITNESSES, Witnesses
+from templates.catalog import TemplateRow
+from templates.graph import Shape
+from templates.witness import NO_WITNESSES, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, random_join_case, sorted_rows
 from tests.generate.seeds import seeds
 from tests.support.in_turn import in_turn
@@ -211,6 +214,7 @@ def documents(witnesses: Witnesses) -> pa.Table:
 def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path: Path, monkeypatch):
     rng = Random(seed)
     monkeypatch.setattr(join, "MOST_IN_MEMORY", rng.choice([0, 0, 40, 200]))
+    monkeypatch.setattr(join, "CHUNK", rng.choice([7, join.CHUNK]))
     monkeypatch.setattr(disk, "PIECE", 16)
     # Many digests share a half.
     few = np.array([(1 << 63, 1 << 63), (3, 1 << 63), (1 << 63, 3)][seed % 3], np.uint64)
@@ -243,3 +247,65 @@ def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tm
     twins = Twins(opener, tmp_path, case, plan, rng.choice((10_000, CACHE_BYTES)))
     twins.run([random_steps(rng) for _ in case.batches])
     assert twins.spread or plan == "views" or tasks.LEAST_DOCUMENTS > 1
+
+
+# ---------------------------------------------------------------- what the plan `signature` forms and keeps
+
+S = JoinScope(INFINITE, frozenset({("S", "S")}))
+SHAPE = Shape(3, (None, 0, 0, None, 3, 3), ((1, 4), (2, 5)))
+CHANNEL_AND_TITLE = (0, 1, 2, 0, 1, 2)
+
+
+def join_of(*rows: tuple[int, ...]) -> SignatureJoin:
+    joined = SignatureJoin()
+    for number, variables in enumerate(rows):
+        joined.rows.put(SHAPE, TemplateRow(number, 0, variables, INFINITE, True))
+    return joined
+
+
+def test_more_than_64_edges_between_two_documents():
+    leaves = range(1, 91)
+    docs = [0] * 90 + [1] * 90
+    batch = Witnesses(
+        pa.table([docs, [*leaves] * 2, [0] * 180, [*leaves] * 2], R_BIN),
+        pa.table([[*leaves], [0] * 90, [*leaves]], R_GROUP),
+        pa.table([docs, [*leaves] * 2, [f"v{leaf}" for leaf in leaves] * 2, ["S"] * 180], R_DOC),
+        pa.table([[0, 1], [0, SECOND], [0, SECOND]], R_DOCTS),
+    )
+    joined = join_of(*((0, leaf, leaf + 1, 0, leaf, leaf + 1) for leaf in range(1, 90)))
+    assert [row[0] for row in sorted_rows(joined.join(batch, S))] == [*range(89)]
+
+
+def crowd(count: int, first: int, titles: int) -> Witnesses:
+    """Documents of one channel and one author, with so many titles in turn. Variables: 0 item, 1 channel, 2 title,
+    3 author."""
+    docids = range(first, first + count)
+    nodes, of_each = [1, 2, 3] * count, [docid for docid in docids for _ in range(3)]
+    texts = [text for docid in docids for text in ("channel", f"title {docid % titles}", "")]
+    times = [docid * SECOND for docid in docids]
+    return Witnesses(
+        pa.table([of_each, nodes, [0] * len(nodes), nodes], R_BIN),
+        pa.table([[1, 2, 3], [0, 0, 0], [1, 2, 3]], R_GROUP),
+        pa.table([of_each, nodes, texts, ["S"] * len(nodes)], R_DOC),
+        pa.table([[*docids], times, times], R_DOCTS),
+    )
+
+
+def test_pairs_of_a_value_that_all_share_are_formed_where_another_is_equal():
+    found = join_of(CHANNEL_AND_TITLE).join(crowd(400, 0, 200), S)
+    assert len(sorted_rows(found)) == 200
+    formed = sum(len(part.several.key) for part in found._found if part.several)
+    assert formed == 2 * 200, "for each pair of titles it and the channel; there are 79,800 pairs of channels"
+
+
+def test_what_is_kept_is_counted_and_goes():
+    joined = join_of(CHANNEL_AND_TITLE)
+    for first in (0, 100, 200):
+        joined.join(crowd(100, first, 1000), S)
+    nothing = dict.fromkeys(("posting_bytes", "groups", "runs", "run_bytes", "merges"), 0)
+    counted = {"documents": 300, "postings": 600, "values": 301}
+    assert joined.counters() | {"posting_bytes": 0, "groups": 0} == nothing | counted
+    joined.evict(250 * SECOND)
+    assert joined.counters()["documents"] == 50
+    found = sorted_rows(joined.join(crowd(10, 1250, 1000), S))
+    assert [row[1:3] for row in found] == [(d, d + 1000) for d in range(250, 260)]
