@@ -28,7 +28,7 @@ from join_stage.signature.postings import (
     ValueDictionary,
     grouped,
 )
-from join_stage.signature.runs import DiskRun, Layout, PagedRecords, PagePool, RunFile, RunWriter, write_run
+from join_stage.signature.runs import DiskRun, PagedRecords, PagePool, RunFile, RunWriter, write_run
 from join_stage.spark.tasks import SparkMerger, merge_on_executor
 from join_stage.store.protocol import RUNS, DamagedRun, StoreError
 from join_stage.store.spark.manifests import Merging, read_rows, write_data_file
@@ -141,26 +141,6 @@ def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.run", "1.run"]
 
 
-def test_a_file_that_is_no_run_is_refused(tmp_path: Path):
-    rng = np.random.default_rng(1)
-    path = tmp_path / "0.run"
-    written(path, *random_run(rng, 10, 0, 20))
-    whole = path.read_bytes()
-    turned = Random(1)
-    for content in (b"", b"x" * 10, whole[:-1], whole + b"x", whole[:-30] + whole[-29:], whole[64:]):
-        path.write_bytes(content)
-        with pytest.raises(DamagedRun, match="is damaged"):
-            RunFile(path, PagePool())
-    for _ in range(50):
-        at = turned.randrange(len(whole) - 200, len(whole))
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
-        with pytest.raises(DamagedRun):
-            RunFile(path, PagePool())
-    path.unlink()
-    with pytest.raises(DamagedRun, match="is gone"):
-        RunFile(path, PagePool())
-
-
 @pytest.mark.parametrize("seed", seeds(2, 50))
 def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
@@ -182,14 +162,6 @@ def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path,
             assert (array.at(places, "two") == records["two"][places]).all()
         first, end = sorted(rng.integers(0, len(records) + 1, 2).tolist())
         assert (arrays[0].range(first, end) == records[first:end]).all()
-
-
-def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
-    """The description names the sizes of all records, which are the same everywhere."""
-    sizes = [kind.itemsize for kind in (runs_module.GROUP, runs_module.FENCE, runs_module.FINGERPRINTS)]
-    assert sizes == [24, 8, 16]
-    assert Layout(wide=False, longest=0, lasting=False).posting.itemsize == 24
-    assert Layout(wide=True, longest=2, lasting=True).posting.itemsize == 64
 
 
 # ---------------------------------------------------------------- kills, full disks and damage
@@ -447,7 +419,7 @@ def test_files_without_checksums_are_read_and_get_them_by_a_merge(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", seeds(2, 100))
-def test_each_byte_of_a_run_is_compared(seed: int, tmp_path: Path):
+def test_each_byte_of_a_run_is_compared_and_what_is_no_run_refused(seed: int, tmp_path: Path):
     rng = np.random.default_rng(seed)
     path = tmp_path / "0.run"
     written(path, *random_run(rng, int(rng.choice([1, 30, 300])), 0, 50)).file.check()
@@ -455,13 +427,26 @@ def test_each_byte_of_a_run_is_compared(seed: int, tmp_path: Path):
     file = RunFile(path, PagePool())
     starts, sizes = file.head.starts, [kind.itemsize for kind in file.head.types]
     ends = [start + count * size for start, count, size in zip(starts, file.head.counts, sizes, strict=False)]
-    for start, end in [*zip(starts, ends, strict=False), (starts[-1], len(whole))]:
+
+    def turn(start: int, end: int) -> None:
+        at = turned.randrange(start, end)
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
+
+    for start, end in zip(starts, ends, strict=False):
         for _ in range(20):
-            at = turned.randrange(start, end)
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << turned.randrange(8)]) + whole[at + 1 :])
+            turn(start, end)
             with pytest.raises(DamagedRun, match="is damaged"):
                 RunFile(path, PagePool()).check()
-    path.write_bytes(whole)
-    shutil.copy(path, tmp_path / "1.run")
+    for _ in range(50):
+        turn(starts[-1], len(whole))
+        with pytest.raises(DamagedRun, match="is damaged"):
+            RunFile(path, PagePool())
+    for content in (b"", b"x" * 10, whole[:-1], whole + b"x", whole[:-30] + whole[-29:], whole[64:]):
+        path.write_bytes(content)
+        with pytest.raises(DamagedRun, match="is damaged"):
+            RunFile(path, PagePool())
+    (tmp_path / "1.run").write_bytes(whole)
     with pytest.raises(DamagedRun, match="that of another file"):
         RunFile(tmp_path / "1.run", PagePool())
+    with pytest.raises(DamagedRun, match="is gone"):
+        RunFile(tmp_path / "2.run", PagePool())

@@ -24,6 +24,13 @@ SCHEMA = StoreSchema(
 Rows = dict[str, list[int]]
 
 
+@pytest.fixture
+def store():
+    made = DuckDBStore(SCHEMA)
+    yield made
+    made.close()
+
+
 def rows(table: str, values: list[int]) -> pa.Table:
     columns = {"a": values, "b": [[str(value)] for value in values], "c": [str(value) for value in values]}
     schema = SCHEMA.tables[table]
@@ -37,6 +44,10 @@ def stored(store: DuckDBStore) -> Rows:
         found[table] = read["a"].to_pylist()
         assert read.equals(rows(table, found[table]))
     return found
+
+
+def asked(store: DuckDBStore) -> list[object]:
+    return store.question("SELECT a FROM two ORDER BY a").answer()["a"].to_pylist()
 
 
 def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
@@ -61,6 +72,7 @@ def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
             assert store.highest(table, "a") == max(now[table], default=-1)
         else:
             assert stored(store) == now
+    assert asked(store) == before["two"], "what waits is seen by nobody else"
     if rng.random() < 0.3:
         store.rollback()
         return before
@@ -76,8 +88,7 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
     store, expected = DuckDBStore(SCHEMA, tmp_path / "0"), {table: list[int]() for table in SCHEMA.tables}
     for number in range(12):
         expected = run_batch(store, rng, expected)
-        asked = store.question("SELECT a FROM two ORDER BY a").answer()
-        assert asked["a"].to_pylist() == expected["two"]
+        assert asked(store) == expected["two"]
         if rng.random() < 0.3:
             shutil.copytree(tmp_path / "0", tmp_path / f"{number + 1}")  # as a killed process leaves it
             killed = DuckDBStore(SCHEMA, tmp_path / f"{number + 1}")
@@ -89,23 +100,11 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
     store.close()
 
 
-def test_what_waits_is_seen_by_nobody_else_and_lost_with_the_batch():
-    store = DuckDBStore(SCHEMA)
-    store.begin()
-    store.append("two", rows("two", [1]))
-    assert not len(store.question("SELECT * FROM two").answer())
-    store.rollback()
-    assert stored(store)["two"] == []
-    store.close()
-
-
 def threads(store: DuckDBStore) -> int:
     return int(store._connection.execute("SELECT current_setting('threads')").fetchall()[0][0])
 
 
-def test_small_batches_have_one_thread_and_all_else_has_all():
-    store = DuckDBStore(SCHEMA)
-
+def test_small_batches_have_one_thread_and_all_else_has_all(store):
     def small_batches(count: int) -> None:
         for number in range(count):
             with whole_batch(store):
@@ -126,7 +125,6 @@ def test_small_batches_have_one_thread_and_all_else_has_all():
         assert threads(store) == most_threads()
     small_batches(1)
     assert threads(store) == 1
-    store.close()
 
 
 def test_rows_of_a_name_may_have_other_columns_than_before():
@@ -138,41 +136,27 @@ def test_rows_of_a_name_may_have_other_columns_than_before():
 
 # ---------------------------------------------------------------- what a store tells of its batches
 
-ROWS = pa.schema([("number", pa.int64()), ("text", pa.string())])
-FOLLOWED = ("followed", "too", "other")
 
-
-@pytest.fixture
-def store():
-    made = DuckDBStore(StoreSchema(dict.fromkeys(FOLLOWED, ROWS)))
-    yield made
-    made.close()
-
-
-def numbered(*numbers):
-    return pa.table({"number": numbers, "text": [f"row {number}" for number in numbers]}, ROWS)
-
-
-def content(store, table):
-    return Counter(row["number"] for row in store.select(f"FROM {table}").to_pylist())
+def content(store):
+    return {table: Counter(store.read(table, ["a"])["a"].to_pylist()) for table in SCHEMA.tables}
 
 
 def change(store, rng, number):
     """Appends some rows, or drops some. Returns the next number, and the tables of which rows were dropped."""
-    table = rng.choice(FOLLOWED)
+    table = rng.choice([*SCHEMA.tables])
     if rng.random() < 0.05:
-        store.drop_before(table, "number", rng.randint(0, number))
+        store.drop_before(table, "a", rng.randint(0, number))
         return number, {table}
     count = rng.choice([0, 1, 3, 3_000])  # so many are not written with all others at the end
-    store.append(table, numbered(*range(number, number + count)))
+    store.append(table, rows(table, [*range(number, number + count)]))
     return number + count, set()
 
 
 @pytest.mark.parametrize("seed", seeds(1, 40))
 def test_what_is_told_is_what_has_come(store, seed):
-    rng, number, told = random.Random(seed), 0, 0
-    follower = store.follow(FOLLOWED[:2])
-    mark, before, dropped = follower.since(-1).mark, {name: content(store, name) for name in FOLLOWED}, set()
+    rng, number, told, followed = random.Random(seed), 0, 0, ("one", "two")
+    follower = store.follow(followed)
+    mark, before, dropped = follower.since(-1).mark, content(store), set()
     for _ in range(150):
         match rng.randrange(5):
             case 0 | 1:
@@ -191,13 +175,11 @@ def test_what_is_told_is_what_has_come(store, seed):
                 dropped |= some
             case 3:
                 found = follower.since(rng.choice([mark, mark, mark, mark - 1]))
-                now = {name: content(store, name) for name in FOLLOWED}
+                now = content(store)
                 if found.rows is not None:
-                    assert not dropped & set(FOLLOWED[:2])
-                    come = {name: Counter(some["number"].to_pylist()) for name, some in found.rows.items()}
-                    assert come == {
-                        name: now[name] - before[name] for name in FOLLOWED[:2] if now[name] != before[name]
-                    }
+                    assert dropped.isdisjoint(followed)
+                    come = {name: Counter(some["a"].to_pylist()) for name, some in found.rows.items()}
+                    assert come == {name: now[name] - before[name] for name in followed if now[name] != before[name]}
                     told += len(come)
                 mark, before, dropped = found.mark, now, set()
     assert told > 3
@@ -205,20 +187,19 @@ def test_what_is_told_is_what_has_come(store, seed):
 
 def test_a_batch_is_not_told_in_part(store):
     store.begin()
-    store.append("followed", numbered(1))
-    follower = store.follow(FOLLOWED)
+    store.append("two", rows("two", [1]))
+    follower = store.follow(SCHEMA.tables)
     mark, _ = follower.since(-1)
-    store.append("followed", numbered(2))
+    store.append("two", rows("two", [2]))
     store.commit()
     assert follower.since(mark).rows is None
 
 
 def test_nothing_is_kept_that_is_too_much(store, monkeypatch):
     monkeypatch.setattr(protocol, "MOST_BYTES", 1_000)
-    follower = store.follow(FOLLOWED)
+    follower = store.follow(SCHEMA.tables)
     mark, _ = follower.since(-1)
     for _ in range(2):
-        store.begin()
-        store.append("followed", numbered(*range(100)))
-        store.commit()
+        with whole_batch(store):
+            store.append("two", rows("two", [*range(200)]))
     assert follower._size == 0 and follower.since(mark).rows is None
