@@ -46,8 +46,9 @@ def stored(store: DuckDBStore) -> Rows:
     return found
 
 
-def asked(store: DuckDBStore) -> list[object]:
-    return store.question("SELECT a FROM two ORDER BY a").answer()["a"].to_pylist()
+def asked(store: DuckDBStore) -> list[int]:
+    found: list[int] = store.question("SELECT a FROM two ORDER BY a").answer()["a"].to_pylist()
+    return found
 
 
 def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
