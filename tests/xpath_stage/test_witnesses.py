@@ -1,13 +1,19 @@
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from random import Random
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.stage1_workload import WitnessSets
 from feeds.documents import Document
+from templates.catalog import Change
 from tests.generate.blocks import BlockMaker
 from tests.generate.documents import document_xml
 from tests.generate.seeds import examples, seeds
@@ -17,13 +23,18 @@ from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
 from xpath_stage import automaton, emissions, evaluator
 from xpath_stage import documents as documents_module
+from xpath_stage import spark as spark_module
 from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import TRIAL, XPathStage
+from xpath_stage.spark import SparkStage, evaluate_batches
 from xscl.algebra.joins import Conjunct, PatternNode
 from xscl.lower import PatternBuilder
 from xscl.parser import parse_script
 from xscl.syntax import Script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def parsed(documents: Iterable[Document]) -> list[StreamDocument]:
@@ -236,3 +247,61 @@ def test_values_of_elements_in_one_another(most: int, monkeypatch: pytest.Monkey
     inner = [f"<b>B{number}<c>c</c> </b>" for number in range(3)]
     texts = [nested(200, text, inside) for text, inside in zip(("x", "", " yy "), inner, strict=True)]
     hold(script, texts + texts, 4)
+
+
+# ---------------------------------------------------------------- on executors
+
+CONDITIONS = """S//a[contains(., "1") and count(./b) < 3][./b->y] JOIN {lower-case(y) = lower-case(z), INF} S//b->z;
+    S//a[ends-with(./@k, "1")][./@k->k] JOIN {k = z, INF} T//b[matches(., "^[12u]$")]->z"""
+
+
+def assert_same(local: Stage, spread: Stage, documents: list[StreamDocument]) -> None:
+    here, there = local.stage.evaluate(documents), spread.stage.evaluate(documents)
+    for ours, theirs in ((here.r_bin, there.r_bin), (here.r_doc, there.r_doc), (here.r_docts, there.r_docts)):
+        assert (ours.schema, len(ours)) == (theirs.schema, len(theirs))
+    assert here.r_group.schema == there.r_group.schema and here.r_docts.equals(there.r_docts)
+    assert local.named(WitnessSets(here, local.groups)) == spread.named(WitnessSets(there, spread.groups))
+
+
+def test_executors_find_what_the_driver_finds_while_patterns_come_and_go(spark: SparkSession):
+    cases = [random_case(seed, 8, 10) for seed in (1, 2)]
+    cases.append((parse_script(CONDITIONS), []))
+    documents = parsed(document for _, found in cases for document in found)
+    # Documents of our own making are read without limits.
+    for text in ("<b>" * 300 + "1" + "</b>" * 300, "<a q='1&#10;2'>&#13;\u00fc<c xmlns='u:x'/> <b/></a>"):
+        documents.append(StreamDocument(len(documents), "S", 0, 0, parse_document(text.encode(), trusted=True)))
+    with closing(SparkStage(spark, spread=0)) as stage:  # leaves everything to the executors
+        local, spread = Stage(), Stage(stage)
+        for version, (script, _) in enumerate(cases, 1):
+            for one in (local, spread):
+                one.add(conjuncts_of(script))
+            assert_same(local, spread, documents)
+            assert stage._shipped.count == version
+        assert spread.check(documents) > 100
+        for one in (local, spread):
+            for _ in range(len(one.standing) // 2):
+                one.remove(0)
+        assert_same(local, spread, documents)
+        assert stage._shipped.count == len(cases) + 1
+        while spread.standing:
+            spread.remove(0)
+        nothing = spread.evaluate(documents)
+        assert not nothing.edges and not nothing.values
+
+
+def test_a_worker_process_compiles_a_version_once():
+    class Sent:
+        """Stands for a broadcast; counts how often its value is asked for."""
+
+        asked = 0
+
+        @property
+        def value(self) -> tuple[Change, Limits]:
+            self.asked += 1
+            return Change(), Limits()
+
+    sent: Any = Sent()
+    for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
+        list(evaluate_batches(("test", version), sent, False, False, None, []))
+        assert sent.asked == asked
+        assert list(spark_module._workers) == [("test", version)], "only the newest is kept"
