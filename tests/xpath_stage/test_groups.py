@@ -135,23 +135,6 @@ def test_after_a_restart_what_was_one_group_is_so_with_its_number():
     assert again.numbers(edges) == found and not again.take()
 
 
-@pytest.mark.parametrize("kind", [contains, has])
-def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind):
-    rng = random.Random(1)
-    items = {f"d{n}": random_fields(rng) for n in range(80)}
-    with Session("duckdb") as engine:
-        engine.subscribe("; ".join(map(kind, range(FIELDS))))
-        engine.process([document(n, fields) for n, fields in enumerate(items.values())])
-        edges = len(engine.registry.catalog.edges())
-        most = (2 if kind is contains else SHARE + 1) * edges
-        assert 0 < rows_of_groups(engine) <= most
-        assert pairs(engine, [other(9999)]) == {(f"n{n}", item) for item, fields in items.items() for n in fields}
-        before = rows_of_groups(engine)
-        engine.process([document(1000 + n, random_fields(rng), value=1) for n in range(60)])
-        assert rows_of_groups(engine) == before if kind is contains else rows_of_groups(engine) <= most
-        assert engine.stage1_counters()["groups"] <= most
-
-
 def counted(engine: Session) -> tuple[int, int]:
     """How many groups are known in memory, in both stages."""
     return engine.stage1_counters()["groups"], engine.stage2_counters()["groups"]
