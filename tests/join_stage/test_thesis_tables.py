@@ -5,16 +5,14 @@ and (d) also list node 0 of each document with a dash for its value: we keep the
 so that row is left out here. Our W relations hold a batch, so they carry a docid where the thesis' do not.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
 import duckdb
-import pyarrow as pa
 import pytest
 
-from templates.catalog import Catalog, Placement, TemplateRow
+from bench.stage1_workload import WitnessSets
+from templates.catalog import Catalog, Placement, StepEdge, TemplateRow
 from templates.graph import conjunctive_query, executable_query
-from templates.witness import Witnesses
 from tests.generate.shapes import templates
 from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
@@ -63,7 +61,10 @@ class Example:
             stage1.add(change)
         documents = [StreamDocument(n, "S", n * DAY, n * DAY, parse_document(xml)) for n, xml in ((1, D1), (2, D2))]
         self.batches = [stage1.evaluate([document]) for document in documents]
-        self.groups = pa.concat_tables([batch.r_group for batch in self.batches])
+        groups: dict[int, list[StepEdge]] = {}
+        found = [WitnessSets(batch, groups).edges for batch in self.batches]
+        self.r_bin = [[(doc, *edge, *pair) for (doc, edge), pairs in one.items() for pair in pairs] for one in found]
+        """The witnesses of each batch, a row for each edge of their groups."""
 
     def name(self, variable: int) -> str:
         """A variable's name in the thesis."""
@@ -72,18 +73,6 @@ class Example:
     def _path(self, variable: int) -> str:
         step = self.catalog.steps[variable]
         return ("" if step.parent is None else self._path(step.parent)) + str(step.node)
-
-    def r_bin(self, batch: Witnesses) -> Iterator[tuple[int, int, int, int, int]]:
-        """A batch's witnesses, a row for each edge of their groups."""
-        edges: dict[int, list[tuple[int, int]]] = {}
-        for group in self.groups.to_pylist():
-            edges.setdefault(group["grp"], []).append((group["var1"], group["var2"]))
-        for row in batch.r_bin.to_pylist():
-            for var1, var2 in edges[row["grp"]]:
-                yield row["docid"], var1, var2, row["node1"], row["node2"]
-
-    def named(self, batch: Witnesses) -> list[tuple[object, ...]]:
-        return sorted((doc, self.name(v1), self.name(v2), n1, n2) for doc, v1, v2, n1, n2 in self.r_bin(batch))
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +89,12 @@ R_OUT = [(0, 1, 2, 0, 2, 4, 0, 2, 3, T1), (1, 1, 2, 0, 2, 5, 0, 2, 5, T2)]
 def test_table_6_4_f_r_out_by_the_conjunctive_query_alone(example: Example):
     (shape,) = example.catalog.templates
     with duckdb.connect() as connection:
-        for suffix, batch in zip(("", "W"), example.batches, strict=True):
+        for suffix, batch, r_bin in zip(("", "W"), example.batches, example.r_bin, strict=True):
             connection.register(f"R_doc{suffix}", batch.r_doc)
             connection.execute(
                 f"CREATE TABLE R_bin{suffix} (docid BIGINT, var1 INT, var2 INT, node1 BIGINT, node2 BIGINT)"
             )
-            connection.executemany(f"INSERT INTO R_bin{suffix} VALUES (?, ?, ?, ?, ?)", list(example.r_bin(batch)))
+            connection.executemany(f"INSERT INTO R_bin{suffix} VALUES (?, ?, ?, ?, ?)", r_bin)
         columns = ", ".join(f"var{i} INT" for i in range(1, 7))
         connection.execute(f"CREATE TABLE R_T (qid BIGINT, {columns}, wl BIGINT)")
         rows = [(row.id, *row.variables, row.window) for row in example.rows]
@@ -145,11 +134,12 @@ def test_tables_6_4_b_to_e_values_and_edges(example: Example):
         ["1 x1 x2 0 2", "1 x1 x2 0 3", "1 x1 x3 0 4", "1 x1 x7 0 5", "1 x1 x7 0 6"],
         ["2 x4 x5 0 2", "2 x4 x6 0 3", "2 x4 x8 0 4", "2 x4 x8 0 5"],
     ]
-    for batch, strings, bound in zip(example.batches, values, edges, strict=True):
+    for batch, r_bin, strings, bound in zip(example.batches, example.r_bin, values, edges, strict=True):
         assert set(batch.r_doc["stream"].to_pylist()) == {"S"} and len(batch.r_doc) == len(strings)
         columns = (batch.r_doc[name].to_pylist() for name in ("docid", "node", "strval"))
         assert set(zip(*columns, strict=True)) == strings
-        assert [" ".join(map(str, row)) for row in example.named(batch)] == bound
+        named = sorted((doc, example.name(v1), example.name(v2), n1, n2) for doc, v1, v2, n1, n2 in r_bin)
+        assert [" ".join(map(str, row)) for row in named] == bound
 
 
 def test_table_6_3_number_of_templates():
