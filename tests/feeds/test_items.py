@@ -409,6 +409,8 @@ def test_a_base_or_a_language_that_is_too_long_is_none_and_a_namespace_is_refuse
         xml = getattr(read_with(f"xml:base='{told}' xml:lang='{told}'", inside), "xml", b"").decode()
         assert f'href="{base or told}x"' in xml and f'src="{base or told}y"' in xml.replace("&lt;", "<")
         assert "<lang>" not in xml
+    (found,) = read(atom("<title>T</title>"), replace(FROM, source=FROM.source.ljust(LONGEST_ADDRESS + 1, "a")))
+    assert found.reason == "f: the feed's address has more than 2,000 characters"
     space = "u" * LONGEST_ADDRESS
     declared = "<!DOCTYPE feed [<!ENTITY e '<x:y xmlns:x=&#34;{}&#34;/>'>]>"
     for long in ("", "u"):
@@ -451,8 +453,3 @@ def test_unreadable_entries_are_few_dead_letters_that_count_the_others():
     assert refused[-1].reason.endswith(
         "entry 20 cannot be read: it is no JSON object; and 499,980 others cannot be read"
     )
-
-
-def test_a_feed_s_own_address_may_not_be_longer_than_any_that_is_fetched():
-    (found,) = read(atom("<title>T</title>"), Origin("f", 0, "https://f.example/".ljust(LONGEST_ADDRESS + 1, "a")))
-    assert isinstance(found, Reject) and found.reason == "f: the feed's address has more than 2,000 characters"

@@ -1,6 +1,7 @@
 """Our reader of feeds: an entry's own fields, dates, bytes, references and identities; feedparser is the oracle."""
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -221,9 +222,6 @@ def test_json_feeds():
     assert "timestamp" not in found
     for value in json.loads("[true, [], {}, null, 3.5e300]"):
         assert read(json_feed({"id": "1", "title": "T", "date_published": value, "tags": value, "authors": value}))
-    reject, document = read(json.dumps({"version": "https://jsonfeed.org/version/1.1", "items": [7, {"id": "a"}]}))
-    assert isinstance(document, Document)
-    assert reject.reason == "dir/feed.xml: entry 1 cannot be read: it is no JSON object"
     for bad in ("[]", "[1]", "7x", '{"items": []}', '{"version": "https://www.jsonfeed.org/version/1.1", "items": []}'):
         assert isinstance(read(bad)[0], Reject)
     long = load_json_feed('{"version": "https://jsonfeed.org/version/1", "items": [{"id": %s}]}' % ("9" * 5_000))
@@ -292,12 +290,10 @@ def test_a_bad_byte_costs_one_character():
     assert decode_text(f"<a>{'日本語' * 9}@</a>".encode().replace(b"@", b"\xe6")) == f"<a>{'日本語' * 9}\ufffd</a>"
     assert decode_text(b"<a>\xef\xbf\xbd caf\xc3\xa9 \xff</a>") == "<a>\ufffd café \ufffd</a>"
     assert decode_text(b"caf\xe9 d\xe9j\xe0") == "café déjà"
-    assert decode_text("é".encode("utf-16")) == decode_text("<a>é".encode("utf-16-le"))[3:] == "é"
-
-
-def test_euc_jp_is_that_of_windows():
+    # EUC-JP is that of Windows.
     head = b'<?xml version="1.0" encoding="EUC-JP"?>'
     assert decode_text(head + b"<a>\xad\xa1\xad\xea\xa1\xc1\xff\xc6</a>").endswith("<a>①㈱～\ufffd\ufffd</a>")
+    assert decode_text("é".encode("utf-16")) == decode_text("<a>é".encode("utf-16-le"))[3:] == "é"
 
 
 @pytest.mark.parametrize(
@@ -329,6 +325,8 @@ def test_entities_of_a_dtd_are_known_without_loading_it():
     for before in ('<!ENTITY m "a]b">', "<!-- ] it's -->", "<?x ]> ?>"):
         dtd = f'<!DOCTYPE a [{before}<!ENTITY n "N">]>'
         assert mend_references(f"{dtd}<a>&n;&eacute;</a>") == f"{dtd}<a>&n;é</a>"
+    for text in ("<a b='&'>&</a>", "<a>&nbsp;&lt;</a>", "<a>1 < 2</a>", "<a>\x01</a>", "<!-- & --><a>&amp;</a>"):
+        etree.fromstring(mend_references(text))
     # So are the usual prefixes where none is declared.
     feed = "<rss><channel><item><title>T</title><dc:creator>Ann</dc:creator><x:y>1</x:y></item></channel></rss>"
     assert values(feed, "author") == ["Ann"]
@@ -410,10 +408,7 @@ def story(url="", guid="", content="", title="T"):
 def test_links_that_canonical_url_finds_equal_make_no_new_entries(one, other):
     assert entry_identity(one) == entry_identity(other) and entry_version(one) == entry_version(other)
     assert entry_version(one) != entry_version(story(title="U"))
-
-
-def test_entries_of_one_page_differ_by_their_fragments():
-    assert entry_identity(story("https://c.example/log#1")) != entry_identity(story("https://c.example/log#2"))
+    assert entry_identity(one) != entry_identity(replace(one, item_url="https://c.example/1#1", guid=""))
 
 
 def test_a_history_written_before_knows_its_entries():
@@ -439,8 +434,3 @@ def test_raw_entries_are_in_utf_8_whatever_the_feed_was_in():
     declared = "<?xml version='1.0' encoding='Shift_JIS'?>" + rss("<item><title>①</title></item>")
     (one,) = read_feed(declared.encode("cp932"), HERE, "raw")[1]
     assert etree.fromstring(one[1]).findtext("title") == "①"
-
-
-def test_mended_text_is_xml_where_only_references_were_wrong():
-    for text in ("<a b='&'>&</a>", "<a>&nbsp;&lt;</a>", "<a>1 < 2</a>", "<a>\x01</a>", "<!-- & --><a>&amp;</a>"):
-        etree.fromstring(mend_references(text))
