@@ -29,28 +29,25 @@ SERVER = "http://127.0.0.1:8097/"
 """Where cases that begin with `http_` say that they come from."""
 
 OTHERWISE = {
-    "atom10/entry_content_base64.xml": "content of a media type that is not text is left out",
-    "atom10/entry_content_base64_2.xml": "content of a media type that is not text is left out",
-    "namespace/atommathml.xml": "content of a media type that is not text is left out",
-    "namespace/atomsvgdesc.xml": "content of a media type that is not text is left out",
-    "namespace/atomsvgtitle.xml": "content of a media type that is not text is left out",
-    "base/http_entry_id_base_docuri.xml": "an id is no address, and stays as it is",
-    "atom/entry_updated_multiple_values.xml": "of several dates the first is read",
-    "atom10/entry_summary_base64.xml": "a text of a media type is left out",
-    "atom10/entry_summary_base64_2.xml": "a text of a media type is left out",
-    "atom10/entry_title_base64.xml": "a text of a media type is left out",
-    "atom10/entry_title_base64_2.xml": "a text of a media type is left out",
-    "media-rss/item_media_category_multiple.xml": "what a file is about is no category of the entry",
-    "media-rss/item_media_category_term.xml": "what a file is about is no category of the entry",
-    "media-rss/item_media_title1.xml": "the title of a file is not the entry's",
-    "media-rss/media_group.xml": "the description of a file is not the entry's",
-    "rss/item_description_and_summary.xml": "the content is what content:encoded says",
-    "rss/item_description_not_a_doctype.xml": "what browsers take for a comment is no text",
-    "rss/item_madeup_tags_element.xml": "an element that no standard has",
-    "rss/item_summary_and_description.xml": "the description is what description says",
-    "sanitize/item_content_encoded_script_nested_cdata.xml": "nh3 leaves other harmless remains of a nested CDATA",
-}
-"""Where our documents mean to differ, and why."""
+    "content of a media type that is not text is left out":
+        "atom10/entry_content_base64 atom10/entry_content_base64_2 namespace/atommathml namespace/atomsvgdesc "
+        "namespace/atomsvgtitle",
+    "an id is no address, and stays as it is": "base/http_entry_id_base_docuri",
+    "of several dates the first is read": "atom/entry_updated_multiple_values",
+    "a text of a media type is left out":
+        "atom10/entry_summary_base64 atom10/entry_summary_base64_2 atom10/entry_title_base64 "
+        "atom10/entry_title_base64_2",
+    "what a file is about is no category of the entry":
+        "media-rss/item_media_category_multiple media-rss/item_media_category_term",
+    "the title of a file is not the entry's": "media-rss/item_media_title1",
+    "the description of a file is not the entry's": "media-rss/media_group",
+    "the content is what content:encoded says": "rss/item_description_and_summary",
+    "what browsers take for a comment is no text": "rss/item_description_not_a_doctype",
+    "an element that no standard has": "rss/item_madeup_tags_element",
+    "the description is what description says": "rss/item_summary_and_description",
+    "nh3 leaves other harmless remains of a nested CDATA": "sanitize/item_content_encoded_script_nested_cdata",
+}  # fmt: skip
+"""Why our documents mean to differ, and where."""
 
 pytestmark = pytest.mark.skipif(not DIRECTORY.is_dir(), reason="make feedparser-tests downloads the cases")
 
@@ -185,7 +182,7 @@ def test_the_fields_of_wellformed_cases_are_what_feedparser_expects():
             compared += 1
             if not check(read_item(items[place]), expected):
                 wrong[path.relative_to(DIRECTORY / "wellformed").as_posix()] = (keys, expected, items[place])
-    assert wrong.keys() == OTHERWISE.keys(), wrong
+    assert wrong.keys() == {f"{name}.xml" for names in OTHERWISE.values() for name in names.split()}, wrong
     assert compared > 800
 
 

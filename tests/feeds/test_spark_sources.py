@@ -58,7 +58,6 @@ COLUMNS = ("id", "stream", "t0", "t1", "xml")
 
 
 def here(*paths: Path) -> list[Row]:
-    """What reading paths in this process gives."""
     found = []
     for item in read_documents(paths, feeds="item"):
         assert isinstance(item, Document)
@@ -68,7 +67,6 @@ def here(*paths: Path) -> list[Row]:
 
 
 def ids(rows: Iterable[Row]) -> list[str]:
-    """The ids that the feeds of the tests give their entries."""
     return [row["id"].split()[1] for row in rows]
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import duckdb
@@ -25,14 +25,18 @@ from tests.generate.near import THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
 from xscl.algebra.near import encode_words, join_threshold
 
+NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 << 44 | 3}
 
-def _rows(texts: Sequence[str], threshold: str) -> pa.Table:
-    """R_doc with texts, one a document, and the lower-case form of each, which is joined by itself."""
-    texts = list(texts)
-    values = [encode_words(text, threshold) for text in texts] + [text.lower() for text in texts]
-    docids = [*range(len(texts))] * 2
-    nodes = [MANY | 7] * len(texts) + [8] * len(texts)
-    return pa.table([docids, nodes, values, ["S"] * len(docids)], schema=R_DOC)
+
+def word_rows(texts: Sequence[str], nodes: Mapping[str, int] = NODES, first: int = 0) -> pa.Table:
+    """R_doc with the words of texts, one a document, for each threshold, and with another value."""
+    rows = [
+        (docid, node, encode_words(text, threshold), "S")
+        for docid, text in enumerate(texts, first)
+        for threshold, node in nodes.items()
+    ]
+    rows += [(docid, 3, text.lower(), "S") for docid, text in enumerate(texts, first)]
+    return pa.table(list(map(list, zip(*rows, strict=True))), schema=R_DOC)
 
 
 def _keys(rows: pa.Table, order: WordOrder) -> list[set[str]]:
@@ -58,7 +62,7 @@ def test_what_is_near_has_a_key_in_common(threshold: str) -> None:
     rng = Random(threshold)
     pairs = [near_texts(rng) for _ in range(100)]
     texts = [text for pair in pairs for text in pair]
-    rows, found = _rows(texts, join_threshold(threshold)), 0
+    rows, found = word_rows(texts, {join_threshold(threshold): MANY | 7}), 0
     for order in _orders(rng, texts):
         keys = _keys(rows, order)
         for place, (one, other) in enumerate(pairs):
@@ -80,25 +84,11 @@ def test_an_order_is_learnt_from_frequencies() -> None:
 def test_sql_makes_the_same_keys() -> None:
     rng = Random(8)
     texts = [" ".join(rng.choices(WORDS, k=rng.randrange(12))) for _ in range(300)]
-    rows = pa.concat_tables([_rows(texts, threshold) for threshold in ("0.5", "0.6", "0.7", "0.8", "0.9", "1.0")])
+    rows = word_rows(texts, dict.fromkeys(("0.5", "0.6", "0.7", "0.8", "0.9", "1.0"), MANY | 7))
     expected = zip(*(column.to_pylist() for column in keyed(rows, LONGEST_FIRST).columns), strict=True)
     connection = duckdb.connect()
     connection.register("found", rows)
     assert sorted(connection.sql(keyed_statement("found", IN_DUCKDB)).fetchall()) == sorted(expected)
-
-
-NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 << 44 | 3}
-
-
-def word_rows(texts: Sequence[str], first: int = 0) -> pa.Table:
-    """R_doc with the words of texts, one a document, for each threshold, and with another value."""
-    rows = [
-        (docid, node, encode_words(text, threshold), "S")
-        for docid, text in enumerate(texts, first)
-        for threshold, node in NODES.items()
-    ]
-    rows += [(docid, 3, text, "S") for docid, text in enumerate(texts, first)]
-    return pa.table(list(map(list, zip(*rows, strict=True))), schema=R_DOC)
 
 
 def _add(sets: WordSets, rows: pa.Table) -> None:
@@ -130,7 +120,7 @@ def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypat
     found = 0
     for first in range(0, len(texts), 20):
         upto = first + 20
-        _add(sets, word_rows(texts[first:upto], first))
+        _add(sets, word_rows(texts[first:upto], NODES, first))
         pairs = [(rng.randrange(first, upto), rng.randrange(upto)) for _ in range(60)]
         pairs += [(docid, docid - 1) for docid in range(first + 1, upto, 2)]
         pairs += rng.choices(pairs, k=10)

@@ -193,7 +193,6 @@ def results_from(engine: JoinEngine, case: JoinCase, first_batch: int) -> list[R
 
 
 def expected(case: JoinCase) -> list[Result]:
-    """What the plan `basic` finds for each batch."""
     with closing(DuckDBEngine(plan="basic")) as engine:
         return run_case(engine, case)
 

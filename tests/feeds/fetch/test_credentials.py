@@ -27,8 +27,6 @@ def with_password(server: FeedServer, path: str) -> str:
 
 
 def guarded(server: FeedServer, path: str, body: str, **headers: str) -> str:
-    """A path that answers those who have the password."""
-
     def answer(request: Request) -> None:
         known = request.headers.get("Authorization") == SENT
         request.answer(200 if known else 401, body.encode() if known else b"", **headers)

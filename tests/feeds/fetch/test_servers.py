@@ -301,7 +301,6 @@ OPENSSL = shutil.which("openssl")
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of its own making for pub.test, and its key, in one file."""
     return make_certificate(str(OPENSSL), tmp_path_factory.mktemp("tls") / "both.pem", "DNS:pub.test")
 
 
