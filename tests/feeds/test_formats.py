@@ -43,8 +43,8 @@ JSON_1 = json_feed(
     {
         "id": "j-1", "url": "https://j.example/1", "external_url": "https://g.example/2",
         "title": "a <b> & c\x0b", "summary": "S", "language": "en_US",
-        "content_html": "<p onclick='x()'>h<script>alert(1)</script></p>",
-        "date_published": "2026-05-06T14:00:00+02:00", "tags": ["t", "t", 3, None],
+        "content_html": "<p onclick='x()'>h<script>alert(1)</script></p>", "tags": ["t", "t", 3, None],
+        "date_published": "2026-05-06T14:00:00+02:00", "date_modified": "2026-05-07T14:00:00+02:00",
         "authors": [{"name": "Ann"}, {"url": "https://bob.example/"}, {}, "x"],
         "attachments": [{"url": "https://j.example/1.mp3", "mime_type": "audio/mpeg", "size_in_bytes": 12}],
     },
@@ -87,8 +87,8 @@ JSON_1 = json_feed(
             JSON_1,
             "item_url https://j.example/1 | channel_url https://j.example/ | title a <b> & c | "
             "timestamp 2026-05-06T12:00:00Z | description S | feed_url https://j.example/feed.json | feed_title J | "
-            "lang en-us | author Ann | author https://bob.example/ | category t | category 3 | "
-            "link alternate https://j.example/1 | link related https://g.example/2 | "
+            "lang en-us | updated 2026-05-07T12:00:00Z | author Ann | author https://bob.example/ | category t | "
+            "category 3 | link alternate https://j.example/1 | link related https://g.example/2 | "
             "link enclosure https://j.example/1.mp3 | enclosure https://j.example/1.mp3 audio/mpeg 12 | guid j-1 | "
             "content <p>h</p>",
         ),

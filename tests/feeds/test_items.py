@@ -100,7 +100,7 @@ def test_the_feed_is_named_by_its_subscription_then_by_itself_then_by_its_file()
     assert one[0].id == two[0].id and one[0].xml != two[0].xml
 
 
-def test_enclosures_and_changes():
+def test_enclosures():
     item = "<item><title>T</title><enclosure {}/></item>"
     for attributes, expected in (
         ("url='/1.mp3' type='audio/mpeg' length='12'", {"type": "audio/mpeg", "length": "12"}),
@@ -112,12 +112,6 @@ def test_enclosures_and_changes():
         (document,) = read(rss(item.format(attributes)), THERE)
         found = [dict(one.attrib) for one in etree.fromstring(document.xml).iter("enclosure")]
         assert found == ([] if expected is None else [expected | {"href": "https://base.example/1.mp3"}])
-    date = f"{ENTRY}<published>2026-05-06T12:00:00Z</published>"
-    later = atom(f"{date}<updated>2026-05-07T14:00:00+02:00</updated>")
-    as_json = {"id": "1", "date_published": "2026-05-06T12:00:00Z", "date_modified": "2026-05-07T12:00:00Z"}
-    assert values(later, "timestamp") == ["2026-05-06T12:00:00Z"]
-    assert values(later, "updated") == values(json_feed(as_json), "updated") == ["2026-05-07T12:00:00Z"]
-    assert values(atom(date), "updated") == values(atom(f"{date}<updated>soon</updated>"), "updated") == []
 
 
 def test_folders_are_paths_and_outer_ones_come_first():

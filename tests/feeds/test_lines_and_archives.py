@@ -3,7 +3,6 @@ import json
 import os
 import pickle
 import re
-from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -65,11 +64,9 @@ def test_unix_time_is_no_time_and_the_reason_says_which_it_would_be(moment, each
     assert isinstance(item, Reject)
     (written,) = re.findall(r'write (\d+), or "(.*)"', item.reason)
     assert parse_time(int(written[0])) == parse_time(written[1]) == (time * 1_000_000 // each_second,) * 2
-
-
-def test_other_numbers_are_microseconds():
-    for time in (-(2**63), -1, 0, 10**9 - 1, 22 * 10**8, 10**12 - 1, 22 * 10**11, 2**63 - 1):
-        assert line_of(time) == Document("d", "<a/>", time=time)
+    # Other numbers are microseconds.
+    for number in (-(2**63), -1, 0, 10**9 - 1, 22 * 10**8, 10**12 - 1, 22 * 10**11, 2**63 - 1):
+        assert line_of(number) == Document("d", "<a/>", time=number)
 
 
 def line_of(time):
@@ -310,12 +307,10 @@ def test_iso_text_is_read_back(moment):
     assert parse_iso(iso_utc(microseconds)) == microseconds
 
 
-def test_a_document_is_of_now_immutable_hashable_and_survives_pickling():
+def test_a_document_is_of_now_hashable_and_survives_pickling():
     document = Document(id="d", xml="<a/>", now=lambda: 7)
     assert (document.stream, document.t0, document.t1) == ("S", 7, 7)
     document = Document("d", b"<a/>", time=(1, 2))
-    with pytest.raises(FrozenInstanceError):
-        document.t0 = 3  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(document)) == document
     assert len({document, Document("d", b"<a/>", time=[1, 2])}) == 1
 

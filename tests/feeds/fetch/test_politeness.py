@@ -61,19 +61,6 @@ def test_how_long_a_feed_is_left_alone(server, fetching):
         fetching.later(7200)
 
 
-def test_requests_to_a_host_are_spaced_also_those_of_the_next_run(server, fetching):
-    begun = []
-
-    def answer(request: Request) -> None:
-        begun.append(fetching.clock.time)
-        request.answer(200, FEED.encode())
-
-    server.routes |= {f"/{number}": answer for number in range(5)}
-    fetching.run(*(server.url(f"/{number}") for number in range(4)))
-    fetching.run(server.url("/4"))
-    assert begun == [START + number * SECOND for number in range(5)]
-
-
 def test_robots_are_asked_once_a_day_and_obeyed(server, fetching):
     fetching.robots = True
     server.serve("/robots.txt", "User-agent: mmqjp\nDisallow: /private\nCrawl-delay: 5\nUser-agent: *\nDisallow: /")
