@@ -269,11 +269,6 @@ def outcomes(report: FetchReport) -> dict[str, int]:
     return {outcome.value: count for outcome, count in report.counts.items()}
 
 
-def failure(fetching: Fetching, url: str) -> str:
-    (error,) = failures(fetching, url)
-    return error
-
-
 def failures(fetching: Fetching, *urls: str) -> list[str]:
     """Fetches feeds that must fail, and returns the last error of each."""
     assert outcomes(fetching.run(*urls)) == {"failed": len(urls)}

@@ -3,9 +3,11 @@ import gzip
 import json
 import re
 import sqlite3
+import zlib
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import brotli
 import pytest
@@ -66,6 +68,13 @@ def test_what_was_encoded_is_decoded_and_an_error_if_it_is_cut(data, cut, coding
     assert decode(encoded, coding, 5000) == data
     with pytest.raises(DecodeError, match=f"the body is not {coding}"):
         decode(encoded[: cut % len(encoded)] or b"\x1f", coding, 5000)
+    for codings, encoded in (
+        ("x-gzip", gzip.compress(data[:50]) + gzip.compress(data[50:]) + b"\0\0"),
+        ("deflate", zlib.compress(data)),
+        ("Deflate", zlib.compress(data)[2:-4]),
+        ("gzip, identity, BR", brotli.compress(gzip.compress(data))),
+    ):
+        assert decode(encoded, codings, 5000) == data
     with pytest.raises(DecodeError, match="the content coding 'rot13' is not known"):
         decode(b"a" + data, "rot13", 5000)
 
@@ -225,12 +234,10 @@ def warcs(directory: Path) -> Archive:
     return WarcArchive(directory, "", lambda mark: None)
 
 
-def capture(title: str, fetched: int, source: str = "a") -> Capture:
-    body = rss(title).encode()
-    digest = f"{hash(title) % 2**64:064x}"
+def capture(title: str, fetched: int, /, **more: Any) -> Capture:
+    about = Sidecar("https://a.example/", fetched, "https://b.example/", etag='"1"', content_type="text/xml", **more)
     headers = [("Content-Type", "text/xml"), ("Content-Encoding", "gzip"), ("ETag", '"1"')]
-    about = Sidecar("https://a.example/", fetched, "https://b.example/", 200, '"1"', "", "text/xml", digest)
-    return Capture(about, source, headers, body)
+    return Capture(replace(about, sha256=f"{hash(title) % 2**64:064x}"), "a", headers, rss(title).encode())
 
 
 def titles(path: Path) -> list[str]:
@@ -313,23 +320,18 @@ def test_names_in_a_drop_say_when_and_what(moment, digest):
 TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
 
 
-def keep(archive: Archive, title: str, folders: tuple[str, ...]) -> None:
-    body = rss("one").encode()
-    about = Sidecar("https://a.example/", START, sha256="ab" * 32, title=title, folders=folders)
-    archive.keep(Capture(about, "a", (), body))
-    archive.finish()
-
-
 @pytest.mark.parametrize("kind", [DropArchive, warcs])
 def test_any_title_and_folder_comes_through_an_archive_as_far_as_it_is_not_too_long(tmp_path, monkeypatch, kind):
-    keep(kind(tmp_path / "crawl"), TITLE, FOLDERS)
+    long = "t" * 5_000, (*LONG, *map(str, range(5_000)))
+    for name, (title, folders) in (("crawl", (TITLE, FOLDERS)), ("long", long)):
+        archive = kind(tmp_path / name)
+        archive.keep(capture("one", START, title=title, folders=folders))
+        archive.finish()
     (document,) = read_documents([tmp_path / "crawl"], feeds="item")
     assert isinstance(document, Document)
     item = etree.fromstring(document.xml_bytes())
     assert item.findtext("feed_title") == TITLE
     assert [folder.text for folder in item.iter("folder")] == ["Nachrichten", *FOLDERS]
-
-    keep(kind(tmp_path / "long"), "t" * 5_000, (*LONG, *map(str, range(5_000))))
     seen: list[tuple[str, tuple[str, ...]]] = []
 
     def noted(entry: Entry, url: str, title: str, folders: tuple[str, ...]) -> bytes:
