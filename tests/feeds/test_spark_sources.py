@@ -381,10 +381,6 @@ def sequence(items: list[Document | Reject]) -> Sequence:
     return [(i.id, i.stream, i.t0) if isinstance(i, Document) else ("reject", i.stream, i.time) for i in items]
 
 
-def by_run(directory: Path, feeds: EntryForm | None) -> Sequence:
-    return sequence(list(read_documents([directory], feeds=feeds, now=lambda: NOW, history=history())))
-
-
 def by_stream(directory: Path, feeds: EntryForm | None) -> tuple[Sequence, dict[str, str]]:
     """What is read, and what is kept of it."""
     tail, known = Tail(directory, feeds=feeds, now=lambda: NOW), history()
@@ -426,7 +422,8 @@ def test_run_stream_and_spark_read_the_same(
     crawl = Crawl(tmp_path / "crawl", seed).directory
     found, kept = by_stream(crawl, feeds)
     assert len([one for one in found if one[0] != "reject"]) > 10
-    assert by_run(crawl, feeds) == found
+    by_run = read_documents([crawl], feeds=feeds, now=lambda: NOW, history=history())
+    assert sequence(list(by_run)) == found
     for place, (most, again) in enumerate(((1_000, False), (1, True), (3, seed % 2 == 0), (1, seed % 2 == 1))):
         if place == 3:  # a micro-batch takes an entry of a file
             monkeypatch.setattr("mmqjp.spark.source.LARGE", 100)
