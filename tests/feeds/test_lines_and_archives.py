@@ -73,7 +73,7 @@ def line_of(time):
     return read_line(json.dumps({"id": "d", "time": time, "xml": "<a/>"}).encode(), "x", lambda: 0)
 
 
-def test_a_line_too_long_is_skipped_without_being_held_and_one_of_the_limit_read(tmp_path, monkeypatch):
+def test_a_line_too_long_is_skipped_without_being_held_and_a_file_that_is_too_large_is_a_reject(tmp_path, monkeypatch):
     good = json.dumps(LINES[0])
     path = write(tmp_path / "x.jsonl.gz", gzip.compress(f"{good}\n{'x' * 500_000}\n{good}\n".encode()))
     monkeypatch.setattr(files, "MAX_BYTES", 1000)
@@ -85,6 +85,10 @@ def test_a_line_too_long_is_skipped_without_being_held_and_one_of_the_limit_read
     path = write(tmp_path / "x.jsonl", f"{good}\n{good}")
     monkeypatch.setattr(files, "MAX_BYTES", len(good))
     assert list(read_jsonl(path, lambda: 0)) == [DOCUMENTS[0]] * 2
+    path = write(tmp_path / "a.xml", f"<a>{'x' * len(good)}</a>")
+    assert ["larger than" in reject.reason for feeds in (None, "item") for reject in read(path, feeds=feeds)] == [
+        True
+    ] * 2
 
 
 def test_a_damaged_archive_gives_what_came_before_the_damage(tmp_path):
@@ -166,9 +170,7 @@ def test_the_time_is_where_the_xpath_says(tmp_path):
     xml = f'<!DOCTYPE a [<!ENTITY x SYSTEM "{secret.as_uri()}">]><a>&x;</a>'  # no other file is read
     (reject,) = read(write(tmp_path / "a.xml", xml), time_xpath="/a")
     assert isinstance(reject, Reject)
-
-
-def test_a_document_without_its_time_is_a_reject(tmp_path):
+    # So is a document without its time.
     write(tmp_path / "d" / "z.xml", "<a><when>Wed, 06 May 2026 12:00:00 GMT</when></a>")
     for xml, cause in (
         *(("<a><when/></a>", "no date"), ("<a><when>soon</when></a>", "'soon', which is no date")),
@@ -178,13 +180,6 @@ def test_a_document_without_its_time_is_a_reject(tmp_path):
         reject, document = read(tmp_path / "d", time_xpath="//when")
         assert cause in reject.reason and document.t0 == NOON
         assert (reject.id, reject.stream, reject.raw) == ("t/a.xml", "t", xml.encode())
-
-
-@pytest.mark.parametrize("feeds", [None, "item"])
-def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch, feeds):
-    monkeypatch.setattr("feeds.files.MAX_BYTES", 10)
-    (reject,) = read(write(tmp_path / "a.xml", "<a>0123456789</a>"), feeds=feeds)
-    assert "larger than" in reject.reason
 
 
 def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):

@@ -162,17 +162,6 @@ def test_a_stream_of_warc_files_reads_each_once(server, archives):
     assert [ids(batch) for batch in query.batches] == [["a"], ["b"], ["c"], ["d"]]
 
 
-def test_what_is_no_crawl_is_said():
-    for options, words in (
-        *(({}, "no path"), ({"path": "/nowhere"}, "no such file or directory")),
-        *(({"path": "s3://bucket/x"}, "what is at s3: cannot be read"), ({"path": "/", "feeds": "atom"}, "no form of")),
-        ({"path": "/", "maxFilesPerTrigger": "0"}, "no number of files"),
-    ):
-        with pytest.raises(SourceError, match=words):
-            WarcSource(options).streamReader(None)
-    assert local_path("file:///a%20b") == Path("/a b")
-
-
 def test_documents_of_drops_are_those_that_are_read_here(server, tmp_path):
     fetching = Fetching(tmp_path / "100% & drops")
     publish(server, fetching, "a", "b")
@@ -233,7 +222,15 @@ def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(server, live
     assert by_id(documents(query.rows())) == by_id(here(tmp_path / "live" / "drops"))
 
 
-def test_what_cannot_be_fetched_is_said(live):
+def test_what_is_no_crawl_or_cannot_be_fetched_is_said(live):
+    for options, words in (
+        *(({}, "no path"), ({"path": "/nowhere"}, "no such file or directory")),
+        *(({"path": "s3://bucket/x"}, "what is at s3: cannot be read"), ({"path": "/", "feeds": "atom"}, "no form of")),
+        ({"path": "/", "maxFilesPerTrigger": "0"}, "no number of files"),
+    ):
+        with pytest.raises(SourceError, match=words):
+            WarcSource(options).streamReader(None)
+    assert local_path("file:///a%20b") == Path("/a b")
     for options, words in (
         *(({"lists": ""}, "no feeds"), ({"state": ""}, "no state"), ({"lists": "nowhere.opml"}, "no such file")),
         ({"lists": "ftp://x.example/"}, "is not an http or https address"),

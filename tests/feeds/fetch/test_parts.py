@@ -213,6 +213,18 @@ def test_the_state_is_kept_and_a_known_feed_is_not_begun_again(tmp_path):
         assert (store.host("h"), store.host("?")) == (HostState("h", 1, 2, "robots", 3), HostState("?"))
         with FetchStore(tmp_path / "s") as reader:
             assert reader.feeds() == store.feeds()
+    # What a list does not say stays.
+    url = "https://a.example/"
+    with FetchStore(tmp_path / "lists", write=True) as store:
+        for feed, title, folders in [
+            (FeedState(url, "a", "T", "F"), "T", ("F",)),
+            (FeedState(url, "a"), "T", ("F",)),
+            (FeedState(url, "a", "", "G\nH/I"), "T", ("G", "H/I")),
+            (FeedState(url, "a", "U"), "U", ()),
+        ]:
+            store.add([feed])
+            (known,) = store.feeds()
+            assert (known.title, known.folders) == (title, folders)
 
 
 def test_states_that_are_not_ours(tmp_path):
@@ -389,20 +401,6 @@ def test_a_list_of_many_nested_folders_stays_small(tmp_path):
 
 
 LONG = ("a" * 600 + "/" + "b" * 500, "c" * 500 + "/" + "d" * 499, "e" * 2_000, "f" * 1_000 + "/g")
-
-
-def test_what_a_list_does_not_say_stays(tmp_path):
-    url = "https://a.example/"
-    with FetchStore(tmp_path / "fetch.sqlite", write=True) as store:
-        for feed, title, folders in [
-            (FeedState(url, "a", "T", "F"), "T", ("F",)),
-            (FeedState(url, "a"), "T", ("F",)),
-            (FeedState(url, "a", "", "G\nH/I"), "T", ("G", "H/I")),
-            (FeedState(url, "a", "U"), "U", ()),
-        ]:
-            store.add([feed])
-            (known,) = store.feeds()
-            assert (known.title, known.folders) == (title, folders)
 
 
 # ---------------------------------------------------------------- changes of what is fetched

@@ -186,7 +186,7 @@ def test_what_is_told_is_what_has_come(store, seed):
     assert told > 3
 
 
-def test_a_batch_is_not_told_in_part(store):
+def test_a_batch_is_not_told_in_part(store, monkeypatch):
     store.begin()
     store.append("two", rows("two", [1]))
     follower = store.follow(SCHEMA.tables)
@@ -194,9 +194,7 @@ def test_a_batch_is_not_told_in_part(store):
     store.append("two", rows("two", [2]))
     store.commit()
     assert follower.since(mark).rows is None
-
-
-def test_nothing_is_kept_that_is_too_much(store, monkeypatch):
+    # And nothing is kept that is too much.
     monkeypatch.setattr(protocol, "MOST_BYTES", 1_000)
     follower = store.follow(SCHEMA.tables)
     mark, _ = follower.since(-1)
