@@ -9,17 +9,7 @@ import pytest
 
 from common.errors import InvalidValue
 from feeds import confined as module
-from feeds.confined import (
-    LEAST_MEMORY,
-    MEMORY_VARIABLE,
-    ConfinedError,
-    HurriedError,
-    confined,
-    confined_aside,
-    hurried,
-    prepare,
-    seconds_for,
-)
+from feeds.confined import ConfinedError, confined, confined_aside, hurried, prepare
 from feeds.documents import Reject
 from feeds.feed import read_entries
 from feeds.fetch.lists import read_opml
@@ -75,13 +65,13 @@ def test_memory_is_bounded_and_the_next_call_has_a_new_process(monkeypatch: pyte
             confined(*work, size=0)
         assert confined(os.getpid, size=0) != process
     process = confined(os.getpid, size=0)
-    monkeypatch.setenv(MEMORY_VARIABLE, str(LEAST_MEMORY))
+    monkeypatch.setenv(module.MEMORY_VARIABLE, str(module.LEAST_MEMORY))
     assert confined(os.getpid, size=0) != process
     with pytest.raises(ConfinedError, match="takes more than 128 MiB of memory"):
-        confined(bytearray, LEAST_MEMORY, size=0)
-    for text in ("lots", "-1", str(LEAST_MEMORY - 1), "²"):
-        monkeypatch.setenv(MEMORY_VARIABLE, text)
-        with pytest.raises(InvalidValue, match=f"{MEMORY_VARIABLE} is {text!r}: write a number of bytes"):
+        confined(bytearray, module.LEAST_MEMORY, size=0)
+    for text in ("lots", "-1", str(module.LEAST_MEMORY - 1), "²"):
+        monkeypatch.setenv(module.MEMORY_VARIABLE, text)
+        with pytest.raises(InvalidValue, match=f"{module.MEMORY_VARIABLE} is {text!r}: write a number of bytes"):
             confined(os.getpid, size=0)
 
 
@@ -113,7 +103,7 @@ def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_m
     with pytest.raises(ConfinedError, match="more than 1,048,576 bytes"):
         confined(iter, ["x"] * (1 << 19), size=0)
     monkeypatch.undo()
-    assert seconds_for(0) == 10 and seconds_for(1 << 20) == 14
+    assert module.seconds_for(0) == 10 and module.seconds_for(1 << 20) == 14
 
 
 def test_a_copy_of_the_process_asks_one_of_its_own_and_one_that_was_prepared_takes_the_next_call():
@@ -144,7 +134,7 @@ def test_work_that_takes_too_long_or_ends_its_process_is_an_error_and_the_next_i
     with pytest.raises(ConfinedError, match=r"\Areading it takes more than 0\.1 s\Z"):
         confined(signal.pause, size=0)
     monkeypatch.undo()
-    with pytest.raises(HurriedError, match=r"\Areading it takes more than 1 s\Z"), hurried(1):
+    with pytest.raises(module.HurriedError, match=r"\Areading it takes more than 1 s\Z"), hurried(1):
         confined(sum, range(10**12), size=0)
     with hurried(1):
         assert confined(mul, 2, 4, size=0) == 8

@@ -14,23 +14,11 @@ import pytest
 from lxml import etree
 
 from feeds import confined
+from feeds import items as feed_items
 from feeds.documents import Document, FeedError, Reject
 from feeds.feed import MOST_UNREAD, entry_rows, read_entries
 from feeds.history import Sighting
-from feeds.items import (
-    ATTRIBUTES,
-    FIELDS,
-    LONGEST_ADDRESS,
-    LONGEST_TITLE,
-    MOST_FOLDERS,
-    MOST_MENTIONS,
-    Enclosure,
-    Entry,
-    Origin,
-    entry_version,
-    is_harmless,
-    item_xml,
-)
+from feeds.items import LONGEST_ADDRESS, LONGEST_TITLE, Enclosure, Entry, Origin, entry_version, is_harmless, item_xml
 from feeds.xml_feed import MOST_AUTHORS
 from tests.generate.seeds import seeds
 from tests.oracle.values import canonical_url
@@ -62,15 +50,15 @@ def test_the_fields_are_all_children_that_an_item_may_have_in_their_order():
     empty = Entry()
     assert all(getattr(full, field.name) != getattr(empty, field.name) for field in fields(Entry))
     item = etree.fromstring(item_xml(full, "f", "t", ("a/b",)))
-    assert tuple(dict.fromkeys(child.tag for child in item)) == FIELDS
+    assert tuple(dict.fromkeys(child.tag for child in item)) == feed_items.FIELDS
     told = {child.tag: tuple(child.attrib) for child in item if child.attrib}
-    assert told == ATTRIBUTES
+    assert told == feed_items.ATTRIBUTES
     assert etree.tostring(etree.fromstring(item_xml(empty))) == b"<item/>"
 
 
 def test_the_documentation_describes_all_fields_in_their_order_and_its_example_is_what_comes_out():
     page = (ROOT / "docs" / "items.md").read_text("utf-8")
-    assert tuple(re.findall(r"^\| `(\w+)`\*? \|", page, re.M)) == FIELDS
+    assert tuple(re.findall(r"^\| `(\w+)`\*? \|", page, re.M)) == feed_items.FIELDS
     feed, item = re.findall(r"```xml\n(.*?)```", page, re.S)
     address = "https://coast.example/science.rss"
     (document,) = read(feed, Origin("n", 1, address, title="Coast: science", folders=("News/Science",)))
@@ -118,7 +106,7 @@ def test_folders_are_paths_and_outer_ones_come_first():
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     for given, folders in (
         (("News/World", "Daily", "News/Sport"), ["News", "News/World", "Daily", "News/Sport"]),
-        (("/".join(alphabet), "Z", ""), ["/".join(alphabet[: n + 1]) for n in range(MOST_FOLDERS)]),
+        (("/".join(alphabet), "Z", ""), ["/".join(alphabet[: n + 1]) for n in range(feed_items.MOST_FOLDERS)]),
     ):
         found = only(rss("<item><title>T</title></item>"), Origin("n", 1, folders=given))
         assert [text for tag, text in found if tag == "folder"] == folders
@@ -188,8 +176,8 @@ def test_links_of_the_text_are_mentions_in_any_format():
     # Plain text mentions nothing.
     assert mentioned(json_feed({"id": "1", "content_text": link})) == []
     assert mentioned(atom(f"{ENTRY}<summary>&lt;a href='https://o.example/'>l&lt;/a></summary>")) == []
-    many = "".join(f"<a href='https://o.example/{n}'>l</a>" for n in range(MOST_MENTIONS + 50))
-    assert mentioned(with_content(many)) == [f"https://o.example/{n}" for n in range(MOST_MENTIONS)]
+    many = "".join(f"<a href='https://o.example/{n}'>l</a>" for n in range(feed_items.MOST_MENTIONS + 50))
+    assert mentioned(with_content(many)) == [f"https://o.example/{n}" for n in range(feed_items.MOST_MENTIONS)]
 
 
 def test_the_item_s_own_links_are_no_mentions_and_those_to_others_are():

@@ -30,18 +30,8 @@ from feeds.readers import Offset
 from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
 from feeds.tail import Tail, judged, read_documents, read_waiting, waiting_files
 from mmqjp.engine import Session
-from mmqjp.spark.source import (
-    ROWS,
-    FileReader,
-    FileSource,
-    PlanFiles,
-    PlanPartition,
-    SourcePath,
-    decode_items,
-    register,
-    split_unreadable,
-    uncommitted,
-)
+from mmqjp.spark import source as spark_source
+from mmqjp.spark.source import FileReader, FileSource, PlanFiles, PlanPartition, SourcePath, decode_items, register
 from tests.generate.seeds import seeds
 from tests.support.feed_server import Fetching, rss
 from tests.support.files import archive
@@ -397,14 +387,14 @@ def by_spark(
     while (end := reader.latestOffset(start, ReadAllAvailable())) != start:
         shares = reader.partitions(start, end)
         made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
-        rows, failed = split_unreadable(pa.Table.from_batches(made, ROWS).sort_by("place"))
+        rows, failed = spark_source.split_unreadable(pa.Table.from_batches(made, spark_source.ROWS).sort_by("place"))
         assert not failed
         text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
         rows = rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))
         for count in (len(rows) // 3, len(rows)) if again else (len(rows),):
             known = history()
             known.load(kept)
-            for read in islice(judged(decode_items(uncommitted(rows, positions)), known), count):
+            for read in islice(judged(decode_items(spark_source.uncommitted(rows, positions)), known), count):
                 positions[read.offset.source, read.offset.file] = read.offset
                 found += [] if read.item is None else [read.item]
             kept |= known.changed()

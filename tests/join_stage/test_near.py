@@ -8,18 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from join_stage import near_candidates
-from join_stage.near_candidates import (
-    IN_DUCKDB,
-    LONGEST_FIRST,
-    OneOfEach,
-    WordOrder,
-    WordSets,
-    keyed,
-    keyed_statement,
-    learnt,
-    numbered_texts,
-    split_text_rows,
-)
+from join_stage.near_candidates import LONGEST_FIRST, WordOrder, WordSets, keyed, learnt, numbered_texts
 from templates.witness import MANY, R_DOC
 from tests.generate.near import THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
@@ -88,17 +77,22 @@ def test_sql_makes_the_same_keys() -> None:
     expected = zip(*(column.to_pylist() for column in keyed(rows, LONGEST_FIRST).columns), strict=True)
     connection = duckdb.connect()
     connection.register("found", rows)
-    assert sorted(connection.sql(keyed_statement("found", IN_DUCKDB)).fetchall()) == sorted(expected)
+    assert sorted(
+        connection.sql(near_candidates.keyed_statement("found", near_candidates.IN_DUCKDB)).fetchall()
+    ) == sorted(expected)
 
 
 def _add(sets: WordSets, rows: pa.Table) -> None:
-    _, texts = split_text_rows(rows)
+    _, texts = near_candidates.split_text_rows(rows)
     sets.add(texts, numbered_texts(texts["strval"].to_pylist()))
 
 
 def _near(sets: WordSets, pairs: Sequence[tuple[int, int]], threshold: str) -> list[bool]:
     left, right = np.array(pairs, np.int64).reshape(-1, 2).T
-    sides = (OneOfEach(side, np.full(len(side), NODES[threshold]), np.arange(len(side))) for side in (left, right))
+    sides = (
+        near_candidates.OneOfEach(side, np.full(len(side), NODES[threshold]), np.arange(len(side)))
+        for side in (left, right)
+    )
     return list(map(bool, sets.are_near(*sides)))
 
 

@@ -15,19 +15,11 @@ import pytest
 from py4j.protocol import Py4JError
 
 from join_stage.duckdb import DuckDBEngine
-from join_stage.plans import JoinEngine
-from join_stage.signature import disk, join
+from join_stage.protocol import JoinEngine
+from join_stage.signature import disk, join, postings
 from join_stage.signature import runs as runs_module
 from join_stage.signature.disk import MOST_RUNS, Merge, Merger, StoredRuns
-from join_stage.signature.postings import (
-    CODE_BITS,
-    PathClass,
-    PathClasses,
-    PostingRun,
-    RowIndex,
-    ValueDictionary,
-    grouped,
-)
+from join_stage.signature.postings import PathClass, PathClasses, PostingRun, RowIndex, ValueDictionary, grouped
 from join_stage.signature.runs import DiskRun, PagedRecords, PagePool, RunFile, RunWriter, write_run
 from join_stage.spark.tasks import SparkMerger, merge_on_executor
 from join_stage.store.protocol import RUNS, DamagedRun, StoreError
@@ -51,7 +43,7 @@ def random_run(
     known, count = ValueDictionary(), documents * 6
     instance = np.sort(rng.integers(0, documents, count))
     number = known.numbers(f"v{min(int(value), values)}" for value in rng.zipf(1.3, count))
-    code = number << CODE_BITS | numbers[rng.integers(0, 3, count)]
+    code = number << postings.CODE_BITS | numbers[rng.integers(0, 3, count)]
     order = np.argsort(code, kind="stable")
     t0 = np.sort(rng.integers(0, 20, documents)) * 10 + int(rng.integers(0, 100))
     wide = 1 << 40 if rng.random() < 0.2 else 0

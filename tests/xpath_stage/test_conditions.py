@@ -13,21 +13,8 @@ from tests.generate.seeds import seeds
 from tests.support.saxon import saxon_of_document
 from xpath_stage import filters
 from xpath_stage.filters import xpath_holds
-from xscl.algebra.values import (
-    And,
-    Call,
-    Compare,
-    CompareOp,
-    Expr,
-    NameTest,
-    Not,
-    Number,
-    Or,
-    Rel,
-    Step,
-    String,
-    is_of_times,
-)
+from xscl.algebra import values
+from xscl.algebra.values import And, Call, Compare, CompareOp, Expr, NameTest, Not, Number, Or, Rel, Step, String
 from xscl.lower import PatternBuilder
 
 OPERATORS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
@@ -111,7 +98,7 @@ def in_xquery(expr: Expr) -> str:
             return f"({in_xquery(one)} or {in_xquery(other)})"
         case Not(arg=arg):
             return f"not({in_xquery(arg)})"
-        case Compare(op=op, left=left, right=right) if is_of_times(expr):
+        case Compare(op=op, left=left, right=right) if values.is_of_times(expr):
             sides = [text_of(side.args[0]) if isinstance(side, Call) else in_xquery(side) for side in (left, right)]
             return f"local:any-times({sides[0]}, '{op}', {sides[1]})"
         case Compare(op=op, left=left, right=right):

@@ -12,26 +12,8 @@ from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import QUERIES, ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from tests.support.witnessed import Stage
-from xpath_stage import documents as documents_module
-from xpath_stage.documents import (
-    MAX_ATTRIBUTES,
-    MAX_NAMESPACES,
-    MOST,
-    MOST_BYTES,
-    MOST_TAGS,
-    PAUSE,
-    RUN,
-    SMALL,
-    TRIAL,
-    DocumentError,
-    ElementColumns,
-    Outlines,
-    ParsedDocument,
-    StreamDocument,
-    parse_document,
-    parse_documents,
-    skeleton_of,
-)
+from xpath_stage import documents as parsing
+from xpath_stage.documents import DocumentError, Outlines, ParsedDocument, parse_document, parse_documents, skeleton_of
 
 
 def text(xml: bytes) -> str:
@@ -139,14 +121,14 @@ def declaring(*counts: int) -> bytes:
 
 
 def test_namespaces_that_hold_at_one_element_are_counted():
-    assert len(parse_document(declaring(*[MAX_NAMESPACES // 10] * 10)).elements) == 10
-    beside = b"<a>" + b"<b xmlns='u:x'/>" * (2 * MAX_NAMESPACES) + b"</a>"
-    assert len(parse_document(beside).elements) == 2 * MAX_NAMESPACES + 1
-    for counts in ((MAX_NAMESPACES + 1,), (*[MAX_NAMESPACES // 10] * 10, 1)):
+    assert len(parse_document(declaring(*[parsing.MAX_NAMESPACES // 10] * 10)).elements) == 10
+    beside = b"<a>" + b"<b xmlns='u:x'/>" * (2 * parsing.MAX_NAMESPACES) + b"</a>"
+    assert len(parse_document(beside).elements) == 2 * parsing.MAX_NAMESPACES + 1
+    for counts in ((parsing.MAX_NAMESPACES + 1,), (*[parsing.MAX_NAMESPACES // 10] * 10, 1)):
         for encoding in ("utf-8", "utf-16"):
             with pytest.raises(DocumentError, match="declarations of namespaces"):
                 parse_document(declaring(*counts).decode().encode(encoding))
-    entity = declaring(MAX_NAMESPACES + 1).decode().replace("x", "&#120;", MAX_NAMESPACES)
+    entity = declaring(parsing.MAX_NAMESPACES + 1).decode().replace("x", "&#120;", parsing.MAX_NAMESPACES)
     with pytest.raises(DocumentError, match="declarations of namespaces"):
         parse_document(f'<!DOCTYPE a [<!ENTITY e "{entity}">]><a>&e;</a>'.encode())
 
@@ -192,11 +174,11 @@ def test_small_documents_are_parsed_together(xml: bytes):
 
 def test_a_document_by_itself_is_parsed_alone_and_large_ones_do_not_keep_small_ones_apart():
     assert same(GOOD) == [False] and same() == []
-    large = b"<a>" + b"1" * SMALL + b"</a>"
+    large = b"<a>" + b"1" * parsing.SMALL + b"</a>"
     assert same(GOOD, large, large, GOOD, large) == [True, False, False, True, False]
     assert same(large, GOOD, large) == [False] * 3
     assert same(GOOD, *[large] * 8, GOOD) == [True, *[False] * 8, True]
-    for number in (MOST - 1, MOST, MOST + 1, 2 * MOST):
+    for number in (parsing.MOST - 1, parsing.MOST, parsing.MOST + 1, 2 * parsing.MOST):
         same(*(f"<a><b>{i}</b></a>".encode() for i in range(number)))
 
 
@@ -209,11 +191,11 @@ def test_documents_that_may_exceed_a_bound_of_nodes_do_not_change_what_others_ar
 
 
 def test_documents_that_are_large_in_all_are_parsed_a_few_together():
-    texts = [f"<a>{i}{'1' * (SMALL - 100)}</a>".encode() for i in range(MOST)]
+    texts = [f"<a>{i}{'1' * (parsing.SMALL - 100)}</a>".encode() for i in range(parsing.MOST)]
     documents = [one for one in parse_documents(texts) if isinstance(one, ParsedDocument)]
     assert [one.xml().encode() for one in documents] == texts
     below = Counter(one.top.getparent() for one in documents)
-    assert None not in below and max(below.values()) * (SMALL - 90) <= MOST_BYTES
+    assert None not in below and max(below.values()) * (parsing.SMALL - 90) <= parsing.MOST_BYTES
 
 
 @pytest.mark.parametrize(
@@ -245,9 +227,9 @@ def test_no_document_changes_what_others_are(xmls: tuple[bytes, ...]):
 def test_attributes_are_counted_wherever_the_element_is():
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
     names = [*letters, *(one + other for one in letters for other in letters)]
-    for number, refused in ((MAX_ATTRIBUTES, False), (MAX_ATTRIBUTES + 1, True)):
+    for number, refused in ((parsing.MAX_ATTRIBUTES, False), (parsing.MAX_ATTRIBUTES + 1, True)):
         shortest = "".join(f" {name}=''" for name in names[:number])
-        for before in (*range(0, 2 * MAX_ATTRIBUTES, 400), *range(2_490, 2_510, 2)):
+        for before in (*range(0, 2 * parsing.MAX_ATTRIBUTES, 400), *range(2_490, 2_510, 2)):
             for after in ("", "<b/>" * 1_000):
                 xml = f"<r>{'<b/>' * (before // 4)}{'x' * (before % 4)}<a{shortest}/>{after}</r>".encode()
                 if refused:
@@ -255,7 +237,7 @@ def test_attributes_are_counted_wherever_the_element_is():
                         parse_document(xml)
                 else:
                     parse_document(xml)
-    many = b"<a" + b"".join(b" a%d=''" % i for i in range(MAX_ATTRIBUTES + 1)) + b"/>"
+    many = b"<a" + b"".join(b" a%d=''" % i for i in range(parsing.MAX_ATTRIBUTES + 1)) + b"/>"
     assert same(many, GOOD, GOOD) == [False, True, True]
 
 
@@ -339,7 +321,7 @@ TEXTS = ("", " ", *"1<>&", "2 ", "&lt;", "&amp;amp;", "]]>", '"', "'", "='", "a\
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes an outline of the first document that has it."""
-    monkeypatch.setattr(documents_module, "RUN", 1)
+    monkeypatch.setattr(parsing, "RUN", 1)
 
 
 def readable(xmls: list[bytes]) -> list[ParsedDocument]:
@@ -347,9 +329,9 @@ def readable(xmls: list[bytes]) -> list[ParsedDocument]:
     return [one for one in parse_documents(xmls) if isinstance(one, ParsedDocument)]
 
 
-def columns(*, attributes: bool = False, values: bool = False) -> ElementColumns:
+def columns(*, attributes: bool = False, values: bool = False) -> parsing.ElementColumns:
     owned = defaultdict[str, bool](lambda: True) if attributes else None
-    return ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), keeps_trees=False)
+    return parsing.ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), keeps_trees=False)
 
 
 def held(documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False) -> int:
@@ -408,7 +390,7 @@ def test_what_is_read_by_outlines_binds_as_before(seed: int):
     for _ in range(3):
         together, alone = readable(xmls), [parse_document(xml) for xml in xmls]
         found = [
-            stage.named(stage.evaluate([StreamDocument(i, "S", i, i, one) for i, one in enumerate(documents)]))
+            stage.named(stage.evaluate([parsing.StreamDocument(i, "S", i, i, one) for i, one in enumerate(documents)]))
             for stage, documents in zip(stages, (together, alone), strict=True)
         ]
         assert found[0] == found[1]
@@ -423,7 +405,7 @@ def flat(number: int, tag: str = "b") -> bytes:
 
 def test_an_outline_is_made_when_enough_documents_in_a_row_had_it():
     forty = readable([flat(number) for number in range(40)])
-    assert held(forty) == 40 - RUN + 1
+    assert held(forty) == 40 - parsing.RUN + 1
     assert held(readable([flat(number, "bc"[number % 2]) for number in range(40)])) == 0
     # Those that were parsed alone have none, and those of which attributes matter, or values of inner elements.
     assert held([parse_document(flat(number)) for number in range(40)]) == 0
@@ -431,10 +413,10 @@ def test_an_outline_is_made_when_enough_documents_in_a_row_had_it():
     # Each stream has its own.
     known, ours = Outlines(), columns()
     documents = [(f"S{number % 2}", readable([flat(number, "bc"[number % 2])] * 2)[0]) for number in range(40)]
-    assert sum(known.hold(stream, document, ours) for stream, document in documents) == 40 - 2 * (RUN - 1)
+    assert sum(known.hold(stream, document, ours) for stream, document in documents) == 40 - 2 * (parsing.RUN - 1)
     # None is looked for while few documents have the one before.
-    mixed = readable([flat(number, f"t{number % 10}") for number in range(TRIAL)])
-    assert held(mixed + readable([flat(number) for number in range(PAUSE + 40)])) == 40 - RUN + 1
+    mixed = readable([flat(number, f"t{number % 10}") for number in range(parsing.TRIAL)])
+    assert held(mixed + readable([flat(number) for number in range(parsing.PAUSE + 40)])) == 40 - parsing.RUN + 1
 
 
 @pytest.mark.usefixtures("at_once")
@@ -442,5 +424,5 @@ def test_a_namespace_is_part_of_the_skeleton_and_large_documents_have_none():
     one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
     assert skeleton_of(one) != skeleton_of(other)
     assert skeleton_of(one) == skeleton_of(one.replace('k="x"', 'k="xmlns=&quot;"'))
-    xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (MOST_TAGS - 2, MOST_TAGS - 1)] * 2
+    xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (parsing.MOST_TAGS - 2, parsing.MOST_TAGS - 1)] * 2
     assert held(readable(xmls)) == 2

@@ -19,20 +19,11 @@ from warcio.archiveiterator import ArchiveIterator
 
 from feeds import feed as feed_module
 from feeds.documents import Document, SourceError
-from feeds.fetch import fetcher
+from feeds.fetch import fetcher, state
 from feeds.fetch.fetcher import FILE_AGE, Archive, Capture, DropArchive, Job, Settings, WarcArchive, World
 from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, body_hints, decode, feeds_of_page, is_public
 from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml
-from feeds.fetch.state import (
-    AddedFeed,
-    ChangesOf,
-    FeedChange,
-    FeedState,
-    FetchStore,
-    HostState,
-    change_feeds,
-    source_name,
-)
+from feeds.fetch.state import AddedFeed, ChangesOf, FeedChange, FeedState, FetchStore, HostState, change_feeds
 from feeds.files import kind_of_body
 from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, item_xml
 from feeds.readers import Sidecar, drop_stem, read_sidecar, read_stem, sidecar_json
@@ -168,7 +159,7 @@ def test_lists_of_every_kind_together_each_feed_once(tmp_path):
     assert [feed.url for feed in feeds] == [
         "https://top.example/feed", "https://world.example/feed", "http://news.example/rss", "https://third.example/",
     ]  # fmt: skip
-    assert feeds[1] == FeedState(feeds[1].url, source_name(feeds[1].url), "Feed & Co", "News/World")
+    assert feeds[1] == FeedState(feeds[1].url, state.source_name(feeds[1].url), "Feed & Co", "News/World")
     assert [complaint.removeprefix(str(tmp_path)) for complaint in complaints] == [
         "/a.opml:7: 'javascript:alert(1)' is not an http or https address; it is left out",
         "/b.txt:4: 'not an address' is not an http or https address; it is left out",
@@ -193,7 +184,7 @@ def test_lists_that_cannot_be_read(tmp_path, content, cause):
 
 def test_a_feeds_name_is_a_safe_one_and_its_own():
     paths = ("", "a", "A", "a/../b", "\0\n", "é", "%41", "x" * 300, "x" * 301)
-    names = {source_name(f"https://x.example/{path}") for path in paths}
+    names = {state.source_name(f"https://x.example/{path}") for path in paths}
     assert len(names) == len(paths) and all(re.fullmatch(r"[a-z0-9][a-z0-9-]{8,80}", name) for name in names)
 
 

@@ -21,17 +21,9 @@ from pyspark.sql import SparkSession
 
 from join_stage.store.protocol import OutOfMemory, StoreError
 from join_stage.store.spark import java
+from join_stage.store.spark import session as sessions
 from join_stage.store.spark.java import GATEWAY, Java, JavaCandidate, JavaNotFound, heap_mb, memory_bytes
-from join_stage.store.spark.session import (
-    AddressNeeded,
-    launch_environment,
-    loss,
-    open_settings,
-    session_settings,
-    spark_session,
-    telling_loss,
-    use_own_python,
-)
+from join_stage.store.spark.session import AddressNeeded, launch_environment, loss, session_settings, spark_session
 from tests.support.files import write
 from tests.support.places import ROOT
 
@@ -174,7 +166,7 @@ def test_workers_of_a_local_session_of_ones_own_run_this_interpreter(monkeypatch
     ):
         if named is not None:
             monkeypatch.setenv("PYSPARK_PYTHON", named)
-        use_own_python(cast(SparkSession, session))
+        sessions.use_own_python(cast(SparkSession, session))
         assert session.sparkContext.pythonExec == python
 
 
@@ -186,7 +178,7 @@ def test_spark_submit_is_quiet_and_private_as_far_as_nothing_else_is_chosen():
         ({"spark.master": "local[2]"}, chosen | here),
         ({"spark.master": "yarn", "spark.ui.enabled": "true", "spark.log.level": "INFO"}, {}),
     ):
-        found = open_settings(SparkConf(loadDefaults=False).setAll(list(given.items()))).getAll()
+        found = sessions.open_settings(SparkConf(loadDefaults=False).setAll(list(given.items()))).getAll()
         assert dict(found) == expected | given
 
 
@@ -269,7 +261,7 @@ def test_what_is_lost_is_told_in_one_line():
 
 
 def test_other_errors_stay_what_they_are():
-    @telling_loss
+    @sessions.telling_loss
     class Store:
         def select(self, error: Exception) -> None:
             raise error
