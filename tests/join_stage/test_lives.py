@@ -39,13 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Step = tuple[str, int]
-Opener = Callable[[Path, str, int], JoinEngine]
+Opener = Callable[..., JoinEngine]
 
 BOUNDS = (0, 300, 1_000, 3_000, 10_000, CACHE_BYTES)
-
-
-def open_duckdb(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
-    return DuckDBEngine(directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
 
 def random_steps(rng: Random) -> list[Step]:
@@ -68,7 +64,7 @@ class Twins:
         self._begins, self._evicted, self._unasked = dict[int, int](), set[int](), set[tuple[int, int | None]]()
 
     def _open(self, plan: str) -> None:
-        self.engine = self._opener(self._directory, plan, self.bound)
+        self.engine = self._opener(self._directory, plan, cache_bytes=self.bound)
         self._put(self.engine)
 
     def _put(self, engine: JoinEngine) -> None:
@@ -226,7 +222,7 @@ def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path
     batches = rng.choice([4, 8])
     case = random_join_case(seed, templates=3, batches=batches, documents=rng.choice([3, 4]), in_order=seed % 3 == 0)
     steps = [random_steps(rng) for _ in range(batches)]
-    Twins(open_duckdb, tmp_path, case, plan, rng.choice(BOUNDS)).run(steps)
+    Twins(partial(DuckDBEngine, schema=SCHEMA), tmp_path, case, plan, rng.choice(BOUNDS)).run(steps)
 
 
 @pytest.mark.soak
@@ -236,9 +232,6 @@ def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tm
     """With 4 documents a batch, tasks join some batches, and the driver others alone."""
     from join_stage.spark.engine import SparkEngine
 
-    def opener(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
-        return SparkEngine(spark, directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
-
     rng = Random(seed)
     monkeypatch.setattr(views, "MERGE", 3)
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
@@ -246,7 +239,7 @@ def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tm
     monkeypatch.setattr(tasks, "LEAST_DOCUMENTS", rng.choice([1, 1, 100]))
     monkeypatch.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)  # in small parts edges come in another order
     case = random_join_case(seed, templates=3, batches=5, documents=4, in_order=seed % 2 == 0)
-    twins = Twins(opener, tmp_path, case, plan, rng.choice((10_000, CACHE_BYTES)))
+    twins = Twins(partial(SparkEngine, spark, schema=SCHEMA), tmp_path, case, plan, rng.choice((10_000, CACHE_BYTES)))
     twins.run([random_steps(rng) for _ in case.batches])
     assert twins.spread or plan == "views" or tasks.LEAST_DOCUMENTS > 1
 
@@ -315,11 +308,9 @@ def test_what_is_kept_is_counted_and_goes():
 
 # ---------------------------------------------------------------- engines as stores
 
-OpenStore = Callable[..., JoinEngine]
-
 
 @pytest.fixture(params=["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
-def open_store(request: pytest.FixtureRequest) -> OpenStore:
+def open_store(request: pytest.FixtureRequest) -> Opener:
     """Opens an engine, on a directory or without one: on DuckDB, and in the long run on Spark."""
     if request.param == "duckdb":
         return partial(DuckDBEngine, schema=SCHEMA)
@@ -334,7 +325,7 @@ def table(name: str, *rows: tuple[object, ...]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=False)) for row in rows], schema=schema)
 
 
-def test_the_rows_of_a_key_are_read_without_those_of_others(open_store: OpenStore, tmp_path: Path):
+def test_the_rows_of_a_key_are_read_without_those_of_others(open_store: Opener, tmp_path: Path):
     engine = open_store(tmp_path)
     for batch, keys in enumerate((("k", "l"), ("it's", "k"), ("m",)), 1):
         engine.begin()
@@ -364,7 +355,7 @@ def test_joins_that_run_apart_for_want_of_memory_find_the_same(monkeypatch: pyte
     assert found[0] == found[1] and len({row[0] // 3 for row in found[0][1]}) > 20, "few templates matched"
 
 
-def test_values_come_back_as_they_were(open_store: OpenStore):
+def test_values_come_back_as_they_were(open_store: Opener):
     texts = ["", None, "\x01\t\n\r", "Ωß🎈\u2028", "'quoted' \\ \"twice\""]
     numbers = [-(2**63), 2**63 - 1, 0]
     row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1], 3, [])
@@ -384,7 +375,7 @@ def test_values_come_back_as_they_were(open_store: OpenStore):
     engine.close()
 
 
-def test_a_query_reads_views_given_along_and_orders_by_lists(open_store: OpenStore):
+def test_a_query_reads_views_given_along_and_orders_by_lists(open_store: Opener):
     engine = open_store()
     engine.begin()
     rows = [("q", 0, 1, [d], ["S"], "{}", "<a/>", 0) for d in ("b", "a", "c")]
@@ -398,7 +389,7 @@ def test_a_query_reads_views_given_along_and_orders_by_lists(open_store: OpenSto
     engine.close()
 
 
-def test_a_store_of_the_other_engine_is_refused(open_store: OpenStore, tmp_path: Path, request: pytest.FixtureRequest):
+def test_a_store_of_the_other_engine_is_refused(open_store: Opener, tmp_path: Path, request: pytest.FixtureRequest):
     of_duckdb = request.node.callspec.params["open_store"] == "duckdb"
     (tmp_path / ("manifests" if of_duckdb else "mmqjp.duckdb")).mkdir()
     with pytest.raises(StoreError, match="use that engine"):

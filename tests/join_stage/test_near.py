@@ -77,9 +77,8 @@ def test_sql_makes_the_same_keys() -> None:
     expected = zip(*(column.to_pylist() for column in keyed(rows, LONGEST_FIRST).columns), strict=True)
     connection = duckdb.connect()
     connection.register("found", rows)
-    assert sorted(
-        connection.sql(near_candidates.keyed_statement("found", near_candidates.IN_DUCKDB)).fetchall()
-    ) == sorted(expected)
+    statement = near_candidates.keyed_statement("found", near_candidates.IN_DUCKDB)
+    assert sorted(connection.sql(statement).fetchall()) == sorted(expected)
 
 
 def _add(sets: WordSets, rows: pa.Table) -> None:
@@ -89,10 +88,8 @@ def _add(sets: WordSets, rows: pa.Table) -> None:
 
 def _near(sets: WordSets, pairs: Sequence[tuple[int, int]], threshold: str) -> list[bool]:
     left, right = np.array(pairs, np.int64).reshape(-1, 2).T
-    sides = (
-        near_candidates.OneOfEach(side, np.full(len(side), NODES[threshold]), np.arange(len(side)))
-        for side in (left, right)
-    )
+    nodes, places = np.full(len(left), NODES[threshold]), np.arange(len(left))
+    sides = (near_candidates.OneOfEach(side, nodes, places) for side in (left, right))
     return list(map(bool, sets.are_near(*sides)))
 
 

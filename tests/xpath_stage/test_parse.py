@@ -23,7 +23,7 @@ def text(xml: bytes) -> str:
 @pytest.mark.parametrize("encoding", ["iso-2022-jp", "shift_jis", "no-such", "utf-16", "utf-7"])
 def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_for(encoding: str):
     subset = "<!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode("utf-7" if encoding == "utf-7" else "ascii")
-    with pytest.raises(DocumentError, match=encoding if encoding != "utf-7" else ""):
+    with pytest.raises(DocumentError, match=encoding if encoding != "utf-7" else None):
         parse_document(f"<?xml version='1.0' encoding='{encoding}'?>".encode() + subset)
 
 
