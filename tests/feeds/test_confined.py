@@ -154,19 +154,12 @@ def test_the_event_loop_goes_on_and_work_ends_when_it_is_cancelled():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "feed",
-    [
-        b"<rss version='2.0'><channel><item><author>" + b"a" * 400_000 + b"</author></item>",
-        b"x" + b"\n" * 300_000 + b"<rss version='2.0'/>",
-        b"<?xml " + b"encoding='" * 4_000,
-    ],
-    ids=["an author", "blank lines", "a declaration"],
-)
-def test_a_feed_made_to_take_long_is_a_reject(feed: bytes):
+def test_a_feed_made_to_take_long_is_a_reject():
     """Each is ill-formed, and takes feedparser more than a minute."""
-    (reject,) = read_entries(feed, Origin("f.xml", 0))
-    assert isinstance(reject, Reject) and "takes more than" in reject.reason
+    author = b"<rss version='2.0'><channel><item><author>" + b"a" * 400_000 + b"</author></item>"
+    for feed in (author, b"x" + b"\n" * 300_000 + b"<rss version='2.0'/>", b"<?xml " + b"encoding='" * 4_000):
+        (reject,) = read_entries(feed, Origin("f.xml", 0))
+        assert isinstance(reject, Reject) and "takes more than" in reject.reason
 
 
 @pytest.mark.parametrize("form", ["item", "raw"])
