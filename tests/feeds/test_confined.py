@@ -93,9 +93,7 @@ def test_what_parses_strangers_bytes_is_not_believed(kind: str):
     assert confined(mul, 2, 4, size=0) == 8, "its process is not asked again"
 
 
-def test_an_answer_may_not_be_larger_than_its_input_allows_and_more_bytes_have_more_time(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_answers_and_times_are_bounded_by_the_size_of_the_input(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "ANSWER", 1 << 20)
     with pytest.raises(ConfinedError, match=r"\Awhat is read of it takes more than 1,048,576 bytes\Z"):
         confined(mul, "x", 1 << 20, size=0)

@@ -138,20 +138,14 @@ def is_date(item: Item, expected: tuple[int, ...]) -> bool:
 
 
 CHECKS: dict[tuple[str, ...], Callable[[Item, Any], bool]] = {
-    ("title",): lambda item, expected: is_text(item, "title", expected),
-    ("title_detail", "value"): lambda item, expected: is_text(item, "title", expected),
-    ("summary",): is_description,
-    ("description",): is_description,
-    ("summary_detail", "value"): is_description,
+    **dict.fromkeys((("title",), ("title_detail", "value")), lambda item, expected: is_text(item, "title", expected)),
+    **dict.fromkeys((("summary",), ("description",), ("summary_detail", "value")), is_description),
     ("content", "value"): lambda item, expected: (
         item.get("content", [""])[0] in {nh3.clean(expected, link_rel=None), html.escape(expected, quote=False)}
     ),
     ("link",): lambda item, expected: item.get("item_url", [""])[0] == one_line(expected),
-    ("id",): lambda item, expected: item.get("guid", [""])[0] == one_line(expected),
-    ("guid",): lambda item, expected: item.get("guid", [""])[0] == one_line(expected),
-    ("author",): is_author,
-    ("author_detail", "name"): is_author,
-    ("authors", "name"): is_author,
+    **dict.fromkeys((("id",), ("guid",)), lambda item, expected: item.get("guid", [""])[0] == one_line(expected)),
+    **dict.fromkeys((("author",), ("author_detail", "name"), ("authors", "name")), is_author),
     ("tags", "term"): lambda item, expected: one_line(expected) in item.get("category", []),
     ("links", "href"): lambda item, expected: expected in item.get("link", []),
     ("enclosures", "href"): lambda item, expected: expected in item.get("enclosure", []),
@@ -160,8 +154,7 @@ CHECKS: dict[tuple[str, ...], Callable[[Item, Any], bool]] = {
     ("language",): lambda item, expected: item.get("lang", [""])[0] == expected.lower(),
     # A title of no language is in an entry that may have one.
     ("title_detail", "language"): lambda item, expected: expected in (None, item.get("lang", [""])[0]),
-    ("published_parsed",): is_date,
-    ("updated_parsed",): is_date,
+    **dict.fromkeys((("published_parsed",), ("updated_parsed",)), is_date),
 }
 """What is compared, by the path to feedparser's value without the places in lists."""
 

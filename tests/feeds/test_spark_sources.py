@@ -403,9 +403,7 @@ def by_spark(
 
 
 @pytest.mark.parametrize(("seed", "feeds"), in_turn(seeds(3, 60), [None, "item", "raw"]))
-def test_run_stream_and_spark_read_the_same(
-    seed: int, feeds: EntryForm | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_all_read_the_same(seed: int, feeds: EntryForm | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     crawl = Crawl(tmp_path / "crawl", seed).directory
     found, kept = by_stream(crawl, feeds)
     assert len([one for one in found if one[0] != "reject"]) > 10

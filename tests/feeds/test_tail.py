@@ -258,9 +258,7 @@ def line_of(item: Document | Reject) -> str:
 
 
 @pytest.mark.parametrize(("seed", "single"), in_turn(seeds(2, 200), [False, True]))
-def test_each_line_is_read_once_whatever_becomes_of_its_file(
-    seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_each_line_is_read_once(seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
     # With 20 ms, the times of files show that they have changed, and what was seen counts while the test runs.
     monkeypatch.setattr("feeds.files.RACY", rng.choice([RACY, 20_000_000]))

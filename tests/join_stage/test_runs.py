@@ -326,9 +326,7 @@ def fails(*_: object) -> list[object]:
     raise Py4JError("an executor was lost")
 
 
-def test_runs_are_merged_by_tasks_and_one_that_is_not_finished_is_tried_after_the_next_run(
-    tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch
-):
+def test_runs_are_merged_by_tasks_that_may_fail(tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch):
     runs = runs_of(tmp_path, context, 2)
     with monkeypatch.context() as patch:
         patch.setattr(context, "attempted", fails)
@@ -341,9 +339,7 @@ def test_runs_are_merged_by_tasks_and_one_that_is_not_finished_is_tried_after_th
     assert [len(run) for run in runs.now.runs] == [postings] and len(list(tmp_path.iterdir())) == 1 <= context.jobs
 
 
-def test_a_task_that_is_killed_leaves_nothing_for_good(
-    tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_killed_task_leaves_nothing_for_good(tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch):
     runs = runs_of(tmp_path, context, 2)
 
     def half(*_: object) -> None:

@@ -89,9 +89,7 @@ def test_entities_that_blow_up_are_refused():
     ],
     ids=["levels of elements", "bytes of a text node"],
 )
-def test_what_is_too_deep_or_too_long_is_read_only_of_our_own(
-    make: Callable[[int], bytes], most: int, cause: str | None
-):
+def test_depth_and_length_are_bounded(make: Callable[[int], bytes], most: int, cause: str | None):
     for number, trusted in ((most, False), (most + 1, True)):
         assert parse_document(make(number), trusted=trusted).xml().encode() == make(number)
     with pytest.raises(DocumentError, match=cause):
