@@ -115,23 +115,16 @@ def test_an_offset_that_did_not_count_the_ends_of_fetches_repeats_no_entry(tmp_p
     assert [id.split()[1] for id in reader.ids()] == ["c"] and reader.positions[source, "x.warc"].position == ALL_READ
 
 
-DAY = "2026-01-01T00:00:00Z"
-
-
 def test_a_sidecar_is_no_document_whether_its_feed_is_there_or_not(tmp_path: Path):
-    (tmp_path / "x.json").write_text(json.dumps({"url": "http://x/", "fetched_at": DAY}))
+    (tmp_path / "x.json").write_text('{"url": "http://x/", "fetched_at": "2026-01-01T00:00:00Z"}')
     reader = Reader(Tail(tmp_path, feeds="item"))
     assert reader.read() == []
     (tmp_path / "x.xml").write_text(FEED.format("e"))
     assert Reader(Tail(tmp_path / "x.json", feeds="item")).read() == []
     assert [id.split()[0] for id in reader.ids()] == ["http://x/"]
-    others = (
-        {"url": "http://x", "name": "foo"},
-        {"source": "abc"},
-        {"feed_url": "u", "title": "T"},
-        {"fetched_at": DAY},
-    )
-    for number, other in enumerate(("neither", *map(json.dumps, others))):
+    others = ["neither", '{"url": "http://x", "name": "foo"}', '{"source": "abc"}', '{"feed_url": "u", "title": "T"}']
+    others.append('{"fetched_at": "2026-01-01T00:00:00Z"}')
+    for number, other in enumerate(others):
         (tmp_path / f"y{number}.json").write_text(other)
     assert [type(item) for item in reader.read()] == [Reject] * 5
 
