@@ -15,7 +15,19 @@ from tests.generate.strategies import random_case
 from tests.live import operations as ops
 from tests.live.events import DEFINED, SCHEMAS, SETTLE, STATEMENTS, EventScript, streams_read
 from tests.live.model import has_inner_absence
-from tests.live.operations import Batch, Broken, Change, Doc, Operation, Pause, Reopen, Resume, Subscribe, Unsubscribe
+from tests.live.operations import (
+    Batch,
+    Broken,
+    Change,
+    Doc,
+    Operation,
+    Pause,
+    Reopen,
+    Resume,
+    Subscribe,
+    Unsubscribe,
+    taken,
+)
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Join, Query, Script, Window
@@ -143,10 +155,10 @@ def _case(rng: Random, length: int, joins: Sequence[int]) -> tuple[Script, list[
     arrival."""
     if chance(rng, 40):
         script, samples = random_case(rng.randrange(1 << 32), 6, length, 8)
-        documents = [Doc(d.id, d.stream, d.t0, d.t1, _text(d.xml)) for d in samples]
+        documents = list(map(taken, samples))
     elif chance(rng, 25):
         script, samples = near_case(rng.randrange(1 << 32), 6, length)
-        documents = [Doc(d.id, d.stream, START + d.t0, START + d.t1, _text(d.xml)) for d in samples]
+        documents = [taken(document, START) for document in samples]
     else:
         script = parse_script("; ".join(_query(rng, joins) for _ in range(8)))
         documents = [_document(rng, number, length) for number in range(length)]
@@ -156,10 +168,6 @@ def _case(rng: Random, length: int, joins: Sequence[int]) -> tuple[Script, list[
         at = rng.randrange(len(documents))
         documents[at] = replace(documents[at], xml=rng.choice(("<a", "<a>&no;</a>", "")))
     return script, documents
-
-
-def _text(xml: bytes | str) -> str:
-    return xml if isinstance(xml, str) else xml.decode()
 
 
 def _document(rng: Random, number: int, spread: int) -> Doc:

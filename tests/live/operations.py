@@ -29,6 +29,12 @@ class Doc:
         return Document(self.id, self.xml, self.stream, (self.t0, self.t1))
 
 
+def taken(document: Document, after: int = 0) -> Doc:
+    """The operand for a document, some time later."""
+    xml = document.xml if isinstance(document.xml, str) else document.xml.decode()
+    return Doc(document.id, document.stream, document.t0 + after, document.t1 + after, xml)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Processes documents."""

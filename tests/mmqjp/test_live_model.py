@@ -20,15 +20,17 @@ from tests.generate.seeds import at_length, seeds
 from tests.live import operations as ops
 from tests.live.cases import BOUNDED, FREE, SILENT, operations_with_events, random_operations
 from tests.live.events import SETTLE
-from tests.live.operations import Batch, Broken, Doc, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
+from tests.live.operations import Batch, Broken, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe, taken
 from tests.live.run import Live
 from tests.live.shrink import printed, shrunk
+from tests.oracle.cases import docs
 from tests.support.in_turn import in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HOUR = 3600
+SETTLING = Reopen(settle=SETTLE)
+SILENT_SOON = Reopen(lateness=0, idle_after=SECOND)
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +48,13 @@ def on_disk(request, monkeypatch):
         monkeypatch.setattr(disk, "PIECE", 16)
 
 
-def doc(name: str, seconds: float, xml: str, stream: str = "S") -> Doc:
-    time = START + int(seconds * SECOND)
-    return Doc(name, stream, time, time, xml)
+def batch(text: str) -> Batch:
+    """The documents of a text as `docs` takes it."""
+    return Batch(tuple(taken(document, START) for document in docs(text)))
+
+
+def came(*texts: str) -> Iterator[Batch]:
+    return map(batch, texts)
 
 
 def lived(engine: str | SparkSession, operations: list[Operation], place: Path) -> Live:
@@ -87,8 +93,7 @@ READS_E = 'FROM FILTER{k != "v"} E NEXT{$1.k = $2.k} B'
 
 def events(*seconds: int) -> Iterator[Batch]:
     """A document at each of these seconds."""
-    for at in seconds:
-        yield Batch((doc(f"e{at}", at, "<a><x>u</x><y>v</y></a>"), doc(f"o{at}", at, "<c/>", "T")))
+    return came(*(f"e{at}@{at} <a><x>u</x><y>v</y></a> | T:o{at}@{at} <c/>" for at in seconds))
 
 
 def pattern(components: str, text: str, publish: str) -> str:
@@ -101,192 +106,126 @@ def pattern(components: str, text: str, publish: str) -> str:
 
 WRONG: dict[str, list[Operation]] = {
     "1: numbers of a process": [
-        Reopen(),
-        Subscribe(DERIVED.format("lower-case")),
-        Batch((doc("d1", 0, "<a><x>U</x><x>http://Ex.org/p/</x><x> v</x></a>"),)),
+        Reopen(), Subscribe(DERIVED.format("lower-case")),
+        *came("d1@0 <a><x>U</x><x>http://Ex.org/p/</x><x> v</x></a>"),
         Reopen(),
         Subscribe(DERIVED.format("normalize-space"), backfill=True),
         Subscribe(DERIVED.format("canonical-url"), backfill=True),
-        Batch((doc("d2", 1, "<a><x>u</x><x>http://ex.org/p#x</x><x>v </x></a>", "T"),)),
+        *came("T:d2@1 <a><x>u</x><x>http://ex.org/p#x</x><x>v </x></a>"),
     ],
     "2: replaced in a backfill": [
-        Reopen(),
-        Subscribe("P/match->m PUBLISH R"),
-        Batch((doc("d1", 0, "<a/>"),)),
+        Reopen(), Subscribe("P/match->m PUBLISH R"), *came("d1@0 <a/>"),
         Subscribe("S/a PUBLISH P; P/match->m PUBLISH R", backfill=True),
         Subscribe("S/* PUBLISH P; P/*->m PUBLISH R", backfill=True),
     ],
     "3: partners of what a backfill publishes": [
-        Reopen(lateness=HOUR * SECOND),
-        Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
-        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 1, "<b>u</b>", "T"), doc("d3", 0, "<c/>", "P"))),
-        Batch((doc("d4", 9 * HOUR, "<a>v</a>"), doc("d5", 9 * HOUR, "<c/>", "P"))),
+        Reopen(lateness=3600 * SECOND), Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
+        *came("d1@0 <a>u</a> | T:d2@1 <b>u</b> | P:d3@0 <c/>", "d4@32400 <a>v</a> | P:d5@32400 <c/>"),
         Subscribe("T/b PUBLISH P", backfill=True),
     ],
     "3: a publisher of a stream not seen before": [
-        Reopen(lateness=HOUR * SECOND),
-        Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
-        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 0, "<c/>", "P"))),
-        Batch((doc("d3", 9 * HOUR, "<a>v</a>"), doc("d4", 9 * HOUR, "<c/>", "P"))),
-        Subscribe("T/b PUBLISH P"),
-        Batch((doc("d5", 1, "<b>u</b>", "T"),)),
+        Reopen(lateness=3600 * SECOND), Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
+        *came("d1@0 <a>u</a> | P:d2@0 <c/>", "d3@32400 <a>v</a> | P:d4@32400 <c/>"),
+        Subscribe("T/b PUBLISH P"), *came("T:d5@1 <b>u</b>"),
     ],
     **{
         f"4: opened again with {name} lateness": [
-            Reopen(lateness=10 * SECOND),
-            Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
-            Batch((doc("d1", 0, "<a>u</a>"),)),
-            Batch((doc("d2", 100, "<a>v</a>"),)),
-            Reopen(lateness=lateness),
-            Batch((doc("d3", 2, "<b>u</b>"),)),
+            Reopen(lateness=10 * SECOND), Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
+            *came("d1@0 <a>u</a>", "d2@100 <a>v</a>"), Reopen(lateness=lateness), *came("d3@2 <b>u</b>"),
         ]
         for name, lateness in {"no": None, "more": 1000 * SECOND}.items()
     },
     "4: a prune that drops nothing": [
-        Reopen(lateness=4 * SECOND),
-        Subscribe("S/a->x JOIN {x = y, INF} S/b->y"),
-        Batch((doc("d1", 0, "<a>u</a>"),)),
-        Prune(0, 5 * SECOND),
-        Batch((doc("d2", 2, "<b>u</b>"),)),
+        Reopen(lateness=4 * SECOND), Subscribe("S/a->x JOIN {x = y, INF} S/b->y"),
+        *came("d1@0 <a>u</a>"), Prune(0, 5 * SECOND), *came("d2@2 <b>u</b>"),
     ],
     "told by another process, and forgotten": [
-        Reopen(lateness=5 * SECOND),
-        Subscribe("S/a->x PUBLISH P ONCE PER (x) WITHIN 10; P//a PUBLISH Q"),
-        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 0, "<a>u</a>"))),
-        Batch((doc("d3", 15, "<a>v</a>"),)),
-        Batch((doc("d4", 10, "<a>u</a>"),)),
-        Reopen(lateness=5 * SECOND),
-        Batch((doc("d5", 16, "<a>v</a>"),)),
-        Reopen(),
-        Batch((doc("d6", 1, "<a>u</a>"), doc("d7", 8, "<a>v</a>"))),
-        Batch((doc("d8", 100, "<a>v</a>"),)),
-        Batch((doc("d9", 0, "<a>u</a>"), doc("d10", 0, "<a>v</a>"))),
+        Reopen(lateness=5 * SECOND), Subscribe("S/a->x PUBLISH P ONCE PER (x) WITHIN 10; P//a PUBLISH Q"),
+        *came("d1@0 <a>u</a> | d2@0 <a>u</a>", "d3@15 <a>v</a>", "d4@10 <a>u</a>"),
+        Reopen(lateness=5 * SECOND), *came("d5@16 <a>v</a>"), Reopen(),
+        *came("d6@1 <a>u</a> | d7@8 <a>v</a>", "d8@100 <a>v</a>", "d9@0 <a>u</a> | d10@0 <a>v</a>"),
     ],
     "told before the watermark fell, but not to all": [
-        Reopen(lateness=2 * SECOND),
-        Subscribe(SILENT_FOR_3),
-        Batch((doc("d1", 0, "<a>u</a>"),)),
-        Batch((doc("d2", 10, "<c/>"),)),
-        Reopen(lateness=20 * SECOND),
-        Subscribe(SILENT_FOR_3.replace("H P", "H Q"), backfill=True),
+        Reopen(lateness=2 * SECOND), Subscribe(SILENT_FOR_3),
+        *came("d1@0 <a>u</a>", "d2@10 <c/>"),
+        Reopen(lateness=20 * SECOND), Subscribe(SILENT_FOR_3.replace("H P", "H Q"), backfill=True),
         Subscribe(f"{FIRST_OF_ALL} JOIN {{x = z, INF}} S/a->z", backfill=True),
-        Batch((doc("d3", 2, "<b>v</b>"), doc("d4", 3, "<a>v</a>"))),
-        Batch((doc("d5", 25, "<c/>"),)),
+        *came("d3@2 <b>v</b> | d4@3 <a>v</a>", "d5@25 <c/>"),
         Subscribe(f"{FIRST_OF_ALL} FOLLOWED BY {{x = z, INF}} S/a->z PUBLISH R", backfill=True),
-        Batch((doc("d6", 40, "<a>u</a>"),)),
+        *came("d6@40 <a>u</a>"),
     ],
     "what came while nothing was decided": [
-        Reopen(lateness=2 * SECOND),
-        Subscribe(SILENT_FOR_3),
-        Batch((doc("d1", 20, "<c/>"),)),
-        Batch((doc("d2", 21, "<c/>"),)),
-        Reopen(),
-        Batch((doc("d3", 1, "<a>u</a>"), doc("d4", 2, "<b>v</b>"))),
-        Batch((doc("d5", 3, "<b>v</b>"),)),
-        Reopen(lateness=2 * SECOND),
-        Batch((doc("d6", 22, "<c/>"),)),
-        Batch((doc("d7", 23, "<c/>"),)),
+        Reopen(lateness=2 * SECOND), Subscribe(SILENT_FOR_3), *came("d1@20 <c/>", "d2@21 <c/>"),
+        Reopen(), *came("d3@1 <a>u</a> | d4@2 <b>v</b>", "d5@3 <b>v</b>"),
+        Reopen(lateness=2 * SECOND), *came("d6@22 <c/>", "d7@23 <c/>"),
     ],
     "a publisher that lags behind": [
-        Reopen(lateness=2 * SECOND),
-        Subscribe("S/b PUBLISH R; S/a->x NOT JOIN {x = y, 3} R//b->y PUBLISH P"),
-        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 0, "<a>v</a>"), doc("t1", 0, "<a/>", "T"))),
-        Batch((doc("d3", 10, "<c/>"),)),
+        Reopen(lateness=2 * SECOND), Subscribe("S/b PUBLISH R; S/a->x NOT JOIN {x = y, 3} R//b->y PUBLISH P"),
+        *came("d1@0 <a>u</a> | d2@0 <a>v</a> | T:t1@0 <a/>", "d3@10 <c/>"),
         Subscribe("S/b PUBLISH R; T/b PUBLISH R; S/a->x NOT JOIN {x = y, 3} R//b->y PUBLISH Q", backfill=True),
-        Batch((doc("d4", 1, "<b>u</b>", "T"),)),
-        Batch((doc("d5", 30, "<c/>", "T"),)),
+        *came("T:d4@1 <b>u</b>", "T:d5@30 <c/>"),
     ],
     "an event statement is edited and edited back": [
-        Reopen(settle=SETTLE),
-        Subscribe(f"{EVENT_A}; FROM A PUBLISH E; FROM A PUBLISH F"),
-        *events(0, 5),
-        Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'),
-        *events(10, 15),
-        Subscribe(f"{EVENT_A}; FROM A PUBLISH E"),
-        *events(20, 25),
-        Subscribe(f"{EVENT_A.replace('r/x', 'r/y')}; FROM A PUBLISH E; FROM A PUBLISH F"),
-        *events(30, 35),
-        Subscribe(f"{EVENT_A}; FROM A PUBLISH E; FROM A PUBLISH F", backfill=True),
-        *events(40, 45),
+        SETTLING, Subscribe(f"{EVENT_A}; FROM A PUBLISH E; FROM A PUBLISH F"), *events(0, 5),
+        Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'), *events(10, 15),
+        Subscribe(f"{EVENT_A}; FROM A PUBLISH E"), *events(20, 25),
+        Subscribe(f"{EVENT_A.replace('r/x', 'r/y')}; FROM A PUBLISH E; FROM A PUBLISH F"), *events(30, 35),
+        Subscribe(f"{EVENT_A}; FROM A PUBLISH E; FROM A PUBLISH F", backfill=True), *events(40, 45),
     ],
     "one of two equal event statements is resumed": [
-        Reopen(settle=SETTLE),
+        SETTLING,
         Subscribe(f"{EVENT_A}; FROM A NEXT {{$1.k = $2.k}} B PUBLISH P; DEFINE EVENT B FROM S//*->r (k := r/x)"),
         *events(0, 5),
         Subscribe(f"{EVENT_A}; DEFINE EVENT B FROM S//*->r (k := r/x); FROM A NEXT {{$1.k = $2.k}} B PUBLISH Q"),
-        *events(6),
-        Pause("Q"),
-        Resume("Q"),
-        *events(7, 12, 20),
+        *events(6), Pause("Q"), Resume("Q"), *events(7, 12, 20),
     ],
     **{
         f"a backfill beside what waits: {components}": [
-            Reopen(settle=SETTLE),
-            Subscribe(pattern(components, "u", "M")),
-            *events(0, 2, 4),
-            Subscribe(pattern(components, "v", "N"), backfill=True),
-            *events(5, 6, 7, 20),
+            SETTLING, Subscribe(pattern(components, "u", "M")), *events(0, 2, 4),
+            Subscribe(pattern(components, "v", "N"), backfill=True), *events(5, 6, 7, 20),
         ]
         for components in ("A a, A b", "~(B n), A a, A b", "A a, ~(B n), A b", "A a, A b, ~(B n)")
     },
     "what was there is subscribed again with a backfill": [
-        Reopen(),
-        Subscribe("S/a PUBLISH P; P/match->m PUBLISH R"),
-        Batch((doc("d1", 0, "<a/>"),)),
+        Reopen(), Subscribe("S/a PUBLISH P; P/match->m PUBLISH R"), *came("d1@0 <a/>"),
         Subscribe("S/a PUBLISH P", backfill=True),
         Subscribe("S/* PUBLISH P; P/match->m PUBLISH R", backfill=True),
-        Unsubscribe("P"),
-        Subscribe("S/a PUBLISH P", backfill=True),
+        Unsubscribe("P"), Subscribe("S/a PUBLISH P", backfill=True),
     ],
     "what is defined otherwise, with a backfill": [
-        Reopen(settle=SETTLE),
-        Subscribe(f"{EVENT_A}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True),
-        *events(0, 4),
+        SETTLING, Subscribe(f"{EVENT_A}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True), *events(0, 4),
         Subscribe(f"{EVENT_A.replace('r/x', 'r/y')}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True),
         *events(8, 12),
     ],
     "what is published otherwise, with a backfill": [
-        Reopen(settle=SETTLE),
-        Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P", backfill=True),
-        *events(0, 4),
+        SETTLING, Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P", backfill=True), *events(0, 4),
         Subscribe(f'{EVENT_A}; {OF_B}; FROM FILTER{{k = "u"}} B PUBLISH E; {READS_E} PUBLISH P', backfill=True),
-        Batch((doc("b8", 8, "<b><x>u</x></b>"),)),
-        *events(12),
+        *came("b8@8 <b><x>u</x></b>"), *events(12),
     ],
     "what is published otherwise, with a backfill beside statements that stay": [
-        Reopen(settle=SETTLE),
-        Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P; {COUNTS_E}", backfill=True),
-        *events(0, 4),
-        Batch((doc("b6", 6, "<b><x>u</x></b>"),)),
+        SETTLING, Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P; {COUNTS_E}", backfill=True),
+        *events(0, 4), *came("b6@6 <b><x>u</x></b>"),
         Subscribe(f"{EVENT_A}; {OF_B}; FROM A UNION B PUBLISH E; {READS_E} PUBLISH Q; {COUNTS_E}", backfill=True),
-        *events(9),
-        Reopen(settle=SETTLE),
-        Batch((doc("b10", 10, "<b><x>u</x></b>"),)),
-        *events(12, 18),
+        *events(9), SETTLING, *came("b10@10 <b><x>u</x></b>"), *events(12, 18),
     ],
     "a backfill before any time is over, and another statement": [
-        Reopen(settle=SETTLE),
-        Subscribe(pattern("~(B n), A a, A b", "u", "M").replace("S//b", "T//b"), backfill=True),
-        Batch((doc("d1", 0, "<a><x>u</x></a>"), doc("d2", 4, "<a><x>u</x></a>"))),
+        SETTLING, Subscribe(pattern("~(B n), A a, A b", "u", "M").replace("S//b", "T//b"), backfill=True),
+        *came("d1@0 <a><x>u</x></a> | d2@4 <a><x>u</x></a>"),
         Subscribe(pattern("~(B n), A a, A b", "u", "N").replace("S//b", "T//b")),
-        Batch((doc("d3", 9, "<c/>", "T"), doc("d4", 10, "<a><x>v</x></a>"))),
+        *came("T:d3@9 <c/> | d4@10 <a><x>v</x></a>"),
     ],
     **{
         f"a backfill while a stream is silent, {how}": [
-            Reopen(settle=SETTLE),
-            Subscribe(pattern("SET(A a, B b)", "u", "M").replace("S//b", "T//a")),
-            Batch((doc("d1", 0, "<a><x>u</x></a>"), doc("d2", 5, "<a><x>u</x></a>"))),
+            SETTLING, Subscribe(pattern("SET(A a, B b)", "u", "M").replace("S//b", "T//a")),
+            *came("d1@0 <a><x>u</x></a> | d2@5 <a><x>u</x></a>"),
             Subscribe(pattern("A a, A b, ~(B n)", "v", publish).replace("S//b", "T//a"), backfill=True),
-            Batch((doc("d3", 12, "<c/>"), doc("d4", 11, "<a><x>u</x></a>", "T"))),
-            Batch((doc("d5", 22, "<c/>"), doc("d6", 21, "<a/>", "T"))),
+            *came("d3@12 <c/> | T:d4@11 <a><x>u</x></a>", "d5@22 <c/> | T:d6@21 <a/>"),
         ]
         for how, publish in {"in another's place": "M", "beside another": "N"}.items()
     },
     **{
         f"a backfill publishes nothing for a reader that goes: {publisher}": [
-            Reopen(settle=SETTLE),
-            Subscribe(f"{reader} PUBLISH R"),
-            *events(0, 4),
+            SETTLING, Subscribe(f"{reader} PUBLISH R"), *events(0, 4),
             Subscribe(f"{publisher}; S/b PUBLISH R", backfill=True),
         ]
         for publisher, reader in {
@@ -296,82 +235,48 @@ WRONG: dict[str, list[Operation]] = {
         }.items()
     },
     "what publishes events goes, and its reader stays": [
-        Reopen(settle=SETTLE),
-        Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P"),
-        *events(0, 4),
-        Unsubscribe("E"),
-        Reopen(settle=SETTLE),
-        *events(8),
-        Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'),
-        *events(12, 18),
+        SETTLING, Subscribe(f"{EVENT_A}; {OF_B}; FROM A PUBLISH E; {READS_E} PUBLISH P"), *events(0, 4),
+        Unsubscribe("E"), SETTLING, *events(8),
+        Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'), *events(12, 18),
     ],
     "a join has the name of an event statement that was there": [
-        Reopen(settle=SETTLE),
-        Subscribe(f"{EVENT_A}; {EVENT_B}; FROM AGGREGATE{{count() AS n BY k OVER 5 s}} A", backfill=True),
-        Unsubscribe("q1"),
-        Subscribe("S/a->r1[./x->v1] FOLLOWED BY {v1 = v2, 8 s} S//a->r2[./y->v2] PUBLISH q1"),
-        Batch((doc("d1", 0, "<a><x>u</x></a>"), doc("d2", 1, "<a><y>u</y></a>"))),
+        SETTLING, Subscribe(f"{EVENT_A}; {EVENT_B}; FROM AGGREGATE{{count() AS n BY k OVER 5 s}} A", backfill=True),
+        Unsubscribe("q1"), Subscribe("S/a->r1[./x->v1] FOLLOWED BY {v1 = v2, 8 s} S//a->r2[./y->v2] PUBLISH q1"),
+        *came("d1@0 <a><x>u</x></a> | d2@1 <a><y>u</y></a>"),
     ],
     "who reads absences sees what is published while it is there": [
-        Reopen(lateness=2 * SECOND),
-        Subscribe(f"{SILENT_FOR_3}; P//a PUBLISH R"),
-        Pause("R"),
-        Batch((doc("d1", 0, "<a>u</a>"),)),
-        Subscribe("P//a PUBLISH Q"),
-        Resume("R"),
-        Batch((doc("d2", 10, "<c/>"),)),
+        Reopen(lateness=2 * SECOND), Subscribe(f"{SILENT_FOR_3}; P//a PUBLISH R"),
+        Pause("R"), *came("d1@0 <a>u</a>"), Subscribe("P//a PUBLISH Q"), Resume("R"), *came("d2@10 <c/>"),
     ],
     "new groups of a batch that failed wait for one that stores witnesses": [
-        Reopen(),
-        Batch((doc("d0", 0, "<c/>"),)),
-        Subscribe("S/a->r[./x->v] FOLLOWED BY {v = w, 8} S/a->r1[./y->w]"),
-        Broken(Batch((doc("d1", 0, "<a><x>1</x></a>"),)), call=3, dies=False),
-        Batch((doc("d0", 0, "<c/>"),)),
-        Batch((doc("d2", 1, "<a><x>1</x></a>"),)),
-        Reopen(),
-        Batch((doc("d3", 2, "<a><y>1</y></a>"),)),
+        Reopen(), *came("d0@0 <c/>"), Subscribe("S/a->r[./x->v] FOLLOWED BY {v = w, 8} S/a->r1[./y->w]"),
+        Broken(batch("d1@0 <a><x>1</x></a>"), call=3, dies=False), *came("d0@0 <c/>", "d2@1 <a><x>1</x></a>"),
+        Reopen(), *came("d3@2 <a><y>1</y></a>"),
     ],
     **{
         f"a process whose first batch fails, window {window}": [  # as many rows as plans
-            Reopen(),
-            Subscribe(f"S/a->r[./x->v] JOIN {{v = w, {window}}} S/b->r1[./x->w]"),
-            Batch((doc("d1", 0, "<a><x>v</x></a>"),)),
-            Reopen(),
-            Broken(Batch((doc("d2", 1, "<a><x>q</x></a>", "T"),)), call=1, dies=False),
-            Batch((doc("d3", 6, "<b><x>v</x></b>"),)),
+            Reopen(), Subscribe(f"S/a->r[./x->v] JOIN {{v = w, {window}}} S/b->r1[./x->w]"),
+            *came("d1@0 <a><x>v</x></a>"), Reopen(),
+            Broken(batch("T:d2@1 <a><x>q</x></a>"), call=1, dies=False), *came("d3@6 <b><x>v</x></b>"),
         ]
         for window in (7, 8, 9)
     },
     **{
         f"what waits with an event is there again although its publisher has gone: {type(change).__name__}": [
-            Reopen(settle=3 * SECOND),
-            Subscribe(
-                f'{EVENT_B}; FROM FILTER{{k = "u"}} B PUBLISH E; '
-                'FROM FILTER{k != "v"} E NEXT{$1.k = $2.k} B PUBLISH P'
-            ),
-            Batch((doc("d1", 0, "<a><y>u</y></a>"), doc("d2", 5, "<b><y>z</y></b>"))),
-            change,
-            Batch((doc("d3", 5, "<a><y>u</y></a>"),)),
-            Reopen(settle=3 * SECOND),
-            Batch((doc("d4", 10, "<a><y>v</y></a>"),)),
+            SETTLING, Subscribe(f'{EVENT_B}; FROM FILTER{{k = "u"}} B PUBLISH E; {READS_E} PUBLISH P'),
+            *came("d1@0 <a><y>u</y></a> | d2@5 <b><y>z</y></b>"), change, *came("d3@5 <a><y>u</y></a>"),
+            SETTLING, *came("d4@10 <a><y>v</y></a>"),
         ]
         for change in (Subscribe(f'{EVENT_B}; FROM FILTER{{k = "v"}} B PUBLISH E'), Pause("E"), Unsubscribe("E"))
     },
     "all documents are dropped, and their numbers are not": [
-        Reopen(lateness=0, idle_after=SECOND),
-        Batch(tuple(doc(f"d{n}", n, "<a>v</a>") for n in range(5))),
+        SILENT_SOON, *came(" | ".join(f"d{n}@{n} <a>v</a>" for n in range(5))),
         Subscribe("S/a->x FOLLOWED BY {x = y, 10} S/a->y"),
-        Reopen(lateness=0, idle_after=SECOND),
-        ops.PassTime(10**6 * SECOND),
-        Prune(0, None),
-        Reopen(lateness=0, idle_after=SECOND),
-        Batch((doc("e0", 10**6, "<a>v</a>"), doc("e1", 10**6 + 1, "<a>v</a>"))),
+        SILENT_SOON, ops.PassTime(10**6 * SECOND), Prune(0, None),
+        SILENT_SOON, *came("e0@1000000 <a>v</a> | e1@1000001 <a>v</a>"),
     ],
     "a refused script uses up no number": [
-        Reopen(),
-        Subscribe("Q/match PUBLISH P"),
-        Subscribe("S/a; P/match PUBLISH Q"),
-        Subscribe("S/a"),
+        Reopen(), Subscribe("Q/match PUBLISH P"), Subscribe("S/a; P/match PUBLISH Q"), Subscribe("S/a"),
     ],
 }  # fmt: skip
 """What went wrong once, or nearly, by its cause."""
