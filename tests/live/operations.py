@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from feeds.documents import Document
@@ -118,3 +118,47 @@ class Broken:
 
 
 Operation = Change | PassTime | Delivered | Reopen | Broken
+
+
+def printed(operations: Sequence[Operation]) -> str:
+    """Operations as the Python that creates them."""
+    return "[\n" + "".join(f"    {operation!r},\n" for operation in operations) + "]"
+
+
+def shrunk(
+    operations: Sequence[Operation], fails: Callable[[Sequence[Operation]], bool], most: int = 150
+) -> list[Operation]:
+    """Fewer and shorter operations that still fail, found in at most `most` trials. The first, which opens the store,
+    stays."""
+    best = list(operations)
+    waiting = _smaller(best)
+    for _ in range(most):
+        candidate = next(waiting, None)
+        if candidate is None:
+            break
+        if fails(candidate):
+            best, waiting = candidate, _smaller(candidate)
+    return best
+
+
+def _smaller(operations: list[Operation]) -> Iterator[list[Operation]]:
+    """Operations with something left out, largest parts first."""
+    size = len(operations) // 2
+    while size:
+        for start in range(len(operations) - size, 0, -size):
+            yield operations[:start] + operations[start + size :]
+        size //= 2
+    for at, operation in enumerate(operations):
+        for simpler in _simpler(operation):
+            yield [*operations[:at], simpler, *operations[at + 1 :]]
+
+
+def _simpler(operation: Operation) -> Iterator[Operation]:
+    match operation:
+        case Broken():
+            yield operation.change
+        case Batch(documents):
+            yield from (Batch(documents[:at] + documents[at + 1 :]) for at in range(len(documents)))
+        case Subscribe(text):
+            texts = text.split(";")
+            yield from (replace(operation, text=";".join(texts[:at] + texts[at + 1 :])) for at in range(len(texts)))

@@ -3,7 +3,7 @@ other ways, processes die and stores fail, between batches of documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -20,14 +20,26 @@ from tests.generate.seeds import at_length, seeds
 from tests.live import operations as ops
 from tests.live.cases import BOUNDED, FREE, SILENT, operations_with_events, random_operations
 from tests.live.events import SETTLE
-from tests.live.operations import Batch, Broken, Operation, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe, taken
+from tests.live.operations import (
+    Batch,
+    Broken,
+    Operation,
+    Pause,
+    Prune,
+    Reopen,
+    Resume,
+    Subscribe,
+    Unsubscribe,
+    printed,
+    shrunk,
+    taken,
+)
 from tests.live.run import Live
-from tests.live.shrink import printed, shrunk
 from tests.oracle.cases import docs
 from tests.support.in_turn import in_turn
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 SETTLING = Reopen(settle=SETTLE)
 SILENT_SOON = Reopen(lateness=0, idle_after=SECOND)
@@ -57,28 +69,19 @@ def came(*texts: str) -> Iterator[Batch]:
     return map(batch, texts)
 
 
-def lived(engine: str | SparkSession, operations: list[Operation], place: Path) -> Live:
-    """Asserts that an engine does what the model expects; what fails is printed in short."""
-    live = Live(engine, place, START)
+def failure(operations: Sequence[Operation], place: Path) -> Exception | None:
     try:
-        live.run(operations)
+        Live("duckdb", place, START).run(operations)
     except Exception as error:
-        kind = type(error)
+        return error
+    return None
 
-        def fails(candidate: object) -> bool:
-            try:
-                Live(engine, place, START).run(candidate)  # type: ignore[arg-type]
-            except Exception as other:
-                return type(other) is kind
-            return False
 
-        short = shrunk(operations, fails)
-        try:
-            Live(engine, place, START).run(short)
-        except Exception as other:
-            raise AssertionError(f"{type(other).__name__}: {other}\n{printed(short)}") from error
-        raise
-    return live
+def lived(operations: list[Operation], place: Path) -> None:
+    """Asserts that an engine does what the model expects; what fails is printed in short."""
+    if (error := failure(operations, place)) is not None:
+        short = shrunk(operations, lambda candidate: type(failure(candidate, place)) is type(error))
+        raise AssertionError(f"{failure(short, place)!r}\n{printed(short)}") from error
 
 
 DERIVED = "SELECT v, w FROM S/a[./x->v] JOIN {{{0}(v) = {0}(w), INF}} T/a[./x->w]"
@@ -296,12 +299,12 @@ LIVES = [(FREE, False), (BOUNDED, False), (SILENT, False), (BOUNDED, True), (SIL
 def test_live_use_gives_what_the_model_expects(seed, tmp_path):
     timing, inner = LIVES[seed % len(LIVES)]
     length = (14 if inner else 18) if at_length() else 9
-    lived("duckdb", random_operations(Random(seed), timing, length, inner=inner), tmp_path)
+    lived(random_operations(Random(seed), timing, length, inner=inner), tmp_path)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 3_000, first=1))
 def test_live_use_of_event_statements_gives_what_the_model_expects(seed: int, tmp_path: Path):
-    lived("duckdb", operations_with_events(Random(seed), 18 if at_length() else 10), tmp_path)
+    lived(operations_with_events(Random(seed), 18 if at_length() else 10), tmp_path)
 
 
 @pytest.mark.soak
