@@ -1,6 +1,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -59,10 +60,6 @@ def documents(rng: random.Random, count: int) -> list[Document]:
     return found
 
 
-def fresh(query: Watched) -> Watched:
-    return Watched(query.name, query.text, query.inner)
-
-
 def assert_is_the_model(state: Path, seed: int, small: pytest.MonkeyPatch) -> set[str]:
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
@@ -71,10 +68,10 @@ def assert_is_the_model(state: Path, seed: int, small: pytest.MonkeyPatch) -> se
     rng, plans = random.Random(seed), random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)
-    model.queries += map(fresh, rng.sample(QUERIES, rng.randint(1, len(QUERIES))))
+    model.queries += deepcopy(rng.sample(QUERIES, rng.randint(1, len(QUERIES))))
     # What P publishes is kept only where somebody reads it.
     read = {query.name for query in model.queries} & {"R", "E"}
-    late = [fresh(query) for query in LATE if query.name != "Z" or read]
+    late = [deepcopy(query) for query in LATE if query.name != "Z" or read]
     waiting = documents(rng, 16)
     reasons: set[str] = set()
 
@@ -481,58 +478,41 @@ def test_a_decision_that_takes_too_long_pauses_the_query_at_the_document_that_de
         assert lived(text, given, size, 1_000)[0]
 
 
-T = 10 * SECOND
-BEGINS, ENDS = 100 * SECOND, 100 * SECOND + 5
-LATENESS = 3 * SECOND
-
 PARTNERS = {
-    "NOT FOLLOWED BY": (
-        [(ENDS + 1, ENDS + 1), (BEGINS + T, BEGINS + T), (ENDS + 1, BEGINS + T)],
-        [(at, at) for at in (BEGINS - 1, ENDS, BEGINS + T + 1)] + [(ENDS + 1, BEGINS + T + 1)],
-    ),
-    "NOT JOIN": (
-        [(BEGINS, ENDS), (BEGINS + T, BEGINS + T), (ENDS - T, ENDS - T), (ENDS - T, ENDS)],
-        [(BEGINS + T + 1, BEGINS + T + 1), (ENDS - T - 1, ENDS - T - 1), (ENDS - T, BEGINS + T)],
-    ),
-    "NOT PRECEDED BY": (
-        [(BEGINS - 1, BEGINS - 1), (ENDS - T, ENDS - T), (ENDS - T, BEGINS - 1)],
-        [(BEGINS, BEGINS), (BEGINS - 1, BEGINS), (ENDS - T - 1, BEGINS - 1), (ENDS + 1, ENDS + 1)],
-    ),
+    "NOT FOLLOWED BY": ("106-106 110-110 106-110", "99-99 105-105 111-111 106-111"),
+    "NOT JOIN": ("100-105 110-110 95-95 95-105", "111-111 94-94 95-110"),
+    "NOT PRECEDED BY": ("99-99 95-95 95-99", "100-100 99-100 94-99 106-106"),
 }
-"""By operator, times of documents that are partners of one from BEGINS to ENDS, and of some that are not."""
-
-
-def query(op: str, name: str = "alone") -> str:
-    return f"S/a->x {op} {{x = y, 10}} S/b->y PUBLISH {name}"
+"""By operator, times of documents that are partners of one from 100 to 105, and of some that are not."""
 
 
 @pytest.mark.parametrize("op", PARTNERS)
 def test_which_documents_are_partners(op):
-    partners, others = PARTNERS[op]
-    rights = [Document(f"b{n}", f"<b>{n}</b>", time=time) for n, time in enumerate(partners + others)]
-    lefts = [Document(f"a{n}", f"<a>{n}</a>", time=(BEGINS, ENDS)) for n in range(len(rights))]
+    partners, others = (some.split() for some in PARTNERS[op])
+    spans = [tuple(map(int, span.split("-"))) for span in partners + others]
     with Session("duckdb") as engine:
-        engine.subscribe(query(op))
-        engine.process([*rights, *lefts])
+        engine.subscribe(f"S/a->x {op} {{x = y, 10 us}} S/b->y")
+        engine.process(Document(f"b{n}", f"<b>{n}</b>", time=span) for n, span in enumerate(spans))
+        engine.process(Document(f"a{n}", f"<a>{n}</a>", time=(100, 105)) for n in range(len(spans)))
         alone = {output.documents[0] for output in engine.finish()}
-    assert alone == {f"a{n}" for n in range(len(partners), len(rights))}
+    assert alone == {f"a{n}" for n in range(len(partners), len(spans))}
 
 
 @pytest.mark.parametrize(("most", "decided"), [(10, ["a0", "a1", "a2"]), (2, [])])
 def test_silence_decides_once_within_quotas_although_a_commit_fails(most, decided, tmp_path):
-    now, idle = BEGINS, 60 * SECOND
+    now, idle, lateness = 100 * SECOND, 60 * SECOND, 3 * SECOND
 
     def opened() -> FaultySession:
         options = {"idle_after": idle, "now": lambda: now, "max_outputs": most}
-        return FaultySession("duckdb", state=tmp_path, lateness=LATENESS, quiet=True, **options)
+        return FaultySession("duckdb", state=tmp_path, lateness=lateness, quiet=True, **options)
 
     with opened() as engine:
-        engine.subscribe(f"{query('NOT FOLLOWED BY')}; alone//a PUBLISH readers")
-        engine.process([Document(f"a{n}", f"<a>{n}</a>", time=BEGINS) for n in range(3)])
+        engine.subscribe("S/a->x NOT FOLLOWED BY {x = y, 10} S/b->y PUBLISH alone; alone//a PUBLISH readers")
+        engine.process([Document(f"a{n}", f"<a>{n}</a>", time=now) for n in range(3)])
         now += idle
         assert not engine.pass_time()
     with opened() as engine:
-        now += idle + T + 2 * LATENESS
+        now += idle + 10 * SECOND + 2 * lateness
         with engine.store.failing("commit"), pytest.raises(Injected):
             engine.pass_time()
         assert not list(engine.outputs())
