@@ -5,8 +5,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.generate.documents import SECOND, chance
-from tests.oracle.event_syntax import Cel, Cmp, Filter, Item, Len, Name, Next, Of, Ref, Window
-from tests.oracle.pattern_syntax import STRATEGIES, Absent, AnyOrder, Letter, Many, Near, One, Pattern, Statement
+from tests.oracle.event_syntax import Cel, Cmp, Filter, Name, Next, Ref
 from xscl.parser import parse_script
 from xscl.syntax import EventDefinition
 
@@ -43,46 +42,6 @@ def statements(rng: Random) -> dict[str, Cel]:
         "four": Cel(Next(Name("C"), Cmp("=", Ref("c"), Ref("b")), Name("B"))),
         "five": Cel(Name("P")),
     }
-
-
-def pattern_statements(rng: Random) -> dict[str, Statement]:
-    """PATTERN statements over the definitions, and over what `statements` publish: some depend on earlier matches, or
-    match only when a window is over."""
-    rises = Cmp(">=", Of("q", "x", "i"), Of("q", "x", "i-1"))
-    by_key = Pattern(
-        (One("A", "p"), Many("A", "q")),
-        Window("9"),
-        rng.choice(STRATEGIES),
-        ("a",),
-        rises,
-        None,
-        (Item(Of("p", "a"), "a"), Item(Len("q"), "n"), Item(Of("q", "x", "[]"), "each")),
-        apart=chance(rng, 50),
-        publish="R",
-    )
-    silent = Pattern(
-        (Absent("C", "o"), One("A", "p"), Absent("B", "q")),
-        Window(rng.choice(("3", "6"))),
-        cond=Cmp("=", Of("q", "b"), Of("p", "a")) if chance(rng, 50) else None,
-        select=(Item(Of("p", "a"), "a"), Item(Of("p", "x"), "x")),
-    )
-    together = Pattern(
-        (AnyOrder((One("B", "p"), One("C", "q"), Many("A", "r"))),),
-        Window("4"),
-        cond=Cmp("=", Of("q", "c"), Of("p", "b")),
-        select=(Item(Len("r"), "n"),),
-        maximal=True,
-        apart=chance(rng, 50),
-    )
-    near = Near((Letter("A"), Letter("C"), Letter("B", needed=True)), 1, Window("5"), apart=chance(rng, 50))
-    above = Pattern(
-        (Many("R", "r"), One("P", "p")),
-        Window("8"),
-        "skip_till_next_match",
-        ("a",),
-        select=(Item(Of("r", "n", "1"), "n"), Item(Of("p", "b"), "b")),
-    )
-    return {"by_key": by_key, "silent": silent, "together": together, "near": near, "above": above}
 
 
 def documents(rng: Random, count: int) -> list[Doc]:

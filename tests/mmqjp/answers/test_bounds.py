@@ -489,7 +489,7 @@ PARTNERS = {
 @pytest.mark.parametrize("op", PARTNERS)
 def test_which_documents_are_partners(op):
     partners, others = (some.split() for some in PARTNERS[op])
-    spans = [tuple(map(int, span.split("-"))) for span in partners + others]
+    spans = [(int(t0), int(t1)) for t0, _, t1 in (span.partition("-") for span in partners + others)]
     with Session("duckdb") as engine:
         engine.subscribe(f"S/a->x {op} {{x = y, 10 us}} S/b->y")
         engine.process(Document(f"b{n}", f"<b>{n}</b>", time=span) for n, span in enumerate(spans))

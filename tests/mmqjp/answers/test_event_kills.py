@@ -10,18 +10,17 @@ from random import Random
 import pytest
 
 from common.errors import InvalidValue
-from feeds.documents import Document
 from join_stage.duckdb import DuckDBEngine
 from mmqjp.answers.events_run import PLACES, check_place
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from pattern_stage.partition.kernel import SparkRunner
 from tests.generate.seeds import at_length, seeds
-from tests.mmqjp.answers.event_world import END
-from tests.mmqjp.answers.test_event_worlds import FIRST_PATTERNS, SETTLE
+from tests.mmqjp.answers.test_event_worlds import FIRST_PATTERNS, SETTLE, ends, script
 from tests.oracle.events import EVER, Life
 from tests.oracle.pattern_world import PatternWorld
 from tests.processes import event_engine, event_life, nursery
+from tests.processes.event_engine import BATCHES, WORLD
 from tests.processes.event_life import done, opened
 from tests.support.faults import Injected, armed, fail
 from tests.support.pattern_outputs import Told, judges, outputs_of, told
@@ -119,7 +118,7 @@ def listed(outputs: Iterable[Output]) -> Listed:
 
 
 def ended(engine: Session) -> Listed:
-    engine.process([Document(f"last of {stream}", b"<none/>", stream, END) for stream in "ST"])
+    engine.process(ends(WORLD))
     return listed(engine.outputs())
 
 
@@ -130,30 +129,24 @@ def few_events_are_worth_a_job(monkeypatch):
     monkeypatch.setitem(defaults, "least", 0)
 
 
-def undisturbed(seed: int) -> Listed:
-    with Session("duckdb", settle=event_engine.SETTLE, quiet=True) as engine:
-        engine.subscribe(event_engine.events_script(seed))
-        for batch in event_engine.given(seed):
-            engine.process(batch)
-        return ended(engine)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_killed_amid_a_batch(point, spark, tmp_path):
-    seed, batches = 2, event_engine.given(2)
-    killed = nursery.run(event_engine.live, tmp_path, seed, point, 6)
+    killed = nursery.run(event_engine.live, tmp_path, point, 6)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = 5 if point == "before" else 6
-    for place, some in (("executors", batches[done : done + 2]), ("driver", batches[done + 2 :])):
-        with Session(spark, state=tmp_path, settle=event_engine.SETTLE, patterns=place, quiet=True) as engine:
+    for place, some in (("executors", BATCHES[done : done + 2]), ("driver", BATCHES[done + 2 :])):
+        with Session(spark, state=tmp_path, settle=SETTLE, patterns=place, quiet=True) as engine:
             assert engine.queries()
             for batch in some:
                 engine.process(batch)
-            found = listed(engine.outputs())
-    with Session(spark, state=tmp_path, settle=event_engine.SETTLE, patterns="executors", quiet=True) as engine:
+    with Session(spark, state=tmp_path, settle=SETTLE, patterns="executors", quiet=True) as engine:
         found = ended(engine)
-    assert found == undisturbed(seed) != []
+    with Session("duckdb", settle=SETTLE, quiet=True) as engine:
+        engine.subscribe(script(WORLD), add=True)
+        for batch in BATCHES:
+            engine.process(batch)
+        assert found == ended(engine) != []
 
 
 @pytest.mark.parametrize(
@@ -166,12 +159,11 @@ def test_killed_amid_a_batch(point, spark, tmp_path):
 )
 def test_a_finite_run(kind, place, request):
     engine = request.getfixturevalue("spark") if kind == "spark" else kind
-    found, arriving = [], [one for batch in event_engine.given(7) for one in batch]
-    batches = [arriving[start : start + 11] for start in range(0, len(arriving), 11)]
+    found = []
     for one, patterns in (("duckdb", "driver"), (engine, place)):
         with Session(one, settle=None, patterns=patterns, quiet=True) as opened:
-            opened.subscribe(event_engine.events_script(7))
-            for number, batch in enumerate(batches):
+            opened.subscribe(script(WORLD), add=True)
+            for number, batch in enumerate(BATCHES):
                 if number == 2:
                     with pytest.raises(Injected):
                         opened.process(batch, fail)
