@@ -1,8 +1,10 @@
-"""Feeds and archives of a store, as they are read and asked for, against what is recounted from all outputs."""
+"""Feeds and archives of a store, as they are read and asked for, against what is recounted from all outputs, and as
+Atom documents: valid, read back whole by feedparser and by our own reader, whatever the documents hold."""
 
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import datetime
 from random import Random
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -12,19 +14,31 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree, html
 
-from feeds.documents import Document
+from feeds.documents import Document, from_datetime
 from join_stage.store.protocol import Bounds, StoreError
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
+from mmqjp.explain.terms import JoinedValue, Operand, Reason
 from mmqjp.present import recent, recipients
+from mmqjp.present.item import ShownMatch, is_web_address, item_of, missing_item
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.syndication import serve_feeds
-from mmqjp.syndication.atom import Links, feed_path, load_feed_links, setting_of
+from mmqjp.syndication.atom import (
+    AtomFeed,
+    Links,
+    entry_of,
+    feed_document,
+    feed_path,
+    load_feed_links,
+    setting_of,
+    timestamp,
+)
 from mmqjp.syndication.serve_feeds import ArchiveGone, Earlier, FeedContents, FeedPages, FeedRequest, StoreFeeds
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
-from tests.support.atom import ids_of, is_archive, link, validated
+from tests.support.atom import ATOM, ids_of, is_archive, link, validated
 from tests.support.fake_sinks import Clock
 from tests.support.feed_texts import entries_of
 from tests.support.web import remember_nothing
@@ -43,28 +57,39 @@ QUERIES = {
 }
 
 
-class SessionReader:
-    def __init__(self, engine, most_bytes=None) -> None:
-        self.engine, self.heard, self.most_bytes = engine, list[str](), most_bytes
-
-    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        self.heard.append(sql)
-        return self.engine.question(sql, Bounds(limit, self.most_bytes)).answer()
-
-    def version(self) -> object:
-        return self.engine.batch
+NOW = 1_784_200_000_000_000
 
 
-def remembering(reader: SessionReader) -> StoreFeeds:
-    return StoreFeeds(recent_of(reader))
+def recent_of(engine, heard=None, most_bytes=None):
+    """Reads recent answers; `heard` gets the SQL that is asked."""
+
+    def select(sql: str) -> pa.Table:
+        if heard is not None:
+            heard.append(sql)
+        return engine.question(sql, Bounds(100_000, most_bytes)).answer()
+
+    return RecentAnswers(select, lambda: engine.batch)
 
 
-def feeds_of(reader: SessionReader) -> StoreFeeds:
-    return StoreFeeds(remember_nothing(recent_of(reader)))
+def remembering(engine, **options):
+    return StoreFeeds(recent_of(engine, **options))
 
 
-def recent_of(reader: SessionReader) -> RecentAnswers:
-    return RecentAnswers(lambda sql: reader.select(sql, 100_000, 10.0), reader.version)
+def feeds_of(engine, **options):
+    return StoreFeeds(remember_nothing(recent_of(engine, **options)))
+
+
+@pytest.fixture
+def clock():
+    return Clock(NOW)
+
+
+@pytest.fixture
+def published(clock):
+    with Session("duckdb", now=clock, lateness=0) as opened:
+        for text in QUERIES.values():
+            opened.subscribe(text)
+        yield opened
 
 
 def document(number: int, random: Random) -> Document:
@@ -158,26 +183,23 @@ def archives(feeds, names, count):
     return {(name, number): feeds.archive(name, number) for name in names for number in range(count)}
 
 
-def test_what_is_dropped_is_gone():
-    clock = Clock(1_784_200_000_000_000)
+def test_what_is_dropped_is_gone(clock):
     with Session("duckdb", now=clock, lateness=0) as engine:
         filled(engine, 11)
-        feeds = feeds_of(SessionReader(engine))
+        feeds = feeds_of(engine)
         count = (engine.last_seq + 1) // 100
         before = archives(feeds, QUERIES, count)
         assert all(feeds.newest(name) for name in engine.queries())
         engine.prune(15_000_000)
         assert engine.sql("SELECT min(seq) AS seq FROM outputs")["seq"][0].as_py() > 0, "something is dropped"
-        found = archives(feeds_of(SessionReader(engine)), QUERIES, count)
+        found = archives(feeds_of(engine), QUERIES, count)
         assert found[next(iter(engine.queries())), 0] == ArchiveGone()
         kept = {key for key, one in found.items() if not isinstance(one, ArchiveGone)}
         assert all(found[key] == before[key] for key in kept if isinstance(before[key], FeedContents))
         for name in engine.queries():
-            found, fresh = feeds.newest(name), feeds_of(SessionReader(engine)).newest(name)
+            found, fresh = feeds.newest(name), feeds_of(engine).newest(name)
             assert found is not None and fresh is not None
-            assert (ids(found.entries), found.previous) == (ids(fresh.entries), fresh.previous), (
-                "dropped ones have gone"
-            )
+            assert (ids(found.entries), found.previous) == (ids(fresh.entries), fresh.previous)
         engine.prune(0)
         clock.time += 1
         assert engine.sql("SELECT count(*) AS n FROM outputs")["n"][0].as_py() < 20
@@ -192,7 +214,7 @@ def test_what_is_dropped_is_gone():
 
 def test_there_is_no_feed_of_what_is_no_query(engine):
     filled(engine, 1, batches=1)
-    feeds = feeds_of(SessionReader(engine))
+    feeds = feeds_of(engine)
     for name in ("unknown", "it's", "a\\b", "", "\n", "x' OR '1'='1", "é\u202e"):
         assert feeds.newest(name) is None and feeds.archive(name, 0) is None
 
@@ -201,7 +223,7 @@ def test_entries_have_values_only_of_queries_that_select(engine):
     for name in ("titles", "every"):
         engine.subscribe(QUERIES[name])
     process(engine, 0, 1, Random(0))
-    feeds = feeds_of(SessionReader(engine))
+    feeds = feeds_of(engine)
     newest = [feeds.newest(name) for name in ("titles", "every")]
     titles, every = (entry for one in newest if one is not None for entry in one.entries)
     value = "&lt;dt dir=&quot;auto&quot;&gt;t&lt;/dt&gt;&lt;dd dir=&quot;auto&quot;&gt;of page 0&lt;/dd&gt;"
@@ -213,13 +235,13 @@ def test_long_documents_have_titles_and_long_outputs_no_values(engine):
     fields = "<title>Ä &amp; title</title><item_url>https://a.example/1</item_url>"
     engine.process([Document("d1", f"<item>{fields}<content>{'ä &lt;x&gt; ' * 20_000}</content></item>")])
     for name in ("long", "short"):
-        newest = feeds_of(SessionReader(engine)).newest(name)
+        newest = feeds_of(engine).newest(name)
         assert newest is not None
         (entry,) = newest.entries
         assert "<title>Ä &amp; title</title>" in entry.xml
         assert 'href="https://a.example/1"' in entry.xml and len(entry.xml) < 2_000
     engine.process([Document("d2", f"<item a='{'x' * 200_000}'><title>A</title></item>")])
-    newest = feeds_of(SessionReader(engine, most_bytes=350_000)).newest("short")  # too few for both documents
+    newest = feeds_of(engine, most_bytes=350_000).newest("short")  # too few for both documents
     assert newest is not None and [
         f"<title>{title}</title>" in entry.xml
         for title, entry in zip(("A", "Ä &amp; title"), newest.entries, strict=True)
@@ -229,17 +251,17 @@ def test_long_documents_have_titles_and_long_outputs_no_values(engine):
 def test_the_newest_outputs_are_not_asked_for_and_a_feed_is_read_once_for_each_batch(engine):
     filled(engine, 5, batches=3)
     for kind in (remembering, feeds_of):
-        reader = SessionReader(engine)
-        feeds = kind(reader)
+        heard: list[str] = []
+        feeds = kind(engine, heard=heard)
         found = {name: feeds.newest(name) for name in engine.queries()}
         assert None not in found.values()
         if kind is remembering:
-            assert not any("m.name =" in sql or "WHERE name =" in sql for sql in reader.heard), "none is for one name"
-        reader.heard.clear()
-        assert {name: feeds.newest(name) for name in found} == found and reader.heard == []
+            assert not any("m.name =" in sql or "WHERE name =" in sql for sql in heard), "none is for one name"
+        heard.clear()
+        assert {name: feeds.newest(name) for name in found} == found and heard == []
         engine.process([])
         assert {name: feeds.newest(name) for name in found} == found
-        assert not [sql for sql in reader.heard if "* FROM documents" in sql], "the entries are kept"
+        assert not [sql for sql in heard if "* FROM documents" in sql], "the entries are kept"
 
 
 LINKS = Links(b"s" * 32)
@@ -247,7 +269,7 @@ URL = "https://a.example"
 
 
 def pages_of(engine, clock):
-    return FeedPages(feeds_of(SessionReader(engine)), LINKS, URL, clock)
+    return FeedPages(feeds_of(engine), LINKS, URL, clock)
 
 
 def request(name, archive=None, **headers):
@@ -293,16 +315,18 @@ class FeedReader:
 
 
 @pytest.mark.parametrize("seed", seeds(1, 6, 11))
-def test_feeds_hold_what_is_recounted_archives_never_change_and_readers_lose_nothing(seed, tmp_path, monkeypatch):
+def test_feeds_hold_what_is_recounted_archives_never_change_and_readers_lose_nothing(
+    seed, clock, tmp_path, monkeypatch
+):
     """Batch by batch, with few remembered answers, so that some feeds are asked for. Whatever happens after archives
     are full, they stay: pauses, removals, other queries of the name, a restart."""
     monkeypatch.setattr(recent, "OF_FORM", 40)
     monkeypatch.setattr(recipients, "MAX_CACHED_ANSWERS", 40)
-    clock, random = Clock(1_784_200_000_000_000), Random(seed)
+    random = Random(seed)
     readers: dict[str, FeedReader] = {}
     with Session("duckdb", state=tmp_path, now=clock, lateness=0) as engine:
         pages = pages_of(engine, clock)
-        remembered, asked = remembering(SessionReader(engine)), feeds_of(SessionReader(engine))
+        remembered, asked = remembering(engine), feeds_of(engine)
 
         def compare():
             clock.time += random.choice((1, 500_000, 1_000_000, 3_600_000_000))
@@ -329,28 +353,15 @@ def test_feeds_hold_what_is_recounted_archives_never_change_and_readers_lose_not
         for name in QUERIES:
             engine.subscribe(f"SELECT t FROM S//item->x[./title->t] PUBLISH {name}", backfill=True)
     with Session("duckdb", state=tmp_path, plan="basic", now=clock, lateness=0) as engine:
-        feeds = feeds_of(SessionReader(engine))
+        feeds = feeds_of(engine)
         found = archives(feeds, QUERIES, recount.archives)
         assert all(found[key] == one for key, one in before.items() if one is not None), "None: there was no such name"
         check(feeds, Recount(engine.outputs()))
-        remembered, asked = remembering(SessionReader(engine)), feeds_of(SessionReader(engine))
+        remembered, asked = remembering(engine), feeds_of(engine)
         assert [remembered.newest(name) for name in QUERIES] == [asked.newest(name) for name in QUERIES]
         engine.prune(15_000_000)
         process(engine, 1_000, 3, random)  # what was dropped is seen with the next batch
         assert [remembered.newest(name) for name in QUERIES] == [asked.newest(name) for name in QUERIES]
-
-
-@pytest.fixture
-def clock():
-    return Clock(1_784_200_000_000_000)
-
-
-@pytest.fixture
-def published(clock):
-    with Session("duckdb", now=clock) as opened:
-        for text in QUERIES.values():
-            opened.subscribe(text)
-        yield opened
 
 
 def test_the_feed_of_a_query(published, clock):
@@ -372,7 +383,7 @@ def test_tags_and_dates(published, clock):
     clock.time += 1_000_000
     second = pages.answer(request("every"))
     tag, date = second.headers["ETag"], second.headers["Last-Modified"]
-    assert first.headers["ETag"] == tag and date == serve_feeds.http_date(1_784_200_000_000_000)
+    assert first.headers["ETag"] == tag and date == serve_feeds.http_date(NOW)
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
         answer = pages.answer(request("every", if_none_match=known))
         assert answer.status_code == 304 and answer.body == b"" and answer.headers["ETag"] == tag
@@ -386,11 +397,9 @@ def test_tags_and_dates(published, clock):
 
 
 def test_wrong_and_revoked_keys(published, clock):
-    reader = SessionReader(published)
-    pages = FeedPages(feeds_of(reader), LINKS, URL, clock)
-    assert pages.answer(FeedRequest("x" * 22, "every")).status_code == 404 and len(reader.heard) == 0, (
-        "nothing is read for it"
-    )
+    heard: list[str] = []
+    pages = FeedPages(feeds_of(published, heard=heard), LINKS, URL, clock)
+    assert pages.answer(FeedRequest("x" * 22, "every")).status_code == 404 and not heard, "nothing is read for it"
     right = request("every")
     assert pages.answer(right).status_code == 200
     for wrong in (replace(right, key="x"), replace(right, name="same"), replace(right, key=right.key + ".1")):
@@ -450,3 +459,108 @@ def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path, mode):
         load_feed_links(state)
     path.unlink()
     assert load_feed_links(state) != links
+
+
+# ---------------------------------------------------------------- Atom documents
+
+FEED = AtomFeed("urn:uuid:00000000-0000-4000-8000-000000000000", "stories", "https://a.example/f/k/stories.atom", 5)
+NOON = 1_784_200_000_123_456
+
+TEXTS = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(("", "<b>&amp;</b>", "]]>", "-->", "\x00\x0b\ufffe", "عنوان من اليمين", "\u202eabc", "a" * 5000)),
+)
+TIMES = st.one_of(st.integers(0, NOON), st.sampled_from((-(10**17), -(2**62), 2**62, 1)))
+
+
+def xml_of(title, url):
+    """A document as the store has it: XML without what XML forbids."""
+    root = etree.Element("item")
+    for name, text in (("title", title), ("item_url", url)):
+        allowed = "".join(char if char.isprintable() else " " for char in text)
+        etree.SubElement(root, name).text = allowed
+    return etree.tostring(root, encoding="unicode")
+
+
+URLS = st.one_of(
+    TEXTS,
+    st.sampled_from(('https://b.example/?a=1&b="2"\'<', "javascript:alert(1)", "http://ü.example/ä#&amp;", "//x")),
+)
+
+WORDS = st.text('abc_é&<"ع', min_size=1)
+
+
+@st.composite
+def matches(draw):
+    seq = draw(st.integers(0, 10**6))
+    items = []
+    for number in range(draw(st.integers(1, 3))):
+        kept = draw(st.integers(0, 3))
+        xml = xml_of(draw(TEXTS), draw(URLS))
+        items.append(item_of(f"d{number}", "S", draw(TIMES), xml) if kept else missing_item(draw(TEXTS), "S"))
+    documents = tuple(item.id for item in items)
+    output = Output(draw(WORDS), 0, draw(TIMES), documents, ("S",) * len(items), {}, "<match/>", f"{seq:032x}", seq)
+    reason = Reason((JoinedValue(Operand("title", draw(TEXTS)), Operand("title", draw(TEXTS))),))
+    selected = draw(st.lists(st.tuples(TEXTS, TEXTS), max_size=2))
+    return ShownMatch(output, tuple(items), draw(st.sampled_from((None, reason))), tuple(selected))
+
+
+def plain_match(items, selected=()):
+    names = tuple(item.id for item in items)
+    output = Output("q", 0, NOON, names, ("S",) * len(names), {}, "<match/>", f"{0:032x}", 0)
+    return ShownMatch(output, items, None, selected)
+
+
+@given(st.lists(matches(), max_size=4, unique_by=lambda match: match.output.seq), TIMES)
+def test_documents_are_valid_and_read_back(found, time):
+    entries = [entry_of(match, time) for match in found]
+    document = feed_document(FEED, entries, None)
+    assert ids_of(document) == [
+        f"urn:uuid:{match.output.id[:8]}-0000-0000-0000-{match.output.id[-12:]}" for match in found
+    ]
+    root = validated(document)
+    assert link(root, "self") == FEED.address and link(root, "prev-archive") is None and not is_archive(root)
+    for match, element, read in zip(found, root.iter(f"{ATOM}entry"), feedparser.parse(document).entries, strict=True):
+        assert element.findtext(f"{ATOM}title"), "no title is empty"
+        addresses = {one.get("href") for one in element.iter(f"{ATOM}link")}
+        assert addresses == {item.link for item in match.items if item.link}
+        assert all(address and is_web_address(address) for address in addresses)
+        (tag,) = read.tags
+        assert tag.term == match.output.query
+        content = html.fragment_fromstring(element.findtext(f"{ATOM}content"))
+        assert {one.tag for one in content.iter()} <= {"dl", "dt", "dd", "a"}
+        assert {one.get("href") for one in content.iter("a")} == {item.link for item in match.items if item.link}
+        told = content.text_content()
+        assert all(text in told for item in match.items if (text := item.title) and text.isprintable())
+
+
+def test_an_entry_tells_times_title_and_links():
+    items = tuple(item_of(f"d{n}", "S", NOON, xml_of(f"Title {n}", f"https://a.example/{n}")) for n in (1, 2))
+    document = feed_document(FEED, [entry_of(plain_match(items), NOON + 1)], None)
+    (entry,) = feedparser.parse(document).entries
+    assert entry.title == "Title 1" and entry.link == "https://a.example/1"
+    links = [("alternate", "https://a.example/1"), ("related", "https://a.example/2")]
+    assert [(one.rel, one.href) for one in entry.links] == links
+    assert entry.published == timestamp(NOON) and entry.updated == timestamp(NOON + 1)
+    (own,) = entries_of(document)
+    assert (own.title, own.item_url) == ("Title 1", "https://a.example/1")
+
+
+def test_titles_and_ids_of_stores_of_older_formats():
+    for items, selected, title in (
+        ((missing_item("d1", "S"),), (("who", "Ada"), ("what", "b")), "q: Ada, b"),
+        ((missing_item("d1", "S"),), (), "q"),
+        ((missing_item("d1", "S"), item_of("d2", "S", 1, "<item><title>B</title></item>")), (), "B"),
+        ((item_of("d2", "S", 1, f"<item><title>{'x' * 900}</title></item>"),), (), f"{'x' * 299}…"),
+    ):
+        document = feed_document(FEED, [entry_of(plain_match(items, selected), NOON)], None)
+        assert feedparser.parse(document).entries[0].title == title
+    odd = ShownMatch(Output("q", 0, 0, ("d0",), ("S",), {}, "", "no digest", 1), (missing_item("d0", "S"),))
+    first, again = entry_of(odd, 0), entry_of(odd, 0)
+    assert first == again and "<id>urn:uuid:" in first.xml
+
+
+@given(TIMES)
+def test_times_are_those_of_rfc_3339(time):
+    moment = datetime.fromisoformat(timestamp(time))
+    assert from_datetime(moment) == time or moment.year in (1, 9999)
