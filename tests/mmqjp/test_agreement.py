@@ -26,7 +26,6 @@ from tests.oracle.bindings import OutputRow
 from tests.oracle.cases import docs
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
-from tests.support.delivery import mark_delivered, undelivered
 from tests.support.in_process import run_in_process
 from tests.support.in_turn import in_turn
 from xscl.parser import parse_script
@@ -122,22 +121,6 @@ def test_the_first_small_batch_of_a_store_asks_spark_nothing(spark, monkeypatch)
         engine.subscribe(script)
         assert {one.query for one in engine.process(documents)} == {"p", "again"}
     assert asked == []
-
-
-@pytest.mark.soak
-def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark, tmp_path):
-    script, documents = random_case(3, 8, 12)
-    with Session("duckdb") as engine:
-        engine.ensure(script)
-        whole = [as_row(output) for output in engine.process(documents)]
-    halves = []
-    for half in (documents[:6], documents[6:]):
-        with Session(spark, state=tmp_path) as engine:
-            engine.ensure(script)
-            assert sorted(o.xml for o in engine.process(half)) == sorted(o.xml for o in undelivered(engine))
-            halves += [as_row(output) for output in undelivered(engine)]
-            mark_delivered(engine)
-    assert comparable(halves) == comparable(whole)
 
 
 def test_equal_inner_inputs_are_different_documents_and_constants_can_be_compared():

@@ -103,15 +103,6 @@ def test_functions_may_nest_deeply_and_names_that_libxml2_does_not_know_stand_in
     assert pairs(engine.process([Document(id, xml, time=0) for id, xml in xmls.items()])) == [("d", "e"), ("without",)]
 
 
-def test_a_failed_batch_can_bring_shapes_that_were_new_with_it(engine):
-    engine.subscribe("S//a->x FOLLOWED BY {x = y, 10} S//a->y")
-    nested, again = (Document(id, "<b><a>v</a></b>", time=at) for at, id in enumerate(("nested", "again")))
-    with engine.store.failing("commit"), pytest.raises(Injected):
-        engine.process([nested])
-    engine.process([nested])
-    assert pairs(engine.process([again])) == [("nested", "again")]
-
-
 def test_a_script_that_cannot_be_registered_leaves_nothing(engine):
     with armed((Catalog, "add"), fail, calls=2), pytest.raises(Injected):
         engine.subscribe("S/a PUBLISH one; S/b PUBLISH two")

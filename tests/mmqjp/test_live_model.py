@@ -84,7 +84,6 @@ def lived(operations: list[Operation], place: Path) -> None:
         raise AssertionError(f"{failure(short, place)!r}\n{printed(short)}") from error
 
 
-DERIVED = "SELECT v, w FROM S/a[./x->v] JOIN {{{0}(v) = {0}(w), INF}} T/a[./x->w]"
 SILENT_FOR_3 = "S/a->x NOT FOLLOWED BY {x = y, 3} S/b->y PUBLISH P"
 FIRST_OF_ALL = "S/a->x NOT PRECEDED BY {x = y, INF} S/b->y"
 EVENT_A = "DEFINE EVENT A FROM S//a->r (k := r/x)"
@@ -108,40 +107,6 @@ def pattern(components: str, text: str, publish: str) -> str:
 
 
 WRONG: dict[str, list[Operation]] = {
-    "1: numbers of a process": [
-        Reopen(), Subscribe(DERIVED.format("lower-case")),
-        *came("d1@0 <a><x>U</x><x>http://Ex.org/p/</x><x> v</x></a>"),
-        Reopen(),
-        Subscribe(DERIVED.format("normalize-space"), backfill=True),
-        Subscribe(DERIVED.format("canonical-url"), backfill=True),
-        *came("T:d2@1 <a><x>u</x><x>http://ex.org/p#x</x><x>v </x></a>"),
-    ],
-    "2: replaced in a backfill": [
-        Reopen(), Subscribe("P/match->m PUBLISH R"), *came("d1@0 <a/>"),
-        Subscribe("S/a PUBLISH P; P/match->m PUBLISH R", backfill=True),
-        Subscribe("S/* PUBLISH P; P/*->m PUBLISH R", backfill=True),
-    ],
-    "3: partners of what a backfill publishes": [
-        Reopen(lateness=3600 * SECOND), Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
-        *came("d1@0 <a>u</a> | T:d2@1 <b>u</b> | P:d3@0 <c/>", "d4@32400 <a>v</a> | P:d5@32400 <c/>"),
-        Subscribe("T/b PUBLISH P", backfill=True),
-    ],
-    "3: a publisher of a stream not seen before": [
-        Reopen(lateness=3600 * SECOND), Subscribe("S/a->x JOIN {x = y, 2 h} P//b->y"),
-        *came("d1@0 <a>u</a> | P:d2@0 <c/>", "d3@32400 <a>v</a> | P:d4@32400 <c/>"),
-        Subscribe("T/b PUBLISH P"), *came("T:d5@1 <b>u</b>"),
-    ],
-    **{
-        f"4: opened again with {name} lateness": [
-            Reopen(lateness=10 * SECOND), Subscribe("S/a->x JOIN {x = y, 20} S/b->y"),
-            *came("d1@0 <a>u</a>", "d2@100 <a>v</a>"), Reopen(lateness=lateness), *came("d3@2 <b>u</b>"),
-        ]
-        for name, lateness in {"no": None, "more": 1000 * SECOND}.items()
-    },
-    "4: a prune that drops nothing": [
-        Reopen(lateness=4 * SECOND), Subscribe("S/a->x JOIN {x = y, INF} S/b->y"),
-        *came("d1@0 <a>u</a>"), Prune(0, 5 * SECOND), *came("d2@2 <b>u</b>"),
-    ],
     "told by another process, and forgotten": [
         Reopen(lateness=5 * SECOND), Subscribe("S/a->x PUBLISH P ONCE PER (x) WITHIN 10; P//a PUBLISH Q"),
         *came("d1@0 <a>u</a> | d2@0 <a>u</a>", "d3@15 <a>v</a>", "d4@10 <a>u</a>"),
@@ -277,9 +242,6 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe("S/a->x FOLLOWED BY {x = y, 10} S/a->y"),
         SILENT_SOON, ops.PassTime(10**6 * SECOND), Prune(0, None),
         SILENT_SOON, *came("e0@1000000 <a>v</a> | e1@1000001 <a>v</a>"),
-    ],
-    "a refused script uses up no number": [
-        Reopen(), Subscribe("Q/match PUBLISH P"), Subscribe("S/a; P/match PUBLISH Q"), Subscribe("S/a"),
     ],
 }  # fmt: skip
 """What went wrong once, or nearly, by its cause."""

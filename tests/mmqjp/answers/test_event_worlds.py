@@ -1,6 +1,6 @@
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -11,7 +11,6 @@ from feeds.documents import Document
 from mmqjp.answers.events_run import MakeKernel, kernels
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
-from mmqjp.shown_engine import Engine
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel
@@ -26,7 +25,7 @@ from tests.oracle.bindings import Stored, in_time
 from tests.oracle.events import World
 from tests.oracle.pattern_world import PatternWorld
 from tests.support.event_agreement import HereRunner
-from tests.support.faults import FaultySession, Injected, fail
+from tests.support.faults import Injected, fail
 from tests.support.pattern_outputs import assert_told
 from xscl.algebra.values import number_text
 
@@ -158,35 +157,6 @@ def test_worlds_as_sql(seed):
     assert_told(outputs, names, found)
 
 
-L2 = """
-FROM S//a->a[./k->k] FOLLOWED BY {k = k2, 1 h} S//b->b[./k->k2] PUBLISH pairs;
-DEFINE EVENT Mark FROM S//mark->m (k := m/k);
-DEFINE EVENT Pair FROM pairs/match->m (k := m/a/k);
-FROM Mark NEXT {$1.k = $2.k} Pair PUBLISH marked;
-FROM marked/match->m[./k->k] JOIN {k = k3, 1 h} S//c->c[./k->k3] PUBLISH joined;
-DEFINE EVENT Joined FROM joined/match->m (k := m/match/k);
-FROM AGGREGATE {count() AS n BY k} Joined PUBLISH counted;
-FROM Mark NEXT {$1.k = $2.k} counted PUBLISH last
-"""
-
-
-def test_l2_joins_and_events_follow_from_one_another_at_one_time():
-    given = [
-        Document(f"{name}{at}", f"<x><{name}><k>u</k></{name}></x>", "S", at * SECOND)
-        for name, at in (("mark", 0), ("c", 1), ("c", 2), ("a", 3), ("b", 9))
-    ]
-    with Session("duckdb", settle=0) as engine:
-        engine.subscribe(L2)
-        for one in given:
-            engine.process([one])
-        found = list(engine.process([Document("end", "<x/>", "S", 10**5 * SECOND)]))
-    end = 9 * SECOND
-    assert Counter((one.query, one.t0, one.t1) for one in found) == {
-        ("marked", 0, end): 1, ("joined", 0, end): 2, ("counted", end, end): 1, ("last", 0, end): 1
-    }  # fmt: skip
-    assert [one.xml.partition("<n>")[2][:1] for one in found if one.query == "last"] == ["2"]
-
-
 def opened(state: Path) -> Session:
     return Session("duckdb", state=state, settle=SETTLE, quiet=True)
 
@@ -229,74 +199,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
             assert (engine.queries(), engine.registry.events.definitions) == before
         engine.process([Document("1", "<x><k>v</k></x>", time=0), Document("2", "<none/>", time=SECOND)])
         assert Counter(one.query for one in engine.outputs()) == {"posts": 1, "docs": 1}
-
-
-def test_a_definition_changes_with_its_readers(tmp_path):
-    with opened(tmp_path) as engine:
-        engine.subscribe("DEFINE EVENT A FROM S//x->x (k := x/k); FROM A PUBLISH posts")
-        engine.process([Document("1", "<x><k>old</k><j>2</j></x>", time=0)])
         with pytest.raises(InvalidEvents, match="the event A is read by posts; remove them first"):
             engine.unsubscribe("A")
-    with opened(tmp_path) as engine:
-        engine.subscribe("DEFINE EVENT A FROM S//x->x (k := number(x/j)); FROM A PUBLISH posts")
-        engine.process([Document("2", "<x><k>a</k><j>5</j></x>", time=9 * SECOND)])
-    with opened(tmp_path) as engine:
-        engine.process([Document("3", "<none/>", time=10**4 * SECOND)])
-        assert [one.xml.partition(">")[2] for one in engine.outputs()] == ["<k>2</k></match>", "<k>5</k></match>"]
         engine.unsubscribe("posts")
         engine.unsubscribe("A")
         assert not engine.registry.events.definitions
-
-
-def test_l1_what_comes_too_late_is_no_event_and_still_joins():
-    with Engine("duckdb", settle=2 * SECOND) as engine:
-        engine.subscribe(
-            "DEFINE EVENT A FROM S//a->a (k := a/k); FROM A NEXT A PUBLISH pairs; "
-            "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH joined"
-        )
-
-        for number, at in enumerate((1, 10, 7, 8, 100), 1):  # the horizon is at 8 when d3 arrives
-            engine.process([Document(f"d{number}", "<a><k>u</k></a>", "S", at * SECOND)])
-        letters = [(one["id"], one["reason"]) for one in engine.dead_letters()]
-        assert letters == [("d3", "late for patterns: 1000000 µs behind what has been released")]
-        pairs = {one.documents for one in engine.outputs() if one.query == "pairs"}
-        assert pairs == {("d1", "d4"), ("d4", "d2")}
-        joined = {one.documents for one in engine.outputs() if one.query == "joined"}
-        assert ("d1", "d3") in joined and ("d3", "d4") in joined and len(joined) == 10
-
-
-POSTS = "DEFINE EVENT Post FROM S//x->x (k := x/k); FROM Post PUBLISH posts"
-OTHER_POSTS = "DEFINE EVENT Post FROM S//x->x (j := x/j); FROM Post PUBLISH posts"
-
-
-def seen(engine: FaultySession, number: int) -> list[str]:
-    xml = f"<x><k>k{number}</k><j>j{number}</j></x>"
-    outputs = engine.process([Document(f"d{number}", xml, "S", number * 3_600_000_000)])
-    return [one.xml.partition(">")[2].removesuffix("</match>") for one in outputs]
-
-
-def fails(engine: FaultySession, call: Callable[[str], object], text: str) -> None:
-    with engine.store.failing("commit"), pytest.raises(Injected):
-        call(text)
-
-
-def test_what_cannot_be_stored_is_not_done(engine):
-    fails(engine, engine.subscribe, POSTS)
-    events = engine.registry.events
-    assert not engine.queries() and not engine.registry.catalog.steps and not events.definitions and not events.running
-    engine.subscribe(POSTS)
-    assert not seen(engine, 1)
-    fails(engine, engine.subscribe, OTHER_POSTS)
-    assert seen(engine, 2) == ["<k>k1</k>"]
-    engine.subscribe(OTHER_POSTS)
-    assert seen(engine, 3) == ["<j>j2</j>"]
-    fails(engine, engine.unsubscribe, "posts")
-    assert seen(engine, 4) == ["<j>j3</j>"]
-    engine.unsubscribe("posts")
-    fails(engine, engine.unsubscribe, "Post")
-    assert list(events.definitions) == ["Post"]
-    engine.unsubscribe("Post")
-    assert not events.definitions and not seen(engine, 5)
 
 
 EVENT_CHAIN = """
@@ -365,46 +272,6 @@ def test_chains_of_joins_and_events_are_completed(case):
         found = Counter({key: count for key, count in summary(late).items() if not str(key[1]).startswith("q")})
         assert found == summary(early)
         assert sum(found.values()) > 20
-
-
-def test_a_backfill_that_cannot_be_stored_is_not_made(engine):
-    engine.subscribe(
-        "DEFINE EVENT E FROM S//x->x (k := x/k, n := number(x/n)); FROM E NEXT {$1.k = $2.k} E PUBLISH early"
-    )
-
-    def arrives(number: int) -> None:
-        xml = f"<x><k>{'uv'[number % 2]}</k><n>{number}</n></x>"
-        engine.process([Document(f"d{number}", xml, "S", (number * 3_600_000_000,) * 2)])
-
-    for number in range(6):
-        arrives(number)
-    text = "FROM early NEXT {$1.k = $2.k} E PUBLISH late; FROM AGGREGATE {sum(n) AS n BY k OVER 10 h} E PUBLISH summed"
-    with engine.store.failing("commit"), pytest.raises(Injected):
-        engine.subscribe(text, backfill=True)
-    assert set(engine.queries()) == {"early"}
-    before = engine.last_seq
-    engine.subscribe(text, backfill=True)
-    assert engine.last_seq > before
-    with engine.store.failing("commit"), pytest.raises(Injected):
-        arrives(6)
-    for number in range(6, 12):
-        arrives(number)
-    outputs = list(engine.outputs())
-    sums = [one.xml.partition("<n>")[2].partition("<")[0] for one in outputs if one.query == "summed"]
-    assert sums == ["0", "1", "2", "4", "6", "9", "12", "16", "20", "25", "30"]
-    assert Counter(one.query for one in outputs) == {"early": 9, "late": 7, "summed": 11}
-
-
-def test_what_came_too_late_is_not_for_a_backfill_either():
-    with Session("duckdb", settle=0, quiet=True) as engine:
-        assert engine.subscribe("DEFINE EVENT A FROM S//a->a (k := a/k)", backfill=True) == []
-        assert engine.subscribe("FROM A PUBLISH all", backfill=True) == ["all"]
-        arrive(engine, "aa", 5)
-        arrive(engine, "a", 1)
-        assert [one["reason"].startswith("late for patterns: ") for one in engine.dead_letters()] == [True]
-        engine.subscribe("FROM A NEXT A PUBLISH pairs", backfill=True)
-        engine.process([Document("end", "<x/>", "S", END)])
-        assert [one.documents for one in engine.outputs() if one.query == "pairs"] == [("d5", "d6")]
 
 
 def test_sql_has_no_state_that_a_backfill_could_join():

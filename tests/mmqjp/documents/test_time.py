@@ -145,15 +145,6 @@ def test_the_ids_of_dropped_documents_are_known_for_a_while():
         engine.prune(SECOND)
         engine.process([doc(0)])
         assert engine.counters().dead_letters == 2  # late, no longer known
-    with Session("duckdb", lateness=0) as engine:
-        engine.subscribe("S//a")
-        engine.process([Document("old", "<a/>", time=DAY), Document("new", "<a/>", time=10 * DAY)])
-        engine.prune(0, None)
-        engine.process([Document("old", "<a/>", time=10 * DAY)])
-        assert engine.counters().duplicates == 1
-        engine.prune(0, 0)
-        engine.process([Document("old", "<a/>", time=10 * DAY)])
-        assert engine.counters().documents == 3
 
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
