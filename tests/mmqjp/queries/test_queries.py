@@ -50,22 +50,17 @@ def test_an_identity_begins_a_json_list(name: str):
 
 
 def test_queries_by_key_are_in_order():
-    compiled = Compiler().compile_text("//a")
-    one, two, three = (JoinSubscription(qid, "n", "//a", 0, NO_DOCUMENT, None, "f", 0, compiled) for qid in range(3))
-    index = ByKey()
-    for query in (one, two, three):
-        index.add("n", query)
-    assert list(index.get("n")) == [one, two, three] and list(index.get("m")) == []
-    index.remove("n", one)
-    index.remove("n", three)
-    assert list(index.get("n")) == [two]
-    index.remove("n", two)
-    index.add("n", one)
-    assert list(index.get("n")) == [one]
-    index.remove("n", one)
-    assert not index.get("n")
+    compiled, index = Compiler().compile_text("//a"), ByKey()
+    for _ in range(2):
+        left = [Subscription(qid, "n", "//a", 0, -1, None, "f", 0, compiled) for qid in range(3)]
+        for query in left:
+            index.add("n", query)
+        for place in (0, 1, 0):
+            assert list(index.get("n")) == left and not index.get("m")
+            index.remove("n", gone := left.pop(place))
+        assert not index.get("n")
     with pytest.raises(KeyError):
-        index.remove("n", one)
+        index.remove("n", gone)
 
 
 KEYWORD = 'FROM S//a->x[./t->t][./w->w] JOIN {{t = u AND contains(w, "k{n}"), {window} h}} S//b->y[./t->u]'
