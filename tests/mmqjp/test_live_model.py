@@ -14,6 +14,7 @@ import pytest
 from join_stage import near_candidates
 from join_stage.plans import PLANS
 from join_stage.signature import disk, join
+from mmqjp.answers import events as events_state
 from mmqjp.documents import record
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import at_length, seeds
@@ -48,12 +49,14 @@ SILENT_SOON = Reopen(lateness=0, idle_after=SECOND)
 @pytest.fixture(autouse=True)
 def on_disk(request, monkeypatch):
     """In about every other case, all postings of a batch are written to disk, and merged a few at a time. The order of
-    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents."""
+    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents. The state of event
+    statements is stored whole every four batches."""
     monkeypatch.setattr(near_candidates, "ENOUGH", 5)
     monkeypatch.setattr(near_candidates, "AGAIN", 2)
     monkeypatch.setattr(near_candidates, "MOST_HELD", 40)
     monkeypatch.setattr(record, "RECENT_IDS", 3)
     monkeypatch.setattr(record, "READ_IDS", 4)
+    monkeypatch.setattr(events_state, "SNAPSHOT_EVERY", 4)
     params = request.node.callspec.params
     if params.get("seed", len(params.get("cause", ""))) % 2 == 0:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)

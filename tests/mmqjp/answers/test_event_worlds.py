@@ -1,6 +1,7 @@
 import re
+import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -8,12 +9,13 @@ import pytest
 
 from common.errors import InvalidValue
 from feeds.documents import Document
-from mmqjp.answers.events_run import MakeKernel, kernels
+from mmqjp.answers.events_run import PLACES, MakeKernel, check_place, kernels
+from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import PartitionedKernel
+from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND, chance
 from tests.generate.events import world
@@ -24,6 +26,7 @@ from tests.mmqjp.answers.event_world import DEFINITIONS, END
 from tests.oracle.bindings import Stored, in_time
 from tests.oracle.events import World
 from tests.oracle.pattern_world import PatternWorld
+from tests.processes import event_engine, nursery
 from tests.support.event_agreement import HereRunner
 from tests.support.faults import Injected, fail
 from tests.support.pattern_outputs import assert_told
@@ -79,20 +82,6 @@ def batches(rng: Random, made: Sequence[tuple[int, Document]], late: int = SETTL
 
 def ends(found: World) -> list[Document]:
     return [Document(f"end {name}", "<end/>", f"documents_{name}", (END, END)) for name in found.given]
-
-
-def in_order(found: PatternWorld) -> list[int]:
-    """The places of statements, each behind those that publish what it reads."""
-    names = {one.publish for one in found.statements}
-    ordered: list[int] = []
-    while len(ordered) < len(found.statements):
-        done = {found.statements[place].publish for place in ordered}
-        left = {one.publish for place, one in enumerate(found.statements) if place not in ordered}
-        for place, one in enumerate(found.statements):
-            wanted = {name for name in streams_read(one) if name in names}
-            if place not in ordered and wanted <= done - left:
-                ordered.append(place)
-    return ordered
 
 
 def in_time_only(
@@ -280,3 +269,87 @@ def test_sql_has_no_state_that_a_backfill_could_join():
         with pytest.raises(InvalidValue, match="SQL answers event queries at the end of a run, and has no backfill"):
             engine.subscribe(text, backfill=True)
         assert not engine.queries()
+
+
+WORLD = pattern_world(7, most=16)
+BATCHES = list(batches(Random(7), documents(WORLD)))
+Listed = list[tuple[int, str, str, tuple[str, ...]]]
+
+
+def listed(outputs: Iterable[Output]) -> Listed:
+    return [(one.seq, one.id, one.xml, one.documents) for one in outputs]
+
+
+def ended(engine: Session) -> Listed:
+    engine.process(ends(WORLD))
+    return listed(engine.outputs())
+
+
+@pytest.fixture
+def few_events_are_worth_a_job(monkeypatch):
+    defaults = SparkRunner.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "least", 0)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("few_events_are_worth_a_job")
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_killed_amid_a_batch(point, spark, tmp_path):
+    killed = nursery.run(event_engine.live, tmp_path, SETTLE, script(WORLD), BATCHES, point, 6)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = 5 if point == "before" else 6
+    for place, some in (("executors", BATCHES[done : done + 2]), ("driver", BATCHES[done + 2 :])):
+        with Session(spark, state=tmp_path, settle=SETTLE, patterns=place, quiet=True) as engine:
+            assert engine.queries()
+            for batch in some:
+                engine.process(batch)
+    with Session(spark, state=tmp_path, settle=SETTLE, patterns="executors", quiet=True) as engine:
+        found = ended(engine)
+    with Session("duckdb", settle=SETTLE, quiet=True) as engine:
+        engine.subscribe(script(WORLD), add=True)
+        for batch in BATCHES:
+            engine.process(batch)
+        assert found == ended(engine) != []
+
+
+@pytest.mark.usefixtures("few_events_are_worth_a_job")
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("duckdb", "sql"),
+        pytest.param("spark", "sql", marks=[pytest.mark.spark, pytest.mark.soak]),
+        pytest.param("spark", "executors", marks=pytest.mark.spark),
+    ],
+)
+def test_a_finite_run(kind, place, request):
+    engine = request.getfixturevalue("spark") if kind == "spark" else kind
+    found = []
+    for one, patterns in (("duckdb", "driver"), (engine, place)):
+        with Session(one, settle=None, patterns=patterns, quiet=True) as opened:
+            opened.subscribe(script(WORLD), add=True)
+            for number, batch in enumerate(BATCHES):
+                if number == 2:
+                    with pytest.raises(Injected):
+                        opened.process(batch, fail)
+                opened.process(batch)
+            found.append(listed(opened.finish()))
+    assert found[0] == found[1] != []
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_places_on_spark(place):
+    check_place(place, on_spark=True, lasts=False, settle=None)
+
+
+def test_places_that_cannot_be():
+    for place, lasts, settle, message in (
+        ("executors", False, None, "only Spark has executors"),
+        ("sql", True, None, "keeps no state"),
+        ("sql", False, 5, "settle be INF"),
+        ("moon", False, None, "one of driver, executors, sql, not 'moon'"),
+    ):
+        with pytest.raises(InvalidValue, match=message):
+            check_place(place, on_spark=False, lasts=lasts, settle=settle)
+    with pytest.raises(InvalidValue, match="only Spark has executors"):
+        Session("duckdb", patterns="executors")
