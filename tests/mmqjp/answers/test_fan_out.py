@@ -189,29 +189,17 @@ def test_outputs_are_a_sequence_however_they_are_cut():
             outputs[beyond]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "FROM S//a->x[./k->p] JOIN {p = q OR p = r, INF} S//b->y[./k->q][./l->r]",
-        "SELECT x FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./*->q]",
-    ],
-)
-def test_an_output_is_of_each_match_that_gives_it(query):
-    with Session("duckdb") as engine:
-        engine.subscribe(f"{query} PUBLISH either")
-        (output,) = engine.process([
-            Document("d1", "<a><k>v</k></a>", time=1), Document("d2", "<b><k>v</k><l>v</l></b>", time=2)
-        ])  # fmt: skip
-        assert_consistent(engine, [output])
-        assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0, 0]
+OR = "FROM S//a->x[./k->p] JOIN {p = q OR p = r, INF} S//b->y[./k->q][./l->r]"
+EACH = "SELECT x FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./*->q]"
 
 
-def test_an_output_is_stored_with_a_hundred_of_its_matches_at_most():
-    with Session("duckdb") as engine:
-        engine.subscribe("SELECT x FROM S//a->x[./k->p] JOIN {p = q, INF} S//b->y[./k->q] PUBLISH one")
-        outputs = engine.process([Document(tag, f"<{tag}>{'<k>v</k>' * 20}</{tag}>", time=1) for tag in "ab"])
-        assert_consistent(engine, list(outputs))
-        assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0] * 100
+@pytest.mark.parametrize(("query", "texts", "matches"), [(OR, 1, 2), (EACH, 1, 2), (EACH, 20, 100)])
+def test_an_output_is_of_each_match_that_gives_it_and_stored_with_a_hundred_at_most(engine, query, texts, matches):
+    engine.subscribe(f"{query} PUBLISH one")
+    xmls = f"<a>{'<k>v</k>' * texts}</a>", f"<b>{'<k>v</k>' * texts}<l>v</l></b>"
+    (output,) = engine.process([Document(xml, xml, time=1) for xml in xmls])
+    assert_consistent(engine, [output])
+    assert engine.sql("SELECT seq FROM output_matches", trusted=True)["seq"].to_pylist() == [0] * matches
 
 
 def named(state: Path) -> set[str]:

@@ -238,12 +238,6 @@ def kept(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM told")["n"][0].as_py())
 
 
-@pytest.fixture
-def engine():
-    with Session("duckdb") as session:
-        yield session
-
-
 def test_only_ends_that_may_be_near_are_read(engine, monkeypatch):
     """So the time does not grow with what one key has told."""
     read: list[int] = []

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from bench.spark_cluster import PATIENCE, Cluster, NotInTime, kill, wait_until
+from bench.spark_cluster import PATIENCE, SETTINGS, Cluster, NotInTime, kill, processes_below, wait_until
 from feeds.documents import SourceError
 from join_stage.store.spark.parquet_store import spark_columns
 from mmqjp import spark_job
@@ -20,21 +22,14 @@ from mmqjp.engine import Session
 from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, spark_error_text
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.spark.source import ROWS, ValueSource, rows_frame, streaming_frame
+from tests.generate.documents import SECOND
 from tests.generate.seeds import at_length
-from tests.mmqjp.spark.applications import Application, submit
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, stream, streaming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SECOND = 1_000_000
-
-
-@pytest.fixture
-def place(tmp_path):
-    return Directory(tmp_path)
 
 
 def all_pairs(ids: range) -> set[tuple[str, ...]]:
@@ -290,6 +285,33 @@ def test_misuse_is_told_in_one_line(place, options, message):
     assert result.exit_code == 2 and result.stderr.count("\n") == 1 and message in result.stderr
     neither = mmqjp("stream", "--engine", "duckdb", "--warehouse", place.state)
     assert neither.exit_code == 2 and "name what to read" in neither.stderr
+
+
+class Application:
+    """An application on a Spark cluster of this machine."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        return self._log.read_text("utf-8", "replace")
+
+    def kill(self) -> None:
+        below = processes_below(self.process.pid)
+        for pid in [*below, self.process.pid]:
+            kill(pid)
+        self.process.wait()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below), "the end of the driver")
+
+
+def submit(cluster: Cluster, name: str, program: Path, arguments: Sequence[str | Path]) -> Application:
+    settings = {**SETTINGS, "spark.log.level": "WARN"}
+    options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    process = cluster.start(name, "spark-submit", "--master", cluster.url, *options, str(program), *map(str, arguments))
+    return Application(process, cluster.directory / f"{name}.log")
 
 
 def amid(place: Directory, number: int) -> bool:
