@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,7 +13,7 @@ from tests.generate.near import near_case
 from tests.generate.queries import with_once
 from tests.generate.strategies import random_case
 from tests.live import operations as ops
-from tests.live.events import DEFINED, SCHEMAS, SETTLE, STATEMENTS, EventScript, streams_read
+from tests.live.events import DEFINED, SCHEMAS, SETTLE, STATEMENTS, streams_read, text_of
 from tests.live.model import has_inner_absence
 from tests.live.operations import (
     Batch,
@@ -65,27 +65,37 @@ def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: b
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
     names = [*sorted({query.publish for query in queries if query.publish}), "q1", "q2", "q3"]
     operations: list[Operation] = [_reopen(rng, timing), _subscribe(rng, texts, len(texts) if chance(rng, 45) else 2)]
-    waiting = list(documents)
+
+    def other(shape: int) -> Operation:
+        if shape < 64:
+            return _subscribe(rng, texts)
+        if shape < 79:
+            name = rng.choice(names)
+            return rng.choice((Unsubscribe, Pause, Pause, Resume, Resume, Resume))(name)
+        if shape < 86:
+            return ops.Prune(rng.choice((None, 0, 3 * SECOND)), rng.choice((None, 0, 5 * SECOND)))
+        if shape < 94:
+            return _reopen(rng, timing)
+        return ops.PassTime(rng.randrange(-3, 12) * SECOND) if shape < 97 else ops.Delivered()
+
+    return _among_batches(rng, operations, documents, length, other, 15)
+
+
+def _among_batches(
+    rng: Random, operations: list[Operation], waiting: Sequence[Doc], length: int, other: Callable[[int], Operation],
+    broken: int,
+) -> list[Operation]:  # fmt: skip
+    """Operations with batches of the documents and other operations, which are drawn with a number from 48 to 99 if
+    documents wait. `broken` percent of the changes fail."""
     while len(operations) < length or waiting:
         shape = rng.randrange(100)
         if len(operations) >= length or (shape < 48 and waiting):
             size = rng.choice((1, 2, 2, 3, 5))
             operation: Operation = Batch(tuple(waiting[:size]))
             waiting = waiting[size:]
-        elif shape < 64:
-            operation = _subscribe(rng, texts)
-        elif shape < 79:
-            name = rng.choice(names)
-            operation = rng.choice((Unsubscribe, Pause, Pause, Resume, Resume, Resume))(name)
-        elif shape < 86:
-            operation = ops.Prune(rng.choice((None, 0, 3 * SECOND)), rng.choice((None, 0, 5 * SECOND)))
-        elif shape < 94:
-            operation = _reopen(rng, timing)
-        elif shape < 97:
-            operation = ops.PassTime(rng.randrange(-3, 12) * SECOND)
         else:
-            operation = ops.Delivered()
-        if isinstance(operation, Change) and chance(rng, 15):
+            operation = other(shape)
+        if isinstance(operation, Change) and chance(rng, broken):
             operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
         operations.append(operation)
     return operations
@@ -120,30 +130,22 @@ def operations_with_events(rng: Random, length: int = 14) -> list[Operation]:
             definitions[name] = rng.randrange(len(DEFINED[name]))
         chosen = [STATEMENTS[text] for text in rng.sample(some, count)]
         defined = {name for one in chosen for name in streams_read(one)} & definitions.keys()
-        script = EventScript(tuple(chosen), {name: definitions[name] for name in sorted(defined)})
-        parts = [script.text()] if chosen else []
+        script = text_of(chosen, {name: definitions[name] for name in sorted(defined)})
+        parts = [script] if chosen else []
         parts += rng.sample(queries, rng.choice((0, 0, 1, 2)) if chosen else 1)
         how = rng.choice(HOWS)
         return Subscribe("; ".join(parts), how, how != "ensure" and chance(rng, 50))
 
     opened = Reopen(settle=SETTLE)
-    operations: list[Operation] = [opened, subscribe(3)]
-    while len(operations) < length or waiting:
-        shape = rng.randrange(100)
-        operation: Operation
-        if len(operations) >= length or (shape < 50 and waiting):
-            size = rng.choice((1, 2, 3, 5))
-            operation, waiting = Batch(tuple(waiting[:size])), waiting[size:]
-        elif shape < 74:
-            operation = subscribe(rng.choice((0, 1, 1, 2, 3)))
-        elif shape < 92:
-            operation = rng.choice((Unsubscribe, Pause, Pause, Resume, Resume))(rng.choice(names))
-        else:
-            operation = replace(opened, plan=rng.choice(PLANS))
-        if isinstance(operation, Change) and chance(rng, 10):
-            operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
-        operations.append(operation)
-    return operations
+
+    def other(shape: int) -> Operation:
+        if shape < 74:
+            return subscribe(rng.choice((0, 1, 1, 2, 3)))
+        if shape < 92:
+            return rng.choice((Unsubscribe, Pause, Pause, Resume, Resume))(rng.choice(names))
+        return replace(opened, plan=rng.choice(PLANS))
+
+    return _among_batches(rng, [opened, subscribe(3)], waiting, length, other, 10)
 
 
 def _shape(text: str) -> str:

@@ -95,16 +95,10 @@ STATEMENTS: dict[str, Statement] = {}
 """Statements by their text as the language prints it."""
 
 
-@dataclass(frozen=True)
-class EventScript:
+def text_of(statements: Iterable[Statement], definitions: Mapping[str, int]) -> str:
     """A script of event statements with the definitions of what they read."""
-
-    statements: tuple[Statement, ...]
-    definitions: Mapping[str, int]
-
-    def text(self) -> str:
-        defined = [f"DEFINE EVENT {name} FROM {DEFINED[name][n]}" for name, n in self.definitions.items()]
-        return "; ".join([*defined, *(one.text() for one in self.statements)])
+    defined = [f"DEFINE EVENT {name} FROM {DEFINED[name][n]}" for name, n in definitions.items()]
+    return "; ".join([*defined, *(one.text() for one in statements)])
 
 
 def streams_read(one: Statement) -> set[str]:
@@ -122,8 +116,8 @@ def parsed_events(text: str) -> Script:
 
 def _known() -> Iterator[tuple[str, Statement]]:
     every = list(_statements())
-    script = EventScript(tuple(every), dict.fromkeys(DEFINED, 0)).text()
-    for one, query in zip(every, parsed_events(script).event_queries, strict=True):
+    parsed = parsed_events(text_of(every, dict.fromkeys(DEFINED, 0)))
+    for one, query in zip(every, parsed.event_queries, strict=True):
         yield to_xscl(query), one
 
 
