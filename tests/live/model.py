@@ -19,7 +19,7 @@ from lxml import etree
 
 from tests.live.events import BEGINNING, EventModel, EventRow, EventStanding, event_row, parsed_events, streams_read
 from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
-from tests.oracle.bindings import Answer, OutputRow, Stored
+from tests.oracle.bindings import OutputRow, Stored
 from tests.oracle.match import Tree
 from tests.oracle.query_answers import QueryAnswers, Telling, absences_in, without_brackets
 from xscl.check_expressions import blocks
@@ -135,7 +135,7 @@ class LiveModel:
                 same: list[Standing | EventStanding] = [other for other in self.statements if other.key == one.key]
             else:
                 after = -1 if change.backfill else self._step
-                one, is_other = Standing("", query, script.namespaces, 0, self._step, after, _NONE), False
+                one, is_other = Standing("", query, script.namespaces, 0, self._step, after), False
                 same = [other for other in self.queries if other.key == one.key]
             count = met[one.key]
             met[one.key] += 1
@@ -217,7 +217,7 @@ class LiveModel:
                 query.paused = self._step
             elif query.paused is not None:
                 # What waits for something not to come begins anew.
-                query.gaps.append((-1 if has_absence(query.query.source) else query.paused, self._step))
+                query.gaps.append((-1 if any(absences_in(query.query.source)) else query.paused, self._step))
                 query.paused = None
         return Expected()
 
@@ -316,7 +316,8 @@ class LiveModel:
             ]
             query.given |= {(one.inputs, one.nodes) for one in new}
             for answer in query.telling.told(new):
-                identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)
+                parts = tuple((by_stored[one].stream, by_stored[one].identity) for one in answer.inputs)
+                identity = (query.key, query.occurrence, parts, answer.nodes)
                 if (query.name, identity) not in self._told:
                     self._told[query.name, identity] = answer.row.t1
                     outputs.append(answer.row)
@@ -447,9 +448,6 @@ class InnerAbsences:
         return [query for query in self._model.queries if absence in query.inner_absences]
 
 
-_NONE = QueryAnswers(parse_script("S").queries[0], "", ())
-
-
 def _raise(greatest: dict[str, int], stream: str, time: int) -> None:
     greatest[stream] = max(greatest.get(stream, time), time)
 
@@ -480,11 +478,11 @@ class Standing:
     occurrence: int
     step: int
     since: int
-    answers: QueryAnswers
     paused: int | None = None
     gaps: list[tuple[int, int]] = field(default_factory=list)
     given: set[object] = field(default_factory=set)
-    telling: Telling = field(default_factory=lambda: Telling(None))
+    answers: QueryAnswers = field(init=False)
+    telling: Telling = field(init=False)
 
     @property
     def key(self) -> object:
@@ -516,12 +514,6 @@ class Refused(Exception):
         self.kind = kind
 
 
-def parts_of(answer: Answer, by_stored: Mapping[Stored, Kept]) -> tuple[object, ...]:
-    """The stream and the identity of each document that an answer was made from."""
-    documents = [by_stored[stored] for stored in answer.inputs]
-    return tuple((document.stream, document.identity) for document in documents)
-
-
 def streams_of(source: Input) -> set[str]:
     """The streams of an input's blocks."""
     return {block.stream for block in blocks(source)}
@@ -538,10 +530,6 @@ def windows_of(source: Input) -> Iterator[int | None]:
             yield from windows_of(source.right)
         case SubQuery():
             yield from windows_of(source.source)
-
-
-def has_absence(source: Input) -> bool:
-    return any(True for _ in absences_in(source))
 
 
 def has_inner_absence(source: Input) -> bool:
@@ -565,8 +553,3 @@ def in_order(queries: Sequence[Standing | EventStanding]) -> list[Standing | Eve
 
 def _read_by(query: Standing | EventStanding) -> set[str]:
     return streams_of(query.query.source) if isinstance(query, Standing) else streams_read(query.statement)
-
-
-def kept_texts(queries: Iterable[Standing]) -> Counter[tuple[str, Script]]:
-    """The registered queries by name, each as a script of its own."""
-    return Counter((query.name, Script((query.query,), query.namespaces)) for query in queries)

@@ -21,7 +21,7 @@ from mmqjp.state import sql_worker
 from tests.generate.seeds import at_length
 from tests.live import operations as ops
 from tests.live.events import STATEMENTS, EventRow, event_row, parsed_events
-from tests.live.model import Expected, LiveModel, Refused, kept_texts
+from tests.live.model import Expected, LiveModel, Refused
 from tests.live.operations import Batch, Broken, Change, Operation, PassTime, Pause, Prune, Reopen, Resume, Subscribe
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
@@ -31,6 +31,7 @@ from tests.support.faults import FaultySession, FaultyStore, Injected
 from tests.support.shown import assert_shown
 from xscl import lalr
 from xscl.parser import parse_script
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -236,7 +237,8 @@ class Live:
         statements = Counter((name, text) for name, text in every if text in STATEMENTS)
         _same("event statements", statements, Counter((one.name, one.text) for one in self._model.statements))
         got = Counter((name, parsed_events(text)) for name, text in every if text not in STATEMENTS)
-        _same("queries", got, kept_texts(self._model.queries))
+        kept = Counter((one.name, Script((one.query,), one.namespaces)) for one in self._model.queries)
+        _same("queries", got, kept)
 
     def _compare_kept(self, *, shown: bool = True) -> None:
         """Compares all that is kept: undelivered outputs, queries, which of them are paused, dead letters,
