@@ -93,6 +93,7 @@ EVENT_A = "DEFINE EVENT A FROM S//a->r (k := r/x)"
 EVENT_B = "DEFINE EVENT B FROM S//*->r (k := r/y)"
 OF_B = "DEFINE EVENT B FROM S//b->r (k := r/x)"
 COUNTS_E = 'FROM AGGREGATE{count() AS n OVER 5 s} FILTER{k != ""} E'
+COUNTS_A = "FROM AGGREGATE{count() AS n BY k OVER 5 s} A"
 READS_E = 'FROM FILTER{k != "v"} E NEXT{$1.k = $2.k} B'
 
 
@@ -155,7 +156,7 @@ WRONG: dict[str, list[Operation]] = {
             SETTLING, Subscribe(pattern(components, "u", "M")), *events(0, 2, 4),
             Subscribe(pattern(components, "v", "N"), backfill=True), *events(5, 6, 7, 20),
         ]
-        for components in ("A a, A b", "~(B n), A a, A b", "A a, ~(B n), A b", "A a, A b, ~(B n)")
+        for components in ("A a, A b", "~(B n), A a, A b", "A a, ~(B n), A b", "A a, A b, ~(B n)", "SET(A a, B b)")
     },
     "what was there is subscribed again with a backfill": [
         Reopen(), Subscribe("S/a PUBLISH P; P/match->m PUBLISH R"), *came("d1@0 <a/>"),
@@ -178,6 +179,13 @@ WRONG: dict[str, list[Operation]] = {
         *events(0, 4), *came("b6@6 <b><x>u</x></b>"),
         Subscribe(f"{EVENT_A}; {OF_B}; FROM A UNION B PUBLISH E; {READS_E} PUBLISH Q; {COUNTS_E}", backfill=True),
         *events(9), SETTLING, *came("b10@10 <b><x>u</x></b>"), *events(12, 18),
+    ],
+    "a backfill reads what statements that stay have told, one of which rests": [
+        SETTLING,
+        Subscribe(f"{EVENT_A}; {EVENT_B}; FROM A NEXT{{$1.k = $2.k}} B PUBLISH P; FROM A UNION B PUBLISH E; {COUNTS_A}"),
+        *events(0, 2), Pause("E"), *events(5), Resume("E"), *events(7), Pause("E"), *events(8),
+        Subscribe(f"{EVENT_A}; {EVENT_B}; {COUNTS_E}; {COUNTS_A}; FROM FILTER{{k = k_1}} P", "add", backfill=True),
+        *events(9), SETTLING, *events(10, 20),
     ],
     "a backfill before any time is over, and another statement": [
         SETTLING, Subscribe(pattern("~(B n), A a, A b", "u", "M").replace("S//b", "T//b"), backfill=True),
@@ -211,7 +219,7 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'), *events(12, 18),
     ],
     "a join has the name of an event statement that was there": [
-        SETTLING, Subscribe(f"{EVENT_A}; {EVENT_B}; FROM AGGREGATE{{count() AS n BY k OVER 5 s}} A", backfill=True),
+        SETTLING, Subscribe(f"{EVENT_A}; {EVENT_B}; {COUNTS_A}", backfill=True),
         Unsubscribe("q1"), Subscribe("S/a->r1[./x->v1] FOLLOWED BY {v1 = v2, 8 s} S//a->r2[./y->v2] PUBLISH q1"),
         *came("d1@0 <a><x>u</x></a> | d2@1 <a><y>u</y></a>"),
     ],

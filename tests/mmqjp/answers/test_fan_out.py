@@ -2,6 +2,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -280,11 +281,12 @@ VALUES = ["0", "1", "2", "0", "1", "2", "12", "210"]
 
 @dataclass(frozen=True)
 class Step:
-    """Queries that come, (name, text), and some that are paused and resumed, by name; then documents."""
+    """Queries that come, (name, text), and some that are paused, resumed and removed, by name; then documents."""
 
     new: Sequence[tuple[str, str]]
     paused: Sequence[str]
     resumed: Sequence[str]
+    removed: Sequence[str]
     documents: Sequence[Document]
 
 
@@ -292,20 +294,23 @@ def steps(rng: random.Random) -> list[Step]:
     texts = rng.sample(TEXTS, 3) + rng.sample(TEXTS[-3:], 1)
     names: list[str] = []
     paused: set[str] = set()
-    made, number = [], 0
+    made, number, numbers = [], 0, count()
     for _ in range(rng.randint(3, 5)):
-        new = [(f"n{len(names) + i}", _text(rng, texts)) for i in range(rng.randint(2, 6))]
+        new = [(f"n{next(numbers)}", _text(rng, texts)) for _ in range(rng.randint(2, 6))]
         names += [name for name, _ in new]
         resumed = [name for name in sorted(paused) if rng.random() < 0.5]
         to_pause = [name for name in names if name not in paused and rng.random() < 0.2]
         paused = (paused - set(resumed)) | set(to_pause)
+        removed = [name for name in names if rng.random() < 0.1]
+        names = [name for name in names if name not in removed]
+        paused -= set(removed)
         documents = []
         for _ in range(rng.randint(4, 12)):
             number += 1
             leaves = "".join(f"<{leaf}>{rng.choice(VALUES)}</{leaf}>" for leaf in rng.choices("tc", k=3))
             name = rng.choice("ab")
             documents.append(Document(f"d{number}", f"<{name}>{leaves}</{name}>", time=START + number * SECOND))
-        made.append(Step(new, to_pause, resumed, documents))
+        made.append(Step(new, to_pause, resumed, removed, documents))
     return made
 
 
@@ -350,6 +355,8 @@ def answers_of(given: Sequence[Step], only: str | None, **quota: Any) -> dict[st
                     opened.pause(name)
                 if name in step.resumed and name not in paused:
                     opened.resume(name)
+                if name in step.removed:
+                    opened.unsubscribe(name)
             for o in opened.process(step.documents):
                 outputs.setdefault(o.query, []).append((o.t0, o.t1, o.documents, dict(o.nodes), o.xml, o.id))
             paused |= opened.take_paused().keys()
