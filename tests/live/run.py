@@ -232,7 +232,8 @@ class Live:
         _same_rows("undelivered outputs", left, map(self._of_any, self._model.undelivered))
 
     def _compare_queries(self) -> None:
-        texts = self._engine.queries()
+        texts, registry = self._engine.queries(), self._engine.registry
+        _same("forms", registry._forms.keys(), {query.form_id for query in registry.subscriptions.values()})
         every = [(name, text) for name, some in texts.items() for text in some]
         statements = Counter((name, text) for name, text in every if text in STATEMENTS)
         _same("event statements", statements, Counter((one.name, one.text) for one in self._model.statements))

@@ -90,12 +90,6 @@ def test_the_cache_of_the_plan_views():
             assert (*found, counted["bytes"] > 0) == expected
 
 
-def test_a_filter_notes_a_match_for_each_node(engine):
-    engine.subscribe("S//a")
-    assert len(engine.process([Document("d", "<r>" + "<a/>" * 50 + "</r>", time=0)])) == 50
-    assert engine.sql("SELECT count(DISTINCT bindings) AS n FROM match_rows")["n"][0].as_py() == 50
-
-
 def test_functions_may_nest_deeply_and_names_that_libxml2_does_not_know_stand_in_conditions(engine):
     nested = "lower-case(upper-case(lower-case(upper-case(lower-case(x)))))"
     engine.subscribe(f"S//a->x JOIN {{{nested} = lower-case(y), 5}} S//b->y; S//c[not(./𐐀)]")

@@ -91,6 +91,7 @@ SILENT_FOR_3 = "S/a->x NOT FOLLOWED BY {x = y, 3} S/b->y PUBLISH P"
 FIRST_OF_ALL = "S/a->x NOT PRECEDED BY {x = y, INF} S/b->y"
 EVENT_A = "DEFINE EVENT A FROM S//a->r (k := r/x)"
 EVENT_B = "DEFINE EVENT B FROM S//*->r (k := r/y)"
+AB = f"{EVENT_A}; {EVENT_B}"
 OF_B = "DEFINE EVENT B FROM S//b->r (k := r/x)"
 COUNTS_E = 'FROM AGGREGATE{count() AS n OVER 5 s} FILTER{k != ""} E'
 COUNTS_A = "FROM AGGREGATE{count() AS n BY k OVER 5 s} A"
@@ -165,7 +166,7 @@ WRONG: dict[str, list[Operation]] = {
         Unsubscribe("P"), Subscribe("S/a PUBLISH P", backfill=True),
     ],
     "what is defined otherwise, with a backfill": [
-        SETTLING, Subscribe(f"{EVENT_A}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True), *events(0, 4),
+        SETTLING, Subscribe(f"{AB}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True), *events(0, 4),
         Subscribe(f"{EVENT_A.replace('r/x', 'r/y')}; {EVENT_B}; FROM A NEXT B WITHIN 6 s PUBLISH P", backfill=True),
         *events(8, 12),
     ],
@@ -182,9 +183,9 @@ WRONG: dict[str, list[Operation]] = {
     ],
     "a backfill reads what statements that stay have told, one of which rests": [
         SETTLING,
-        Subscribe(f"{EVENT_A}; {EVENT_B}; FROM A NEXT{{$1.k = $2.k}} B PUBLISH P; FROM A UNION B PUBLISH E; {COUNTS_A}"),
+        Subscribe(f"{AB}; FROM A NEXT{{$1.k = $2.k}} B PUBLISH P; FROM A UNION B PUBLISH E; {COUNTS_A}"),
         *events(0, 2), Pause("E"), *events(5), Resume("E"), *events(7), Pause("E"), *events(8),
-        Subscribe(f"{EVENT_A}; {EVENT_B}; {COUNTS_E}; {COUNTS_A}; FROM FILTER{{k = k_1}} P", "add", backfill=True),
+        Subscribe(f"{AB}; {COUNTS_E}; {COUNTS_A}; FROM FILTER{{k = k_1}} P", "add", backfill=True),
         *events(9), SETTLING, *events(10, 20),
     ],
     "a backfill before any time is over, and another statement": [
@@ -219,7 +220,7 @@ WRONG: dict[str, list[Operation]] = {
         Subscribe(f'{EVENT_A}; FROM FILTER{{k = "u"}} A PUBLISH E'), *events(12, 18),
     ],
     "a join has the name of an event statement that was there": [
-        SETTLING, Subscribe(f"{EVENT_A}; {EVENT_B}; {COUNTS_A}", backfill=True),
+        SETTLING, Subscribe(f"{AB}; {COUNTS_A}", backfill=True),
         Unsubscribe("q1"), Subscribe("S/a->r1[./x->v1] FOLLOWED BY {v1 = v2, 8 s} S//a->r2[./y->v2] PUBLISH q1"),
         *came("d1@0 <a><x>u</x></a> | d2@1 <a><y>u</y></a>"),
     ],

@@ -12,7 +12,6 @@ from mmqjp.answers.output import Output
 from mmqjp.documents import record
 from mmqjp.documents.record import Lateness
 from mmqjp.engine import Session
-from mmqjp.state.eviction import ID_RETENTION
 from tests.generate.seeds import at_length
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
@@ -130,21 +129,6 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
     assert found[0] == found[1] and len(found[0]) > 100
     assert left[1].pop() < 20  # those since the last prune
     assert all(2 * few < many for few, many in zip(left[1], left[0], strict=False)), left
-
-
-def test_the_ids_of_dropped_documents_are_known_for_a_while():
-    with Session("duckdb", lateness=SECOND) as engine:
-        engine.subscribe(WINDOW)
-        engine.process([doc(0), Document("bad", "<a>", time=NOW)])
-        engine.process([doc(1000)])
-        mark_delivered(engine)
-        engine.prune(SECOND)
-        engine.process([doc(0)])
-        assert engine.counters().duplicates == 1 and engine.counters().dead_letters == 1
-        engine.process([doc(1000 + ID_RETENTION // SECOND + 2)])
-        engine.prune(SECOND)
-        engine.process([doc(0)])
-        assert engine.counters().dead_letters == 2  # late, no longer known
 
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

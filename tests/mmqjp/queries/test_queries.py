@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.queries.model import ByKey, Identity, JoinSubscription, text_digest
 from mmqjp.queries.stored import Compiler
-from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from xscl.lower import normalize
 from xscl.parser import parse_script
@@ -61,46 +59,6 @@ def test_queries_by_key_are_in_order():
         assert not index.get("n")
     with pytest.raises(KeyError):
         index.remove("n", gone)
-
-
-KEYWORD = 'FROM S//a->x[./t->t][./w->w] JOIN {{t = u AND contains(w, "k{n}"), {window} h}} S//b->y[./t->u]'
-PLAIN = "FROM S//a->x[./t{n}->t] JOIN {{t = u, {window} h}} S//b->y[./t->u]"
-
-
-@pytest.mark.parametrize("seed", seeds(1, 40))
-def test_forms_go_with_their_last_query(seed: int):
-    rng = random.Random(seed)
-    names: list[str] = []
-    with Session("duckdb", quiet=True) as engine:
-        for step in range(60):
-            do = rng.choice(["add", "add", "add", "remove", "pause", "resume", "document"])
-            if do == "add" or not names:
-                query = rng.choice([KEYWORD, PLAIN]).format(n=rng.randrange(20), window=rng.randint(1, 2))
-                names += engine.subscribe(f"{query} PUBLISH n{step}", add=True)
-            elif do == "remove":
-                engine.unsubscribe(names.pop(rng.randrange(len(names))))
-            elif do == "pause":
-                engine.pause(rng.choice(names))
-            elif do == "resume":
-                engine.resume(rng.choice(names))
-            else:
-                engine.process([Document(f"d{step}", "<a><t>1</t><w>k1 k2</w></a>", time=step)])
-            registry = engine.registry
-            assert registry._forms.keys() == {query.form_id for query in registry.subscriptions.values()}
-
-
-def test_a_query_without_publish_takes_its_position_or_the_next_number_that_is_free():
-    for script, names in {
-        "S//a; S//b": "q1 q2",
-        "S//a PUBLISH q1; S//b": "q1 q2",
-        "S//a; S//b PUBLISH q1": "q2 q1",
-        "S//a; S//b; S//c PUBLISH q1": "q2 q3 q1",
-        "S//a PUBLISH q01; S//b PUBLISH q0; S//c": "q01 q0 q3",
-        "S//a PUBLISH q2; S//b; S//c PUBLISH q3; S//d": "q2 q4 q3 q5",
-    }.items():
-        assert " ".join(parse_script(script).names()) == names
-    with Session("duckdb") as engine:
-        assert " ".join(engine.subscribe(script)) == names
 
 
 def test_a_published_number_is_a_stream_and_counts_in_a_store_and_an_unnamed_one_is_none(tmp_path: Path):

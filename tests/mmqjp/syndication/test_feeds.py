@@ -364,21 +364,12 @@ def test_feeds_hold_what_is_recounted_archives_never_change_and_readers_lose_not
         assert [remembered.newest(name) for name in QUERIES] == [asked.newest(name) for name in QUERIES]
 
 
-def test_the_feed_of_a_query(published, clock):
-    process(published, 0, 3, Random(0))
-    answer = pages_of(published, clock).answer(request("every"))
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("application/atom+xml")
-    assert feedparser.parse(answer.body).feed.title == "every"
-    own = [(entry.title, entry.item_url) for entry in entries_of(answer.body)]
-    assert own == [(f"Title {n}", f"https://a.example/{n}") for n in (2, 1, 0)]
-    empty = pages_of(published, clock).answer(request("never"))
-    assert empty.status_code == 200 and ids_of(empty.body) == []
-
-
 def test_tags_and_dates(published, clock):
     process(published, 0, 3, Random(0))
     pages = pages_of(published, clock)
     first = pages.answer(request("every"))
+    assert first.headers["Content-Type"].startswith("application/atom+xml")
+    assert feedparser.parse(first.body).feed.title == "every"
     assert "Last-Modified" not in first.headers, "more may be committed in this second"
     clock.time += 1_000_000
     second = pages.answer(request("every"))
