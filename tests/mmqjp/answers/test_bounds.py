@@ -1,6 +1,6 @@
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
@@ -186,7 +186,6 @@ def test_run_pauses_what_passes_a_bound_and_says_so(tmp_path):
     assert len(given[0]) == 30 + 13 * 14 // 2 and given[0] == given[1]
 
 
-NEVER = 2**62
 EVENT_QUERIES = """
 DEFINE EVENT A FROM S//a->a (k := a/@k);
 DEFINE EVENT B FROM S//b->b (l := b/@k);
@@ -195,14 +194,9 @@ FROM A PUBLISH all;
 FROM FILTER{l = "none"} B PUBLISH goes_on;
 FROM AGGREGATE{count() AS n OVER 5 s} A PUBLISH counts
 """
-NAMES = ("pairs", "all", "counts")
 EVENT_BOUNDS = (
     (2, 100, 100, 100), (100, 3, 100, 100), (3, 5, 100, 100), (1, 1, 100, 100), (100, 100, 5, 100), (100, 100, 100, 2)
 )  # fmt: skip
-
-
-def named_bounds(bounds: Sequence[int]) -> dict[str, Any]:
-    return dict(zip(("max_matches", "max_partial", "max_outputs", "max_work"), bounds, strict=True))
 
 
 PATTERNS = """
@@ -226,14 +220,6 @@ class Event(NamedTuple):
     key: str
 
 
-class Limited(NamedTuple):
-    """The outputs of a query before it is paused, when that is, and why."""
-
-    told: Found
-    time: int
-    reason: str
-
-
 def event_documents(rng: Random, count: int) -> list[tuple[int, list[Event]]]:
     times = sorted(rng.randint(0, count) for _ in range(count))
     return [
@@ -245,64 +231,6 @@ def event_documents(rng: Random, count: int) -> list[tuple[int, list[Event]]]:
 def sent(number: int, time: int, events: Iterable[Event], stream: str = "S") -> Document:
     inside = "".join(f'<{one.name.lower()} k="{one.key}"/>' for one in events)
     return Document(f"d{number}", f"<r>{inside}</r>", stream, time * SECOND)
-
-
-def results(name: str, events: Sequence[Event]) -> Iterator[tuple[int, int, str]]:
-    starts = [one for one in events if one.name == "A"]
-    if name == "all":
-        yield from ((one.time, one.time, one.key) for one in starts)
-    elif name == "counts":
-        for time in {one.time for one in starts}:
-            yield time, time, f"{sum(time - 5 < one.time <= time for one in starts)}"
-    else:
-        for one in starts:
-            for other in partners(one, events):
-                if other.time - one.time <= 6:
-                    yield one.time, other.time, one.key
-
-
-def partners(one: Event, events: Sequence[Event]) -> list[Event]:
-    later = [other for other in events if other.name == "B" and other.key == one.key and other.time > one.time]
-    first = min((other.time for other in later), default=None)
-    return [other for other in later if other.time == first]
-
-
-def waiting(name: str, events: Sequence[Event], now: int) -> int:
-    """The number of a query's partial matches after a time."""
-    starts = [one for one in events if one.name == "A" and one.time <= now]
-    if name == "counts":
-        return sum(one.time + 5 > now for one in starts)
-    if name == "all":
-        return 0
-    taken = [min((other.time for other in partners(one, events)), default=NEVER) for one in starts]
-    return sum(now < until and now < one.time + 6 for one, until in zip(starts, taken, strict=True))
-
-
-def limited(name: str, events: Sequence[Event], matches: int, partial: int, outputs: int, work: int) -> Limited:
-    found: Found = Counter((name, *one) for one in results(name, events))
-    at_once = Counter[int]()
-    for (_, _, time, _), count in found.items():
-        at_once[time] += count
-    one_or_more = "1 match" if matches == 1 else f"{matches} matches"
-    over = [(time, f"more than {one_or_more} at", "max-matches") for time, n in at_once.items() if n > matches]
-    wait = "1 partial match waits" if partial == 1 else f"{partial} partial matches wait"
-    steps = "1 step" if work == 1 else f"{work} steps"
-    over += [(time, f"more than {steps} at", "max-work") for time, n in at_once.items() if n > work]
-    times = sorted(at_once)
-    for place, time in enumerate(times):
-        if sum(at_once[one] for one in times[place // BLOCK * BLOCK : place + 1]) > outputs:
-            several = "1 match" if outputs == 1 else f"{outputs} matches"
-            over.append((time, f"more than {several} at 10,000 times in a row, with", "max-outputs"))
-        if sum(at_once[one] for one in times[place // BLOCK * BLOCK : place + 1]) > 10 * work:
-            over.append((time, f"more than {10 * work} steps at 10,000 times in a row, with", "max-work"))
-    for now in {one.time for one in events}:
-        if waiting(name, events, now) > partial:
-            over.append((now, f"more than {wait} after", "max-partial"))
-    if not over:
-        return Limited(found, NEVER, "")
-    time, what, option = min(over, key=lambda one: (one[0], one[2].partition("-")[2]))
-    told = Counter({key: count for key, count in found.items() if key[2] < time})
-    return Limited(told, time, f"{what} 1970-01-01T00:00:{time:02}Z ({option})")
 
 
 def told(engine: Session) -> Found:
@@ -324,7 +252,8 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
     arrived = [sent(number, *one) for number, one in enumerate(sorted(made, key=lambda one: one[0] + lags[one[2]]))]
     stops = sorted(rng.sample(range(5, 38), 3))
     monkeypatch.setattr("common.limits.BLOCK", BLOCK)
-    bounds = named_bounds(rng.choice(EVENT_BOUNDS))
+    names = ("max_matches", "max_partial", "max_outputs", "max_work")
+    bounds: dict[str, Any] = dict(zip(names, rng.choice(EVENT_BOUNDS), strict=True))
     script = EVENT_QUERIES if seed % 2 else PATTERNS + rng.choice(("", GOES_ON))
     if chance(rng, 70):
         script = script.replace("B FROM S", "B FROM T")
@@ -363,33 +292,38 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
         assert life(tmp_path / f"{number}", plain=False) == plain
 
 
-def test_limits_are_those_of_brute_force_in_a_backfill_too(monkeypatch):
+LIMITED = [
+    ("max_matches", 1, "all", "1 match at 1970-01-01T00:00:01Z", 0),
+    ("max_matches", 2, "all", "2 matches at 1970-01-01T00:00:13Z", 10),
+    ("max_matches", 2, "pairs", "2 matches at 1970-01-01T00:00:06Z", 2),
+    ("max_partial", 1, "counts", "1 partial match waits after 1970-01-01T00:00:01Z", 0),
+    ("max_partial", 3, "counts", "3 partial matches wait after 1970-01-01T00:00:02Z", 1),
+    ("max_partial", 3, "pairs", "3 partial matches wait after 1970-01-01T00:00:13Z", 7),
+    ("max_outputs", 5, "all", "5 matches at 10,000 times in a row, with 1970-01-01T00:00:06Z", 5),
+    ("max_outputs", 5, "pairs", "5 matches at 10,000 times in a row, with 1970-01-01T00:00:09Z", 5),
+    ("max_work", 2, "all", "2 steps at 1970-01-01T00:00:13Z", 10),
+    ("max_work", 2, "pairs", "2 steps at 1970-01-01T00:00:06Z", 2),
+]
+"""Bounds, queries that exceed them, the reasons, and how many outputs there are before. What is counted is held against
+brute force in tests/pattern_stage/test_limits.py."""
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+@pytest.mark.parametrize(("option", "most", "name", "reason", "before"), LIMITED)
+def test_limits_are_told_and_are_those_of_a_backfill_too(option, most, name, reason, before, backfill, monkeypatch):
     monkeypatch.setattr("common.limits.BLOCK", BLOCK)
-    seen = Counter[str]()
-    for seed in seeds(6, 300, first=1):
-        rng, backfill = Random(seed), (seed + seed // len(EVENT_BOUNDS)) % 2 == 0
-        arrived = event_documents(rng, 25)
-        events = [one for _, several in arrived for one in several]
-        given = EVENT_BOUNDS[seed % len(EVENT_BOUNDS)]
-        with Session("duckdb", settle=0, **named_bounds(given), quiet=True) as engine:
-            engine.subscribe("FROM S//nothing PUBLISH nothing" if backfill else EVENT_QUERIES)
-            engine.process([sent(number, *one) for number, one in enumerate(arrived)])
-            engine.process([Document("last", "<none/>", "S", 50 * SECOND)])
-            if backfill:
-                engine.subscribe(EVENT_QUERIES, backfill=True)
-            expected: Found = Counter()
-            for name in NAMES:
-                found = limited(name, events, *given)
-                assert engine.registry.named(name)[0].paused == (found.reason or None), (seed, name, found)
-                expected += found.told
-                seen[found.reason.rpartition(" ")[2]] += 1
-            assert told(engine) == expected
-            assert len({one.id for one in engine.outputs()}) == sum(expected.values())
-            engine.process([sent(100, 60, [Event("A", 60, "u")]), sent(101, 61, [Event("B", 61, "u")])])
-            engine.process([Document("end", "<none/>", "S", 70 * SECOND)])
-            active = {name for name in NAMES if engine.registry.named(name)[0].active}
-            assert {one.query for one in engine.outputs() if one.t1 >= 60 * SECOND} == active
-    assert len(seen) == 5, "each limit is exceeded, and none"
+    with Session("duckdb", settle=0, **{option: most}, quiet=True) as engine:
+        engine.subscribe("FROM S//nothing PUBLISH nothing" if backfill else EVENT_QUERIES)
+        engine.process([sent(number, *one) for number, one in enumerate(event_documents(Random(2), 25))])
+        engine.process([Document("last", "<none/>", "S", 50 * SECOND)])
+        if backfill:
+            engine.subscribe(EVENT_QUERIES, backfill=True)
+        assert engine.registry.named(name)[0].paused == f"more than {reason} ({option.replace('_', '-')})"
+        assert sum(one.query == name for one in engine.outputs()) == before
+        engine.process([sent(100, 60, [Event("A", 60, "u")]), sent(101, 61, [Event("B", 61, "u")])])
+        engine.process([Document("end", "<none/>", "S", 70 * SECOND)])
+        active = {name for name in ("pairs", "all", "counts") if engine.registry.named(name)[0].active}
+        assert {one.query for one in engine.outputs() if one.t1 >= 60 * SECOND} == active
 
 
 def test_another_query_of_the_same_form_begins_anew(tmp_path):
