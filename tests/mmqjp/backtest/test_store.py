@@ -210,16 +210,6 @@ def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path):
         assert "1:5" in str(place.answer(mistaken).error)
 
 
-@pytest.mark.usefixtures("here")
-def test_whoever_opens_the_store_runs_what_waits(tmp_path):
-    place = Directory(tmp_path)
-    command = place.ask(BACKTEST, text=PAIRS)
-    with Session("duckdb", state=place.state) as opened:
-        opened.process(documents(3))
-        CommandQueue(place.spool).apply(opened, Events())
-    assert Backtest.from_dict(place.answer(command).result).outputs == 3
-
-
 REPORTED = Backtest(documents=7, queries=(QueryResult("q", 3),))
 REQUEST = TrialRequest("FROM S//a", (), 60, 1 << 60)
 REPORT = f"import os, sys, signal; sys.stdin.buffer.readline(); print({json.dumps({'result': REPORTED.to_dict()})!r}, "

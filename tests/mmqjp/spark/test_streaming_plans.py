@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from feeds import confined
-from feeds.documents import Document, Reject
+from feeds.documents import Reject
 from feeds.readers import Offset
 from feeds.tail import ReadItem
 from mmqjp import spark_job
@@ -363,11 +363,6 @@ def test_rows_without_offsets_are_numbered_within_their_micro_batch():
     )
     assert len(source.uncommitted(found, {("q", "m"): Offset("q", "m", (2 << 32) + 1)})) == 2
     assert len(source.uncommitted(found, {("q", "m"): Offset("q", "m", 3 << 32)})) == 0
-
-
-def test_a_document_that_is_too_large_is_not_sent():
-    row = source.row_of(0, 0, ReadItem(Document("d", "<a>12345</a>", time=1), Offset("s", "f", 1)), 8)
-    assert dict(zip(source.ROWS.names, row, strict=True))["reason"] == "12 bytes, and 8 are allowed"
 
 
 def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsys):
