@@ -22,8 +22,8 @@ from mmqjp.queries.forms import INDEXES
 from mmqjp.queries.model import Identity, Members
 from mmqjp.tables.schema import ANSWER_TABLES
 from tests.generate.documents import SECOND
-from tests.generate.queries import with_once
-from tests.generate.seeds import at_length, seeds
+from tests.generate.once import with_once
+from tests.generate.seeds import at_length, expect_some, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
 from tests.support.agreement import Delivery, arranged, as_row
@@ -364,7 +364,8 @@ def answers_of(given: Sequence[Step], only: str | None, **quota: Any) -> dict[st
         spent = used(opened)
         active = {query.name for query in opened.registry.subscriptions.values() if query.active}
     found: dict[str, Any] = {}
-    for name in active | paused:
+    removed = {name for step in given for name in step.removed if only in (None, name)}
+    for name in active | paused | removed:
         ours = [(row["docid1"], row["docid2"]) for row in matches if row["query"] == name]
         found[name] = outputs.get(name, []), ours, spent.get(name, (0, 0)), name in paused
     return found
@@ -380,7 +381,7 @@ def test_queries_get_together_what_each_gets_alone(seed):
         of_query, alone = together[name], answers_of(given, name, **quota)[name]
         assert (of_query[0], of_query[2:]) == (alone[0], alone[2:])
         assert len(of_query[1]) == len(alone[1])  # numbers of documents differ: tuples of inner joins have some
-    assert sum(len(of_query[0]) for of_query in together.values()) > (2 if quota else 10)
+    expect_some(sum(len(of_query[0]) for of_query in together.values()) > (2 if quota else 10))
 
 
 HAS: dict[str, Callable[[str, str], bool]] = {
