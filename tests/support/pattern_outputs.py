@@ -70,10 +70,10 @@ Standing = tuple[int, int, str, str]
 """The place of a document among others: t1, t0, its stream and its id."""
 
 
-def outputs_of(name: str, place: int, world: PatternWorld, since: int | None = None) -> Iterator[Told]:
-    """Yields what a statement has to tell under a name; if it were there from `since` on."""
-    times: dict[str, Standing] = {
-        f"{part[0]}-{part[1]}": (one.t1, one.t0, f"documents_{stream}", f"{part[0]}-{part[1]}")
+def outputs_of(name: str, place: int, world: PatternWorld) -> Iterator[Told]:
+    """Yields what a statement has to tell under a name."""
+    times = {
+        f"{part[0]}-{part[1]}": Standing(one.t1, one.t0, f"documents_{stream}", f"{part[0]}-{part[1]}")
         for stream, events in world.given.items()
         for one in events
         for part in one.parts
@@ -81,10 +81,10 @@ def outputs_of(name: str, place: int, world: PatternWorld, since: int | None = N
     }
     statement = world.statements[place]
     if isinstance(statement, Pattern | Near):
-        for match in world.matches(place, since):
+        for match in world.matches(place):
             yield _of_match(name, statement, match, world, times)
         return
-    for one in world.results(place, since):
+    for one in world.results(place):
         documents = tuple(sorted(set(_documents(one.parts)), key=times.__getitem__))
         elements = [(label, (), _text(value)) for label, value in one.attributes if value is not None]
         nodes = tuple(f"e{number}" for number in range(1, len(documents) + 1))
