@@ -42,7 +42,7 @@ def test_an_identity_begins_a_json_list(name: str):
 def test_queries_by_key_are_in_order():
     compiled, index = Compiler().compile_text("//a"), ByKey()
     for _ in range(2):
-        left = [Subscription(qid, "n", "//a", 0, -1, None, "f", 0, compiled) for qid in range(3)]
+        left = [JoinSubscription(qid, "n", "//a", 0, NO_DOCUMENT, None, "f", 0, compiled) for qid in range(3)]
         for query in left:
             index.add("n", query)
         for place in (0, 1, 0):
