@@ -10,8 +10,9 @@ import pytest
 
 from tests.support import generated_pages
 from tests.support.docs import DOCS, GENERATED, PAGES, differences, printed_cells, run_notebook
+from tests.support.house import files_of, module_name
 from tests.support.places import ROOT
-from tests.test_project import PACKAGES, modules
+from tests.test_project import PACKAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -35,11 +36,7 @@ def test_the_site_has_every_page():
     assert listed == {path.name for path in DOCS.glob("*.md")}
 
 
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
-
-
-WITH_EXAMPLES = [path for package in PACKAGES for path in modules(package) if ">>> " in path.read_text("utf-8")]
+WITH_EXAMPLES = [path for path in files_of(*PACKAGES) if ">>> " in path.read_text("utf-8")]
 
 
 @pytest.mark.parametrize("name", list(map(module_name, WITH_EXAMPLES)))

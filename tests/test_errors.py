@@ -1,11 +1,7 @@
 """The family of errors: one root, two branches, each also a builtin; docs/python.md names the exported ones."""
 
-from __future__ import annotations
-
 import builtins
-import importlib
 import pickle
-import pkgutil
 import re
 from pathlib import Path
 
@@ -20,11 +16,11 @@ from feeds.files import TooLargeError
 from join_stage.plans import UnknownPlan
 from join_stage.store.protocol import OtherEngine
 from mmqjp.queries.changes import UnknownQuery
+from tests.support.places import ROOT
+from tests.test_project import product_modules
 from xscl.check import TooManyDisjuncts
 from xscl.parser import parse_script
 from xscl.text import XsclErrors
-
-PACKAGES = ("common", "feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
 
 BRANCHES = (MmqjpError, InputError, OperationalError)
 
@@ -44,19 +40,16 @@ INTERNAL = {
 }
 """Errors that no caller meets: they say within a room how the work goes on, or end a command."""
 
-PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")
 
 
 def all_errors() -> dict[str, type[Exception]]:
     """The public exception classes of the product, by their full names."""
     found = {}
-    for package in PACKAGES:
-        directory = importlib.import_module(package).__path__
-        names = [module.name for module in pkgutil.walk_packages(directory, f"{package}.")]
-        for name in [package, *(name for name in names if not name.endswith("__main__"))]:
-            for value in vars(importlib.import_module(name)).values():
-                if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == name:
-                    found[f"{name}.{value.__name__}"] = value
+    for module in product_modules():
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == module.__name__:
+                found[f"{module.__name__}.{value.__name__}"] = value
     return {name: error for name, error in found.items() if not error.__name__.startswith("_")}
 
 
@@ -117,18 +110,6 @@ def test_an_error_pickles():
         if not isinstance(before, XsclErrors):  # it holds others, which are not compared by what they say
             kept = ({key: str(value) for key, value in vars(error).items()} for error in (before, after))
             assert next(kept) == next(kept), type(before)
-
-
-def test_a_message_is_the_sentence_and_nothing_else():
-    assert str(UnknownQuery("news")) == "no query is named 'news'"
-    assert str(SourceError("a.opml", "no such file")) == "a.opml: no such file"
-    assert str(FetchError("it failed", 500)) == "it failed"
-
-
-def test_what_callers_meet_is_exported():
-    of_queries, of_stores = {"XsclErrors", "UnknownQuery", "PublishCycle"}, {"StoreError", "InUse", "Outdated"}
-    met = {"SourceError", "JavaNotFound"} | of_queries | of_stores
-    assert met | {error.__name__ for error in BRANCHES} <= EXPORTED
 
 
 def test_page_says_of_each_exported_error_which_builtin_it_is():

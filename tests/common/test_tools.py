@@ -1,9 +1,12 @@
-"""Quick dataclasses are like those that the module makes; results are remembered by identity; batches are bounded."""
+"""Quick dataclasses are like those that the module makes; results are remembered by identity; batches are bounded; and
+libraries that nothing here needs are not loaded by our own processes, nor hidden from others."""
 
 from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from typing import Any
 
@@ -87,3 +90,40 @@ def test_no_item_is_taken_beyond_the_batch_that_is_given():
     items = iter("abcde")
     assert next(in_batches(items, 2, 99, len)) == ["a", "b"]
     assert list(items) == ["c", "d", "e"]
+
+
+# ------------------------------------------------------------ libraries that are not loaded, or hidden
+
+DEMO = """
+import sys
+sys.argv = ["mmqjp", "demo", "--engine", "duckdb"]
+import atexit
+atexit.register(lambda: print(sorted({"pandas", "matplotlib", "pyarrow"} & sys.modules.keys())))
+import mmqjp.__main__
+mmqjp.__main__.main()
+"""
+LIGHT = """
+import sys, xscl
+print({'elementpath', 'lxml', 'pyarrow', 'pyspark'} & set(sys.modules))
+import feeds.tail, feeds.fetch.fetcher, mmqjp.cli
+print('pyspark' in sys.modules)
+from mmqjp.process import without_pandas
+without_pandas()
+print('pandas' in sys.modules)  # nothing is hidden in the process of others
+"""
+HIDDEN = """
+from common.tools import in_own_process; from mmqjp.process import without_pandas
+in_own_process(); without_pandas()
+import pandas, pyarrow
+print(len(pyarrow.table({'a': [1]}).to_pandas()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [(DEMO, "\n['pyarrow']\n"), (LIGHT, "set()\nFalse\nTrue\n"), (HIDDEN, "1\n")],
+    ids=["the program does without what only takes time", "light packages", "what was hidden can be imported later"],
+)
+def test_what_a_process_loads(code: str, printed: str):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(printed)
