@@ -74,9 +74,13 @@ class Directory:
                 opened.subscribe(text)
             self.service(opened, events, **options).run(None, StopAfter(10**9))
 
+    def arguments(self, *options: object) -> list[Any]:
+        """The arguments of a service on DuckDB, whose log is JSON."""
+        given = ["--engine", "duckdb", "--source", self.drops, "--state", self.state, "--log", "json"]
+        return ["stream", *given, *options]
+
     def start(self, *options: object) -> Program:
-        given = ["--engine", "duckdb", "--source", self.drops, "--state", self.state, "--log", "json", *options]
-        return nursery.start(command, "stream", *given)
+        return nursery.start(command, *self.arguments(*options))
 
     def ask(self, do: str, **arguments: Any) -> Command:
         return self.spool.submit(do, arguments)

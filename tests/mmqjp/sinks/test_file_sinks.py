@@ -1,13 +1,18 @@
-"""Sinks of files: each output once, whatever ends the process, fills the disk or happens to the files."""
+"""Sinks of files and standard output: each output once, whatever ends the process, fills the disk or happens to the
+files; and standard output that is closed, full, or without a reader."""
 
 import errno
 import json
 import os
+import pty
+import signal
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import duckdb
 import feedparser
@@ -21,8 +26,10 @@ import mmqjp.sinks.parquet as parquet_file
 from common import files as common_files
 from feeds.documents import Document
 from feeds.tail import read_documents
+from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
+from mmqjp.engine import Session
 from mmqjp.present.item import ShownMatch
 from mmqjp.process import json_line
 from mmqjp.sinks import files
@@ -32,9 +39,13 @@ from mmqjp.sinks.parquet import ParquetFile, ParquetSink
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Sink
 from tests.generate.seeds import at_length
+from tests.processes import nursery
+from tests.processes.programs import command, in_terminal, without_files
 from tests.support.atom import ATOM, link
+from tests.support.cli import LINES, PROGRAM, mmqjp, write_documents, write_queries
 from tests.support.faults import Killed, Point, armed, killed
 from tests.support.messages import TIME, match, output
+from tests.support.service import PAIRS, Directory, events_of
 
 HOUR = 3_600_000_000
 URL = "https://example.org/feeds/"
@@ -45,7 +56,7 @@ def full() -> None:
 
 
 class SinkStore:
-    """Committed outputs, the position that is noted (`setting`), and a sink that gets them as from the deliverer."""
+    """Committed outputs, the position that is noted, and a sink that gets them as from the deliverer."""
 
     counts: ClassVar[tuple[int, ...]]
     """How much is committed before each kill."""
@@ -53,7 +64,7 @@ class SinkStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.outputs: list[Output] = []
-        self.setting: str | None = None
+        self.noted = Position()
         self.now = TIME
         self.warnings: list[str] = []
         self.sink: Any = None
@@ -74,16 +85,15 @@ class SinkStore:
         return (one for one in self.outputs if one.seq > after and one.query == "q1")
 
     def pending(self) -> Iterator[Output]:
-        return self.wanted(Position.from_setting(self.setting).acked)
+        return self.wanted(self.noted.acked)
 
     def open(self) -> Any:
-        position = Position.from_setting(self.setting)
-        self.written = position.acked
-        self.sink = self.opened(position)
+        self.written = self.noted.acked
+        self.sink = self.opened(self.noted)
         return self.sink
 
     def note(self) -> None:
-        self.setting = self.sink.position().to_setting()
+        self.noted = Position.from_setting(self.sink.position().to_setting())
 
     def deliver(self, at_a_time: int = 2) -> None:
         """Hands over what the sink has not got, some at a time, and notes the position after each."""
@@ -110,7 +120,7 @@ class SinkStore:
         self.sink = None
 
     def ask_again(self, acked: int) -> None:
-        self.setting = Position(acked, Position.from_setting(self.setting).details).to_setting()
+        self.noted = replace(self.noted, acked=acked)
         self.open()
 
     def names(self) -> list[str]:
@@ -120,13 +130,33 @@ class SinkStore:
 class Lines(SinkStore):
     counts = (7, 6, 5)
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.file = path / "out.jsonl"
+
     def opened(self, position: Position) -> Sink:
-        given = read_sink("x", {"kind": "jsonl", "path": "out.jsonl"}, self.path, file="x.toml")
+        given = read_sink("x", {"kind": "jsonl", "path": str(self.file)}, self.path, file="x.toml")
         self.path.mkdir(exist_ok=True)
         return cast(Sink, open_destination(Secrets(), given, position, self.warnings.append))
 
-    def seqs(self) -> list[int]:
-        return [json.loads(line)["seq"] for line in (self.path / "out.jsonl").read_text().splitlines()]
+    def take_up(self, *left: int) -> Any:
+        """What a process does at its start, if outputs are left."""
+        self.outputs = list(map(output, left))
+        sink = self.open()
+        if sink.prepare(self.pending):
+            self.note()
+        return sink
+
+    def write(self, *numbers: int, noted: bool = True) -> None:
+        """A process that writes outputs, and notes it or is killed before."""
+        sink = self.take_up(*numbers)
+        sink.write(self.outputs)
+        if noted:
+            self.note()
+        sink.close()
+
+    def seqs(self, file: Path | None = None) -> list[int]:
+        return [json.loads(line)["seq"] for line in (file or self.file).read_text().splitlines()]
 
 
 class Parquet(SinkStore):
@@ -188,27 +218,21 @@ def test_a_live_sink_of_files_lies_in_the_directory_of_all(tmp_path, kind, more,
 
 # ------------------------------------------------------------ kills and full disks
 
+
+def points(owner: Any, names: str) -> list[Point]:
+    return [(owner, name) for name in names.split()]
+
+
 SEAMS: dict[type[SinkStore], list[Point]] = {
-    Lines: [
-        *((GrowingFile, name) for name in ("prepare", "write", "_write", "_put")),
-        (files, "_cut_back"),
-        (os, "write"),
-        (os, "fsync"),
-    ],
+    Lines: [*points(GrowingFile, "prepare write _write _put"), (files, "_cut_back"), *points(os, "write fsync")],
     Parquet: [
-        *((ParquetSink, name) for name in ("prepare", "write")),
-        *((ParquetFile, name) for name in ("__init__", "add", "_write_group", "finish")),
-        *((parquet_file, name) for name in ("sync_file", "sync_directory")),
-        *((Path, name) for name in ("rename", "unlink", "mkdir")),
+        *points(ParquetSink, "prepare write"), *points(ParquetFile, "__init__ add _write_group finish"),
+        *points(parquet_file, "sync_file sync_directory"), *points(Path, "rename unlink mkdir"),
     ],
-    Atom: [
-        *((AtomSink, name) for name in ("prepare", "_write_archive", "_write_feed")),
-        (common_files, "sync_file"),
-        (Path, "replace"),
-    ],
-}
+    Atom: [*points(AtomSink, "prepare _write_archive _write_feed"), (common_files, "sync_file"), (Path, "replace")],
+}  # fmt: skip
 WRITES: list[tuple[type[SinkStore], Point, int]] = [
-    *((Parquet, (ParquetFile, name), 1) for name in ("__init__", "add", "_write_group")),
+    *((Parquet, point, 1) for point in points(ParquetFile, "__init__ add _write_group")),
     *((Parquet, point, 1) for point in ((parquet_file, "sync_file"), (Path, "rename"))),
     *((Atom, (common_files, "sync_file"), call) for call in (1, 2)),
 ]
@@ -272,15 +296,6 @@ def test_a_directory_of_another_sink_or_of_a_state_that_is_gone_is_refused(tmp_p
     assert store.seqs() == list(range(6))
 
 
-def test_lines_that_are_asked_for_again_are_appended(tmp_path):
-    store = Lines(tmp_path / "out")
-    store.commit(3)
-    store.deliver()
-    store.ask_again(0)
-    store.deliver()
-    assert store.seqs() == [0, 1, 2, 1, 2]
-
-
 # ------------------------------------------------------------ feeds
 
 
@@ -316,7 +331,7 @@ def test_entries_and_archives_never_change(feed):
     feed.deliver(at_a_time=10)
     archive, before = (feed.path / "archive-0.atom").read_bytes(), entries()
     feed.now += 1_000_000
-    feed.setting = Position(20).to_setting()
+    feed.noted = Position(20)
     feed.open()
     feed.commit(10)
     feed.deliver(at_a_time=10)
@@ -458,8 +473,7 @@ def test_a_name_that_others_have_taken_is_an_error_until_it_is_free(store):
     assert store.seqs() == list(range(7))
 
 
-def outputs(*numbers: int) -> list[Output]:
-    return [Output("q", n, n, (f"d{n}",), ("S",), {"a": 0}, "<match/>", f"i{n}", n) for n in numbers]
+# ------------------------------------------------------------ lines
 
 
 @given(
@@ -471,209 +485,290 @@ def test_a_line_is_what_json_writes(text: str, texts: list[str], nodes: dict[str
     assert json.loads(output.to_line()) == output.to_dict()
 
 
-class Target:
-    """A file of output lines, with what is noted of it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path, self.noted = directory / "out.jsonl", Position()
-        self.told: list[str] = []
-
-    def open(self) -> GrowingFile:
-        return GrowingFile(self.path, self.noted, self.told.append)
-
-    def take_up(self, *left: int) -> GrowingFile:
-        """What a process does at its start, if outputs are left."""
-        lines = self.open()
-        if lines.prepare(lambda: outputs(*left)):
-            self.noted = lines.position()
-        return lines
-
-    def write(self, *numbers: int, noted: bool = True) -> None:
-        """A process that writes outputs, and notes it or is killed before."""
-        lines = self.take_up(*numbers)
-        lines.write(outputs(*numbers))
-        if noted:
-            self.noted = lines.position()
-        lines.close()
-
-    def numbers(self, path: Path | None = None) -> list[int]:
-        return [json.loads(line)["t0"] for line in (path or self.path).read_text().splitlines()]
-
-
 @pytest.fixture
-def target(tmp_path: Path) -> Target:
-    return Target(tmp_path)
+def lines(tmp_path: Path) -> Lines:
+    return Lines(tmp_path)
 
 
-def test_what_others_wrote_stays(target: Target):
-    target.write(1)
-    with target.path.open("a") as file:
-        file.write('{"t0": 7}\n{"t0": 8}')
-    target.write(2, noted=False)
-    target.write(2)
-    assert target.numbers() == [1, 7, 8, 2]
-    assert len(target.told) == 1 and "19 bytes from others" in target.told[0]
-    target.write(3, noted=False)
-    with target.path.open("a") as file:
-        file.write('{"t0": 9}\n')
-    target.take_up(3)  # which stands before what is not ours
-    assert target.numbers() == [1, 7, 8, 2, 3, 9]
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_what_others_wrote_stays(lines):
+    lines.write(1)
+    append(lines.file, '{"seq": 7}\n{"seq": 8}')
+    lines.write()
+    assert lines.file.read_text().endswith("8}"), "what others left incomplete is ended by the next line only"
+    lines.write(2, noted=False)
+    lines.write(2)
+    assert lines.seqs() == [1, 7, 8, 2]
+    assert len(lines.warnings) == 1 and "21 bytes from others" in lines.warnings[0]
+    lines.write(3, noted=False)
+    append(lines.file, '{"seq": 9}\n')
+    lines.take_up(3)  # which stands before what is not ours
+    assert lines.seqs() == [1, 7, 8, 2, 3, 9]
 
 
 @pytest.mark.parametrize("left", [0, 1, None])
-def test_a_file_that_was_cut_or_replaced_is_appended_to(target: Target, left: int | None, tmp_path: Path):
-    target.write(1, 2)
+def test_a_file_that_was_cut_or_replaced_is_appended_to(lines, left, tmp_path):
+    lines.write(1, 2)
     if left is None:
-        (tmp_path / "mine").write_text('{"t0": 10}\n' * 40)
-        (tmp_path / "mine").replace(target.path)
-        before, said = [10] * 40, "another file"
+        (tmp_path / "mine").write_text('{"seq": 10}\n' * 40)
+        (tmp_path / "mine").replace(lines.file)
+        said = "another file"
     else:
-        lines = target.path.read_bytes().splitlines(keepends=True)[:left]
-        target.path.write_bytes(b"".join(lines))
-        before, said = [1, 2][:left], f"was cut to {len(b''.join(lines))} of"
+        os.truncate(lines.file, len(b"".join(lines.file.read_bytes().splitlines(keepends=True)[:left])))
+        said = f"was cut to {lines.file.stat().st_size} of"
+    before = lines.seqs()
     for noted in (False, True):
-        target.write(3, 4, 5, noted=noted)
-    assert target.numbers() == [*before, 3, 4, 5]
-    assert len(target.told) == 1 and said in target.told[0]
+        lines.write(3, 4, 5, noted=noted)
+    assert lines.seqs() == [*before, 3, 4, 5]
+    assert len(lines.warnings) == 1 and said in lines.warnings[0]
 
 
-def test_another_file_gets_what_is_left_and_the_first_one_loses_it(target: Target):
-    target.write(1)
-    target.write(2, noted=False)
-    first, target.path = target.path, target.path.with_name("other.jsonl")
-    target.write(2, 3, noted=False)
-    target.write(2, 3)
-    assert (target.numbers(first), target.numbers()) == ([1], [2, 3])
-    target.path = first
-    target.write(4)
-    assert target.numbers() == [1, 4] and target.told == []
+def test_another_file_gets_what_is_left_and_the_first_one_loses_it(lines):
+    lines.write(1)
+    lines.write(2, noted=False)
+    first, lines.file = lines.file, lines.file.with_name("other.jsonl")
+    lines.write(2, 3, noted=False)
+    lines.write(2, 3)
+    assert (lines.seqs(first), lines.seqs()) == ([1], [2, 3])
+    lines.file = first
+    lines.write(4)
+    assert lines.seqs() == [1, 4] and lines.warnings == []
 
 
-def test_standard_output_takes_over_from_a_file(target: Target, tmp_path: Path):
-    target.write(1)
-    target.write(2, noted=False)
-    pipe = Pipe(Path(os.devnull), target.noted)
-    assert pipe.prepare(lambda: outputs(2)) and not pipe.prepare(tuple)
-    assert target.numbers() == [1]
-    with target.path.open("a") as file:
-        file.write('{"t0": 7}\n')
-    target.noted = pipe.position()
-    target.write(3)
-    assert target.numbers() == [1, 7, 3]
+def test_standard_output_takes_over_from_a_file(lines):
+    lines.write(1)
+    lines.write(2, noted=False)
+    pipe = Pipe(Path(os.devnull), lines.noted)
+    assert pipe.prepare(lambda: [output(2)]) and not pipe.prepare(tuple)
+    assert lines.seqs() == [1]
+    append(lines.file, '{"seq": 7}\n')
+    lines.noted = pipe.position()
+    lines.write(3)
+    assert lines.seqs() == [1, 7, 3]
     pipe.close()
 
 
 @pytest.mark.parametrize("removed", [False, True])
-def test_lines_go_on_in_a_new_file_when_the_old_one_is_moved_away(target: Target, removed: bool):
-    lines = target.take_up()
-    lines.write(outputs(1))
-    old = target.path.with_name("out.jsonl.1")
-    target.path.replace(old)
+def test_lines_go_on_in_a_new_file_when_the_old_one_is_moved_away(lines, removed):
+    sink = lines.take_up()
+    sink.write([output(1)])
+    old = lines.file.with_name("out.jsonl.1")
+    lines.file.replace(old)
     if removed:
         old.unlink()
-    assert lines.prepare(tuple) and not lines.prepare(tuple)
-    target.noted = lines.position()
-    lines.write(outputs(2))  # killed
-    target.write(2)
-    assert target.numbers() == [2] and (removed or target.numbers(old) == [1])
-    assert len(target.told) == 1 and "was gone" in target.told[0]
+    assert sink.prepare(tuple) and not sink.prepare(tuple)
+    lines.note()
+    sink.write([output(2)])  # killed
+    lines.write(2)
+    assert lines.seqs() == [2] and (removed or lines.seqs(old) == [1])
+    assert len(lines.warnings) == 1 and "was gone" in lines.warnings[0]
 
 
-def test_a_file_of_others_that_got_the_number_of_a_removed_one_is_not_touched(target: Target, tmp_path: Path):
-    target.write(noted=True)
-    place = target.noted.details
-    target.path.unlink()
+def test_a_file_of_others_that_got_the_number_of_a_removed_one_is_not_touched(lines, tmp_path):
+    lines.write()
+    lines.file.unlink()
     (tmp_path / "mine").write_bytes(b"my own data")
-    target.noted = replace(target.noted, details={**place, "inode": (tmp_path / "mine").stat().st_ino})
-    target.write(1)
-    assert (tmp_path / "mine").read_bytes() == b"my own data" and target.numbers() == [1]
+    lines.noted.details["inode"] = (tmp_path / "mine").stat().st_ino
+    lines.write(1)
+    assert (tmp_path / "mine").read_bytes() == b"my own data" and lines.seqs() == [1]
 
 
-def test_where_no_new_file_can_be_made_the_moved_one_goes_on(target: Target, monkeypatch: pytest.MonkeyPatch):
-    lines = target.take_up()
-    old = target.path.with_name("out.jsonl.1")
-    target.path.replace(old)
+def test_where_no_new_file_can_be_made_the_moved_one_goes_on(lines, monkeypatch):
+    sink = lines.take_up()
+    old = lines.file.with_name("out.jsonl.1")
+    lines.file.replace(old)
 
     def denied(*arguments: object) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target.path))
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(lines.file))
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", denied)
-        assert not lines.prepare(tuple)
-        lines.write(outputs(1))
-        old_bytes = old.read_bytes()
+        assert not sink.prepare(tuple)
+        sink.write([output(1)])
+        assert lines.seqs(old) == [1]
         old.unlink()
         with pytest.raises(PermissionError):
-            lines.prepare(tuple)
-    assert old_bytes.count(b"\n") == 1
-    assert lines.prepare(tuple)
+            sink.prepare(tuple)
+    assert sink.prepare(tuple)
 
 
 @pytest.mark.parametrize("room", [0, 10, 100])
-def test_a_line_that_is_not_written_whole_is_withdrawn(target: Target, room: int, monkeypatch: pytest.MonkeyPatch):
-    target.write(1)
+def test_a_line_that_is_not_written_whole_is_withdrawn(lines, room, monkeypatch):
+    lines.write(1)
     write = os.write
 
-    def full(handle: int, data: bytes) -> int:
+    def partly(handle: int, data: bytes) -> int:
         nonlocal room
         if not room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            full()
         written = write(handle, data[:room])
         room -= written
         return written
 
-    lines = target.take_up()
-    before = target.path.read_bytes()
+    sink = lines.take_up(2, 3)
+    before = lines.file.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
+        patched.setattr(os, "write", partly)
         with pytest.raises(OSError, match="No space") as raised:
-            lines.write(outputs(2, 3))
-    assert raised.value.filename == str(target.path)
-    assert target.path.read_bytes() == before and lines.position() == target.noted
-    lines.write(outputs(2, 3))
-    assert target.numbers() == [1, 2, 3]
+            sink.write(lines.outputs)
+    assert raised.value.filename == str(lines.file)
+    assert lines.file.read_bytes() == before and sink.position() == lines.noted
+    sink.write(lines.outputs)
+    assert lines.seqs() == [1, 2, 3]
 
 
-def test_notes_of_older_versions_have_no_inode(target: Target):
-    target.write(1)
-    place = target.noted.details
-    target.noted = replace(target.noted, details={"file": place["file"], "bytes": place["bytes"]})
-    target.write(2, noted=False)
-    target.write(2)
-    assert target.numbers() == [1, 2] and target.told == []
+def test_lines_that_are_asked_for_again_are_appended(lines):
+    lines.write(0, 1, 2)
+    lines.ask_again(0)
+    lines.write(1, 2)
+    assert lines.seqs() == [0, 1, 2, 1, 2]
 
 
-def test_long_lines_go_out_in_parts(target: Target):
-    long = [Output("q", n, n, ("d",), ("S",), {"a": 0}, "x" * 300_000) for n in range(9)]
-    lines = target.take_up()
-    assert lines.write(iter(long)) == 9
-    assert target.numbers() == list(range(9)) and lines.position().details["bytes"] == target.path.stat().st_size
+def test_notes_of_older_versions_have_no_inode(lines):
+    lines.write(1)
+    del lines.noted.details["inode"]
+    lines.write(2, noted=False)
+    lines.write(2)
+    assert lines.seqs() == [1, 2] and lines.warnings == []
 
 
-def test_a_whole_file_is_there_when_all_is_written_and_what_is_no_file_is_written_to(target: Target, tmp_path: Path):
-    def broken() -> Iterable[Output]:
-        yield from outputs(1)
+def test_long_lines_go_out_in_parts(lines):
+    sink = lines.take_up()
+    assert sink.write(output(n, xml="x" * 300_000) for n in range(9)) == 9
+    assert lines.seqs() == list(range(9)) and sink.position().details["bytes"] == lines.file.stat().st_size
+
+
+def test_a_whole_file_is_there_when_all_is_written_and_what_is_no_file_is_written_to(lines, tmp_path):
+    def broken() -> Iterator[Output]:
+        yield output(1)
         raise ZeroDivisionError
 
-    target.path.write_text("old")
-    lines = WholeFile(target.path)
+    lines.file.write_text("old")
+    sink = WholeFile(lines.file)
     with pytest.raises(ZeroDivisionError):
-        lines.write(broken())
-    assert [path.name for path in target.path.parent.iterdir()] == ["out.jsonl"] and target.path.read_text() == "old"
-    assert lines.write(outputs(1, 2)) == 2
-    assert target.numbers() == [1, 2]
+        sink.write(broken())
+    assert lines.names() == ["out.jsonl"] and lines.file.read_text() == "old"
+    assert sink.write(map(output, (1, 2))) == 2
+    assert lines.seqs() == [1, 2]
     assert isinstance(open_sink(Path(os.devnull), Position()), Pipe)
     assert isinstance(open_sink(tmp_path / "new", Position(), growing=False), WholeFile)
     with pytest.raises(FileNotFoundError):
         GrowingFile(tmp_path / "no" / "out", Position()).prepare(tuple)
 
 
-def test_what_others_left_incomplete_is_ended_by_the_next_line_only(tmp_path: Path):
-    path = tmp_path / "out"
-    path.write_text("half")
-    sink = GrowingFile(path, Position())
-    sink.prepare(tuple)
-    assert sink.write([]) == 0 and path.read_text() == "half"
-    assert sink.write([Output("q", 0, 0, ("d",), ("S",), {}, "<m/>", "id", 0)]) == 1
-    assert path.read_text().startswith('half\n{"') and path.read_text().endswith("}\n")
-    sink.close()
+# ------------------------------------------------------------ the output of processes: killed, left by the terminal
+
+
+def test_what_an_earlier_process_left_is_written_once_although_it_is_killed_then(place: Directory):
+    place.drop("1.jsonl", range(3))
+    place.run(PAIRS)
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS.replace("pairs", "more"), backfill=True)
+    place.output = place.path / "new.jsonl"
+    place.output.write_text("what was there\n")
+    for _ in range(2):
+        dying = armed((GrowingFile, "write"), killed, after=True)
+        with Session("duckdb", state=place.state) as engine, dying, pytest.raises(Killed):
+            place.service(engine)
+        assert place.output.read_text().count("more") == 2 * 3  # the query stands in a line twice
+    place.run()
+    first, *lines = place.output.read_text().splitlines()
+    assert first == "what was there" and len(lines) == 3
+
+
+def test_sighup_opens_the_output_of_the_command_anew_and_a_closed_terminal_ends_it(place: Directory):
+    place.run(PAIRS)
+    place.drop("1.jsonl", range(3))
+    terminal, slave = pty.openpty()
+    arguments = place.arguments("--trigger", "10ms", "--output", place.output)
+    with nursery.start(in_terminal, os.ttyname(slave), *arguments) as process:
+        next(events_of(process, "batch"))
+        place.output.rename(place.path / "out.jsonl.1")
+        process.send_signal(signal.SIGHUP)
+        assert "was gone: appending to a new file" in next(events_of(process, "output"))["what"]
+        place.drop("2.jsonl", range(3, 6))
+        next(events_of(process, "batch"))
+        os.close(slave)
+        os.close(terminal)
+        assert next(events_of(process, "stopped"))["documents"] == 6
+    assert process.returncode == 0
+    old = (place.path / "out.jsonl.1").read_text().splitlines()
+    assert (len(old), len(place.pairs())) == (3, 12)
+    pairs = {*place.pairs(), *(tuple(json.loads(line)["documents"]) for line in old)}
+    assert pairs == {(f"d{a}", f"d{b}") for a, b in combinations(range(6), 2)}
+
+
+# ------------------------------------------------------------ standard output that is closed, full, or without a reader
+
+CLOSED = "mmqjp: error: standard output: closed; open it, or redirect it\n"
+
+
+def program(*arguments: object, out: BinaryIO) -> tuple[int, str]:
+    with nursery.start(command, *arguments, out=out) as process:
+        assert process.stderr is not None
+        return process.wait(), process.stderr.read()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> list[object]:
+    documents = write_documents(tmp_path / "documents.jsonl")
+    return ["run", "--engine", "duckdb", "--queries", write_queries(tmp_path), "--documents", documents]
+
+
+def test_a_closed_standard_output_is_said_and_a_file_needs_no_standard_files(tmp_path: Path, run: list[object]):
+    for arguments in (run, ["check", write_queries(tmp_path)]):
+        done = nursery.run(without_files, 1, 2, *arguments)
+        assert (done.returncode, done.stderr) == (1, CLOSED)
+    version = subprocess.run(
+        [*PROGRAM, "--version"], check=False, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1)
+    )
+    assert (version.returncode, version.stderr) == (1, CLOSED)
+    target = tmp_path / "out.jsonl"
+    assert nursery.run(without_files, 0, 3, *run, "--output", target).returncode == 0
+    assert target.read_text().splitlines() == LINES
+
+
+@pytest.mark.parametrize("asked", ["run", pytest.param("check", marks=pytest.mark.soak), "--help"])
+def test_a_full_standard_output_is_said(tmp_path: Path, run: list[object], asked: str):
+    arguments = {"run": run, "check": ["check", write_queries(tmp_path)]}.get(asked, [asked])
+    with Path("/dev/full").open("wb") as full:
+        status, errors = program(*arguments, out=full)
+    assert status == 1 and errors.endswith("No space left on device; make room on the disk, or write elsewhere\n")
+    assert errors.startswith("mmqjp: error: ") and errors.count("\n") == 1
+
+
+def test_a_service_says_that_its_reader_has_gone_and_writes_it_again(place: Directory):
+    write_documents(place.drops / "documents.jsonl")
+    queries = write_queries(place.path)
+    arguments = place.arguments("--queries", queries, "--trigger", "available-now", "--lateness", "INF")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        status, errors = program(*arguments, out=pipe)
+    assert status == 1
+    assert errors.splitlines()[1:] == [
+        "mmqjp: error: the reader of standard output has gone; what it missed is written after a restart"
+    ]
+    assert mmqjp(*arguments, "--output", place.output).exit_code == 0
+    assert place.output.read_text().splitlines() == LINES
+
+
+# DuckDB's file is there: what is less than it cuts into blocks that are in use, as no full disk does.
+@pytest.mark.parametrize(("more", "documents"), [(20_000, 40), pytest.param(300_000, 150, marks=pytest.mark.soak)])
+def test_a_service_whose_files_cannot_grow_says_so_and_goes_on(more: int, documents: int, place: Directory):
+    options = ["--trigger", "available-now", "--batch-size", "5", "--lateness", "INF", "--output", place.output]
+    arguments = place.arguments(*options)
+    place.run(PAIRS)
+    place.drop("1.jsonl", range(documents), text="v" * 2_000)
+    done = nursery.run(command, *arguments, most=(place.state / DUCKDB_FILE).stat().st_size + more)
+    (error,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert done.returncode == 1 and error.startswith("mmqjp: error: ") and "unexpected" not in error
+    assert "File too large" in error and str(place.path) in error and "make room" in error
+    done = nursery.run(command, *arguments)
+    assert done.returncode == 0, done.stderr
+    pairs = place.pairs()
+    assert len(pairs) == len(set(pairs)) == sum(min(10, documents - 1 - n) for n in range(documents))
