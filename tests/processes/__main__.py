@@ -13,14 +13,13 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from selectors import EVENT_READ, DefaultSelector
 from typing import NoReturn
 
 from mmqjp.cli import main
 from mmqjp.process import without_pandas
 from templates.catalog import Catalog
 from tests.processes.kills import kill_at
-from tests.processes.nursery import SIZE, Order
+from tests.processes.nursery import MOST, Order
 from tests.support.conjuncts import conjuncts_of
 from xscl.parser import parse_script
 
@@ -28,46 +27,29 @@ from xscl.parser import parse_script
 def serve() -> None:
     orders = socket.socket(fileno=os.dup(0))
     _warm()
-    with DefaultSelector() as events:
-        events.register(orders, EVENT_READ)
-        while True:
-            for key, _ in events.select():
-                if key.data is not None:
-                    events.unregister(key.fd)
-                    _report(key.fd, *key.data)
-                elif (started := _next(orders)) is None:
-                    return
-                else:
-                    events.register(os.pidfd_open(started[0]), EVENT_READ, started)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that wait
+    while (received := socket.recv_fds(orders, MOST, 4))[0]:
+        order: Order = pickle.loads(received[0])
+        for argument in {*map(str, order.arguments)} & {*main.commands}:
+            main.commands[argument].get_short_help_str()
+        if not os.fork():
+            _run(order, *received[1])
+        for file in received[1]:
+            os.close(file)
 
 
-def _next(orders: socket.socket) -> tuple[int, socket.socket] | None:
-    """Starts the next program that is ordered. Returns its number and the socket for its status."""
-    size, files, _, _ = socket.recv_fds(orders, SIZE, 4)
-    if not size:
-        return None
-    order: Order = pickle.loads(orders.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
-    for argument in {*map(str, order.arguments)} & {*main.commands}:
-        main.commands[argument].get_short_help_str()
+def _run(order: Order, handle: int, *files: int) -> NoReturn:
+    """Starts a program, waits for its end, and tells its number and then its status."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if not child:
-        _become(order, files[1:])
-    for file in files[1:]:
+        _become(order, files)
+    for file in files:
         os.close(file)
-    told = socket.socket(fileno=files[0])
-    _tell(told, child)
-    return child, told
-
-
-def _report(handle: int, child: int, told: socket.socket) -> None:
-    os.close(handle)
-    with told:
-        _tell(told, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-
-def _tell(told: socket.socket, number: int) -> None:
-    with suppress(BrokenPipeError):  # nobody may wait for it
-        told.sendall(number.to_bytes(SIZE, "big", signed=True))
+    with socket.socket(fileno=handle) as told, suppress(BrokenPipeError):  # nobody may wait for it
+        told.send(pickle.dumps(child))
+        told.send(pickle.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+    os._exit(0)
 
 
 def _warm() -> None:
@@ -76,7 +58,7 @@ def _warm() -> None:
         Catalog().add(query, number, True)
 
 
-def _become(order: Order, files: list[int]) -> NoReturn:
+def _become(order: Order, files: tuple[int, ...]) -> NoReturn:
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

@@ -11,29 +11,31 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from tests.support.places import ROOT
 
-SIZE = 8
-"""The bytes of a number on a socket."""
+MOST = 1 << 17
+"""The most bytes of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A program, its surroundings and its limits: the greatest file in bytes, and the processor time in seconds."""
+    """A program, when it is killed, its limits (the greatest file in bytes, the processor time in seconds), and its
+    surroundings."""
 
     program: Callable[..., object]
     arguments: tuple[object, ...]
-    kill: tuple[str, int] | None
-    most: int | None
-    seconds: int | None
+    kill: tuple[str, int] | None = None
+    most: int | None = None
+    seconds: int | None = None
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     directory: str = field(default_factory=os.getcwd)
 
@@ -45,26 +47,21 @@ class Program:
         """Starts it. Its output goes to `out` or nowhere, its errors to `err` or into a pipe."""
         self.stderr: TextIOWrapper | None = None
         self.returncode: int | None = None
-        self._socket, theirs = socket.socketpair()
-        with theirs, Path(os.devnull).open("r+b") as null:
-            written = err.fileno() if err is not None else self._pipe()
-            files = [theirs.fileno(), null.fileno(), (out or null).fileno(), written]
-            data, nursery = pickle.dumps(order), _nursery()
-            socket.send_fds(nursery, [len(data).to_bytes(SIZE, "big")], files)
-            nursery.sendall(data)
-        if err is None:
-            os.close(written)
+        self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with ExitStack() as stack:
+            null = stack.enter_context(Path(os.devnull).open("r+b"))
+            if err is None:
+                reader, writer = os.pipe()
+                self.stderr, err = os.fdopen(reader, encoding="utf-8"), stack.enter_context(os.fdopen(writer, "wb"))
+            files = [file.fileno() for file in (stack.enter_context(theirs), null, out or null, err)]
+            socket.send_fds(_nursery(), [pickle.dumps(order)], files)
         self.pid = self._number()
 
-    def _pipe(self) -> int:
-        reader, writer = os.pipe()
-        self.stderr = os.fdopen(reader, encoding="utf-8")
-        return writer
-
     def _number(self) -> int:
-        data = self._socket.recv(SIZE, socket.MSG_WAITALL)
+        data = self._socket.recv(MOST)
         assert data, "the nursery has ended"
-        return int.from_bytes(data, "big", signed=True)
+        number: int = pickle.loads(data)
+        return number
 
     def poll(self) -> int | None:
         """The exit status, or minus the signal that killed it; None while it runs."""
@@ -98,19 +95,17 @@ class Program:
 
 
 def start(
-    program: Callable[..., object], *arguments: object, kill: tuple[str, int] | None = None, most: int | None = None,
-    seconds: int | None = None, out: IO[bytes] | None = None, err: IO[bytes] | None = None,
+    program: Callable[..., object], *arguments: object, out: IO[bytes] | None = None, err: IO[bytes] | None = None,
+    **how: Any,
 ) -> Program:  # fmt: skip
-    """Starts a program. It is killed at a moment of `tests.processes.kills` when that comes for the n-th time."""
-    return Program(Order(program, arguments, kill, most, seconds), out, err)
+    """Starts a program, with limits, or killed at a moment of `tests.processes.kills` when that comes for the n-th time,
+    as `Order` has it."""
+    return Program(Order(program, arguments, **how), out, err)
 
 
-def run(
-    program: Callable[..., object], *arguments: object, kill: tuple[str, int] | None = None, most: int | None = None,
-    seconds: int | None = None,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+def run(program: Callable[..., object], *arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
     with TemporaryFile() as out, TemporaryFile() as err:
-        with start(program, *arguments, kill=kill, most=most, seconds=seconds, out=out, err=err) as started:
+        with start(program, *arguments, out=out, err=err, **how) as started:
             status = started.wait()
         printed = [os.pread(file.fileno(), 1 << 30, 0).decode() for file in (out, err)]
         return subprocess.CompletedProcess([program.__name__, *map(str, arguments)], status, *printed)
@@ -124,7 +119,7 @@ def run_killed(program: Callable[..., object], *arguments: object, at: str, call
 
 @cache
 def _nursery() -> socket.socket:
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen([sys.executable, "-m", "tests.processes"], cwd=ROOT, stdin=theirs.fileno())
     return ours

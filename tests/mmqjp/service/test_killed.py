@@ -196,7 +196,7 @@ queries = ["zeros"]
 """
     seams: ClassVar = [
         *(f"{kind}Receiver.send" for kind in ("Command", "Mail", "Webhook")),
-        *(f"SinkManager.{name}" for name in ("_store", "noted", "committed")),
+        *(f"SinkManager.{name}" for name in ("save", "noted", "committed")),
         *(f"GrowingFile.{name}" for name in ("prepare", "write")),
         *("ParquetSink.prepare", "ParquetSink.write", "ParquetFile.finish", "AtomSink.write_matches", "AtomSink._put"),
         *("files.sync_directory", "Path.rename", "os.fsync", "DuckDBEngine.commit"),
