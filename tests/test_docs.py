@@ -1,18 +1,26 @@
-"""README.md and the pages of docs/, docstrings and the notebook: each block runs, and prints what is shown."""
+"""README.md and the pages of docs/, docstrings and the notebook: each block runs, and prints what is shown. Feeds that are
+examples are sound, and each query of the demo finds what it is there for."""
 
 import doctest
 import re
 import tomllib
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
+import mmqjp.demo
+from feeds.documents import Document
+from feeds.tail import read_documents
+from tests.oracle.evaluation import evaluate
 from tests.support import generated_pages
 from tests.support.docs import DOCS, GENERATED, PAGES, differences, printed_cells, run_notebook
 from tests.support.house import files_of, module_name
 from tests.support.places import ROOT
 from tests.test_project import PACKAGES
+from xscl.parser import parse_script
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -60,3 +68,27 @@ def test_the_first_hour_prints_what_it_shows():
     shown, ran = run_notebook()
     assert printed_cells(shown) == printed_cells(ran), "python -m tests.support.docs --write writes what is printed"
     assert pages(shown) == pages(ran) and len(pages(ran)) == 3
+
+
+# ------------------------------------------------------------ example feeds
+
+DEMO = Path(mmqjp.demo.__file__).parent
+FOUND = {
+    "same_story": 2, "nearly_same": 1, "follow_up": 3, "book_blog": 2, "retitled": 1, "correction": 1,
+    "new_from_author": 3, "bargain": 1, "silent": 2, "first_cut": 1,
+}  # fmt: skip
+
+
+def test_every_query_of_the_demo_has_something_to_find():
+    documents = [document for document in read_documents([DEMO], feeds="item") if isinstance(document, Document)]
+    assert len({document.id for document in documents}) == len(documents) == 32, "the entries of its feeds"
+    queries = parse_script((DEMO / "demo.xscl").read_text())
+    assert Counter(row.query for row in evaluate(queries, documents)) == FOUND
+    assert len(parse_script((DEMO / "reader.xscl").read_text()).queries) == 10
+
+
+def test_the_examples_are_the_feeds_of_their_subscriptions():
+    outlines = etree.parse(ROOT / "examples" / "feeds.opml").iter("outline")
+    found = read_documents([ROOT / "examples" / "feeds"], feeds="item")
+    sources = {document.id.split(" ")[0] for document in found if isinstance(document, Document)}
+    assert sources == {outline.get("xmlUrl") for outline in outlines} - {None}

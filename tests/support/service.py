@@ -67,12 +67,15 @@ class Directory:
             engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, ServiceOptions(**options)
         )
 
-    def run(self, *queries: str, engine: Any = "duckdb", events: Events | None = None, **options: Any) -> None:
-        """What `mmqjp stream --trigger available-now` does, in this process."""
+    def run(
+        self, *queries: str, engine: Any = "duckdb", events: Events | None = None, trigger: float | None = None,
+        stop: Any = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """What `mmqjp stream --trigger available-now` does, in this process; or with another trigger, until a stop."""
         with Session(engine, state=self.state) as opened:
             for text in queries:
                 opened.subscribe(text)
-            self.service(opened, events, **options).run(None, StopAfter(10**9))
+            self.service(opened, events, **options).run(trigger, stop or StopAfter(10**9))
 
     def arguments(self, *options: object) -> list[Any]:
         """The arguments of a service on DuckDB, whose log is JSON."""

@@ -1,17 +1,19 @@
-"""The service: batches, stops, one holder of a store, commands that are done once, and what it tells of itself."""
+"""The service: batches, stops, one holder of a store, commands that are done once, and what it tells of itself. The
+watcher: which changes matter, what happens when the system tells nothing, and the real notices of the system."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -22,13 +24,23 @@ from unittest.mock import Mock
 import pytest
 
 from feeds.documents import Document
+from feeds.tail import Tail
 from join_stage.store.protocol import StoreError
 from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
 from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer
 from mmqjp.service.log import JsonLog, NullLog, TextLog
-from mmqjp.service.loop import Stop, Watcher
-from mmqjp.service.spool import Command, CommandResult
+from mmqjp.service.loop import (
+    RETRY,
+    FileWatcher,
+    Stop,
+    WatchedPath,
+    Watcher,
+    file_system_of,
+    mounted_file_systems,
+    watch,
+)
+from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.status import Metrics, store_status
 from mmqjp.state.engine_choice import InUse, is_held
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
@@ -111,22 +123,14 @@ def test_events_are_json_or_lines_for_people():
     ]
 
 
-def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Directory):
+def test_a_service_tells_which_runaway_query_is_paused(place: Directory):
     events = Events()
+    place.drop("1.jsonl", range(8))
     with Session("duckdb", state=place.state, max_matches=3) as engine:
-        engine.subscribe(f"{PAIRS}; S/a PUBLISH all_a; pairs/match PUBLISH reader")
-        place.drop("1.jsonl", range(8))
+        engine.subscribe(PAIRS)
         place.service(engine, events, batch_size=1).run(None, StopAfter(10**9))
-        reason = "more than 3 matches of the document 'd4' (max-matches)"
-        assert events.named("paused") == [{"name": "pairs", "reason": reason}]
-    with Session("duckdb", state=place.state) as engine:
-        (query,) = engine.registry.named("pairs")
-        assert query.paused == reason and query.gaps[0][1] is None
-        got = engine.sql("SELECT query, count(*) AS n FROM outputs GROUP BY query").to_pylist()
-        assert {row["query"]: row["n"] for row in got} == {"pairs": 6, "all_a": 8, "reader": 6}
-        engine.resume("pairs")
-        assert engine.process([Document("d9", "<a>v</a>", time=9_000_000)])
-    assert "d4" not in mmqjp("list", "--state", place.state).stdout
+    reason = "more than 3 matches of the document 'd4' (max-matches)"
+    assert events.named("paused") == [{"name": "pairs", "reason": reason}]
 
 
 def test_a_document_that_is_too_large_or_of_too_many_nodes_is_a_dead_letter():
@@ -180,9 +184,7 @@ def test_a_service_looks_when_it_is_called(place: Directory):
     idle: list[Session] = []
     drops = (partial(place.drop, f"{first}.jsonl", range(first, first + 2)) for first in (0, 2))
     watcher = Calls(stop, *drops, lambda: place.ask("pause", name="pairs"))
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        place.service(engine, events, watcher=watcher, on_idle=idle.append).run(NEVER, stop)
+    place.run(PAIRS, events=events, trigger=NEVER, stop=stop, watcher=watcher, on_idle=idle.append)
     assert [event["documents"] for event in events.named("batch")] == [2, 2]
     assert [event["do"] for event in events.named("command")] == ["pause"] and len(place.pairs()) == 6
     assert len(idle) == 1, "what only time calls for is left to the regular looks"
@@ -192,10 +194,8 @@ def test_a_call_in_vain_is_followed_by_a_rest(place: Directory, monkeypatch: pyt
     monkeypatch.setattr("mmqjp.service.loop.SHARE", 1e12)
     stop = Rests(20)
     watcher = Calls(stop, lambda: place.drop("1.jsonl", range(2)), lambda: None, lambda: place.drop("2.jsonl", [2]))
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        place.service(engine, watcher=watcher).run(NEVER, stop)
-        assert engine.counters().documents == 2 and watcher.waits == 2
+    place.run(PAIRS, trigger=NEVER, stop=stop, watcher=watcher)
+    assert len(place.pairs()) == 1 and watcher.waits == 2
     assert stop.left == 0, "the rest is made of short waits, between which commands are run"
 
 
@@ -210,31 +210,22 @@ def client(place: Directory, wait: float = 30.0, sleep: Callable[[float], object
 def test_a_running_service_does_commands_between_batches_in_order(place: Directory):
     events = Events()
     place.drop("1.jsonl", range(4))
-    with Session("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        asked = [
-            place.ask("subscribe", **ALL),
-            place.ask("pause", name="all_a"),
-            place.ask("list"),
-            place.ask("pause", name="none"),
-            place.ask("show", name="none"),
-            place.ask("dance"),
-            place.ask("subscribe", **ALL | {"text": "S/"}),
-        ]
-        place.service(engine, events).run(None, StopAfter(10**9))
-        answers = [place.answer(command) for command in asked]
-        assert answers[:2] == [CommandResult(["all_a"]), CommandResult(["all_a"])]
-        assert [(row["name"], row["paused"]) for row in answers[2].result] == [("pairs", None), ("all_a", "asked to")]
-        assert answers[3] == answers[4] == CommandResult(error="no query is named 'none'")
-        assert answers[5].error == "unknown command 'dance'"
-        assert answers[6].error is not None and "error" in answers[6].error
+    given: list[tuple[str, dict[str, Any]]] = [
+        ("subscribe", ALL), ("pause", {"name": "all_a"}), ("list", {}), ("pause", {"name": "none"}),
+        ("show", {"name": "none"}), ("dance", {}), ("subscribe", ALL | {"text": "S/"}),
+    ]  # fmt: skip
+    asked = [place.ask(do, **arguments) for do, arguments in given]
+    place.run(PAIRS, events=events)
+    subscribed, paused, listed, *failed = map(place.answer, asked)
+    assert subscribed == paused == CommandResult(["all_a"])
+    assert [(row["name"], row["paused"]) for row in listed.result] == [("pairs", None), ("all_a", "asked to")]
+    errors = [answer.error or "" for answer in failed]
+    assert errors[:3] == [*2 * ["no query is named 'none'"], "unknown command 'dance'"] and "error" in errors[3]
     assert [event["do"] for event in events.named("command")] == [command.do for command in asked]
     assert len(place.pairs()) == 6
 
 
-def test_a_command_without_its_arguments_is_a_mistake_and_a_fault_of_ours_is_none(
-    place: Directory, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_command_without_its_arguments_is_a_mistake_and_a_fault_of_ours_is_none(place, monkeypatch):
     asked = [place.ask(do, other=1) for do in ("subscribe", "unsubscribe", "pause", "resume", "show")]
     with Session("duckdb", state=place.state) as engine:
         CommandQueue(place.spool).apply(engine, Events())
@@ -254,12 +245,8 @@ def test_a_free_store_is_opened_for_all_that_waits_and_what_nobody_can_open_is_n
     assert [row["paused"] for row in client(place).ask("show", {"name": "all_a"})] == ["asked to"]
     with pytest.raises(CommandError, match="no query is named 'none'"):
         client(place).ask("unsubscribe", {"name": "none"})
-
-    def fail() -> Session:
-        raise StoreError("broken")
-
     with pytest.raises(StoreError, match="broken"):
-        Client(place.state, fail, 5).ask("subscribe", ALL)
+        Client(place.state, Mock(side_effect=StoreError("broken")), 5).ask("subscribe", ALL)
     assert not place.spool.waiting()
 
 
@@ -309,12 +296,11 @@ def test_status_is_the_same_running_and_stopped(tmp_path: Path):
     assert "queries        2, 1 of them paused" in text and "2027-01-15T07:00:01Z" in text
 
 
-def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
-    place = Directory(tmp_path)
+def test_metrics_tell_what_the_log_and_the_status_do(place: Directory):
     place.drop("1.jsonl", range(3))
     events = Events()
     metrics = Metrics(events, now=lambda: 12 * SECOND)
-    place.ask("subscribe", text=PAIRS, add=False, backfill=False)
+    place.ask("subscribe", **ALL | {"text": PAIRS})
     with Session("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
         service = place.service(engine, metrics, on_idle=lambda e: metrics.update(store_status(e)))
         service.run(None, StopAfter(10**9))
@@ -344,3 +330,178 @@ def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):
                        "--metrics-port", str(port), "--trigger", "available-now")  # fmt: skip
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(f"mmqjp: error: metrics cannot be served at 127.0.0.1:{port}: ")
+
+
+# ------------------------------------------------------------ the watcher
+
+ADDED, MODIFIED, GONE = 1, 2, 3
+
+
+class Told:
+    """Notices that the test gives: each wait gets the next answer, or the error. It keeps what was watched."""
+
+    def __init__(self) -> None:
+        self.answers: list[set[tuple[int, str]] | str | Exception] = []
+        self.watched: list[list[str]] = []
+        self.refusal: Exception | None = None
+        self.now, self.closed = 0.0, 0
+
+    def open(self, directories: Sequence[str]) -> Told:
+        self.watched.append(list(directories))
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
+        if not self.answers:
+            self.now += timeout_ms / 1000
+            return "timeout"
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def drops(tmp_path: Path) -> Path:
+    (tmp_path / "drops" / "sub").mkdir(parents=True)
+    return tmp_path / "drops"
+
+
+def watcher_of(told: Told, *paths: Path, log: Events | None = None) -> FileWatcher:
+    watched = [WatchedPath(tail.path, tail.is_wanted) for tail in map(Tail, paths)]
+    return FileWatcher(watched, Events() if log is None else log, told.open, lambda: told.now)
+
+
+def waits(watcher: FileWatcher, told: Told, *changes: tuple[int, Path]) -> bool:
+    told.answers = [{(kind, str(path))} for kind, path in changes]
+    return watcher.wait(0.5, Event())
+
+
+def test_only_what_may_be_read_matters(told: Told, drops: Path):
+    (drops / "all").symlink_to("/")  # which is not followed
+    watcher = watcher_of(told, drops)
+    assert told.watched == [sorted(map(str, [drops.parent, drops, drops / "sub"]))]
+    assert waits(watcher, told, (ADDED, drops / "a.xml"))
+    assert waits(watcher, told, (MODIFIED, drops / "sub" / "a.jsonl"))
+    kept = [(ADDED, drops / name) for name in (".a.xml", "a.xml.part", "a.duckdb.wal", "b.txt")]
+    assert not waits(watcher, told, *kept, (GONE, drops / "a.xml"), (ADDED, drops.parent / "lines.jsonl"))
+    assert not told.answers and len(told.watched) == 1, "each was looked at, and none was a reason to watch anew"
+    assert waits(watcher, told, *kept, (ADDED, drops / "a.xml"))
+
+
+def test_what_is_beside_a_file_does_not_matter(told: Told, tmp_path: Path):
+    log = tmp_path / "x.jsonl"
+    log.touch()
+    watcher = watcher_of(told, log)
+    assert told.watched == [[str(tmp_path)]]
+    assert waits(watcher, told, (MODIFIED, log))
+    assert waits(watcher, told, (ADDED, tmp_path / "x.jsonl.1"))
+    (tmp_path / "state").mkdir()
+    assert not waits(watcher, told, (ADDED, tmp_path / "y.jsonl"), (ADDED, tmp_path / "state"))
+
+
+def test_a_path_that_leads_elsewhere_is_noticed_without_being_told(told: Told, drops: Path, tmp_path: Path):
+    (tmp_path / "one").mkdir()
+    link = tmp_path / "one" / "link"
+    link.symlink_to(drops)
+    watcher = watcher_of(told, link)
+    assert [str(link), str(link / "sub")] == told.watched[-1][1:]
+    shutil.move(tmp_path / "one", tmp_path / "two")
+    (tmp_path / "one").mkdir()
+    link.symlink_to(tmp_path)
+    assert not waits(watcher, told)
+    told.now += 1
+    assert waits(watcher, told) and str(link / "drops") in told.watched[-1]
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), RuntimeError("no inotify"), ValueError("not UTF-8")])
+def test_where_nothing_is_told_the_watcher_waits_and_says_so(told: Told, drops: Path, error: Exception):
+    told.refusal, log, stop = error, Events(), StopAfter(5)
+    watcher = watcher_of(told, drops, log=log)
+    assert not watcher.wait(3, stop) and not watcher.wait(3, stop)
+    told.now = RETRY
+    assert not watcher.wait(3, stop)
+    assert log.named("polling") == [{"reason": str(error)}] and len(told.watched) == 2
+    told.refusal, told.now = None, 2 * RETRY
+    assert watcher.wait(3, stop), "something may have come meanwhile"
+    assert log.named("watching") == [{"directories": 3}]
+
+
+def test_notices_that_fail_later_are_a_reason_to_look_and_then_to_wait(told: Told, drops: Path):
+    log = Events()
+    watcher = watcher_of(told, drops, log=log)
+    told.answers = [RuntimeError("limit reached (Error { kind: x })")]
+    assert watcher.wait(3, Event()) and log.named("polling") == [{"reason": "limit reached"}]
+    told.now = RETRY
+    assert watcher.wait(3, StopAfter(0)) and [name for name, _ in log] == ["watching", "polling", "watching"]
+
+
+def test_a_wait_ends_with_a_stop_and_with_a_second_signal(told: Told, drops: Path):
+    watcher = watcher_of(told, drops)
+    told.answers = ["stop"]
+    assert not watcher.wait(3, Event())
+    told.answers = ["signal"]
+    with pytest.raises(KeyboardInterrupt):
+        watcher.wait(3, Event())
+    assert not Watcher().wait(3, StopAfter(0))
+
+
+def test_too_many_directories_are_polled(told: Told, drops: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mmqjp.service.loop.MOST_DIRECTORIES", 2)
+    log = Events()
+    watcher_of(told, drops, log=log)
+    assert log == [("polling", {"reason": f"{drops} has more than 2 directories"})] and not told.watched
+
+
+def test_the_system_tells_of_files_directories_and_commands(tmp_path: Path, drops: Path):
+    """With the library itself. The waits are as short as those of the service, and end when something is told."""
+    spool, log = Spool(tmp_path / "state"), Events()
+    watcher = watch([Tail(drops)], spool, log)
+    assert [name for name, _ in log] == ["watching"]
+
+    def is_told() -> bool:
+        """Whether something is told, within a minute. What else is told at once is passed over."""
+        found = any(watcher.wait(0.1, Event()) for _ in range(600))
+        return found and not all(watcher.wait(0.1, Event()) for _ in range(600))
+
+    def made_anew() -> None:
+        shutil.rmtree(drops)
+        drops.mkdir()
+
+    (tmp_path / "a").write_text("<a/>")
+    for change in (
+        lambda: (tmp_path / "a").rename(drops / "sub" / "a.xml"),
+        lambda: (drops / "a.jsonl").write_text("{}\n"),
+        lambda: (drops / "new").mkdir(),
+        lambda: (drops / "new" / "b.xml").write_text("<b/>"),
+        made_anew,
+        lambda: (drops / "c.xml").write_text("<c/>"),
+        lambda: spool.submit("list", {}),
+    ):
+        change()
+        assert is_told()
+    watcher.close()
+
+
+def test_what_cannot_be_named_is_polled(drops: Path):
+    log = Events()
+    watcher = FileWatcher([WatchedPath(drops, Tail(drops).is_wanted)], log)
+    Path(os.fsdecode(bytes(drops) + b"/\xff.xml")).touch()
+    assert watcher.wait(60, Event())
+    assert [name for name, _ in log] == ["watching", "polling"] and "decode" in str(log[1][1])
+
+
+def test_file_systems_of_other_machines_are_known(tmp_path: Path):
+    lines = ["1 0 8:1 / / rw - ext4 /dev/sda rw", r"7 1 0:3 / /my\040share rw shared:2 - nfs4 host:/x rw", "rubbish"]
+    mounts = mounted_file_systems(lines)
+    assert file_system_of(Path("/my share/a/b"), mounts) == "nfs4"
+    assert file_system_of(Path("/my"), mounts) == "ext4" and file_system_of(Path("/my"), {}) == ""
