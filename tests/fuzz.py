@@ -2,8 +2,6 @@
 raises anything but an InputError ends the run and is in `crash-...` in the current directory, as is one that takes more
 than `-timeout` seconds."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress

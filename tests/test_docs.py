@@ -1,5 +1,5 @@
-"""README.md and the pages of docs/, docstrings and the notebook: each block runs, and prints what is shown. Feeds that are
-examples are sound, and each query of the demo finds what it is there for."""
+"""README.md and the pages of docs/, docstrings and the notebook: each block runs, and prints what is shown. Feeds that
+are examples are sound, and each query of the demo finds what it is there for."""
 
 import doctest
 import re

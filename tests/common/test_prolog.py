@@ -1,7 +1,5 @@
 """What a DOCTYPE does to a document: held against expat, which gives attributes their defaults."""
 
-from __future__ import annotations
-
 from random import Random
 from xml.parsers import expat
 

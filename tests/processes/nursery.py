@@ -1,8 +1,6 @@
 """Starts programs as forks of a process that has imported what they need (`tests.processes.__main__`): they start at
 once. A program is a function of a module. What is about the start of a process starts another one."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import select
@@ -18,7 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from tests.support.places import ROOT
 
@@ -83,7 +81,7 @@ class Program:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
@@ -98,8 +96,8 @@ def start(
     program: Callable[..., object], *arguments: object, out: IO[bytes] | None = None, err: IO[bytes] | None = None,
     **how: Any,
 ) -> Program:  # fmt: skip
-    """Starts a program, with limits, or killed at a moment of `tests.processes.kills` when that comes for the n-th time,
-    as `Order` has it."""
+    """Starts a program, with the limits of an `Order`, or killed at a moment of `tests.processes.kills` when that comes
+    for the n-th time."""
     return Program(Order(program, arguments, **how), out, err)
 
 

@@ -1,8 +1,6 @@
 """Runs and services that are killed anywhere, again and again: in the end each output has arrived, and once wherever
 that is promised."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

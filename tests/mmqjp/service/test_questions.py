@@ -1,14 +1,12 @@
 """Who asks may only read, and questions end when they must: what is refused and what is answered, beside a service."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import duckdb
@@ -37,28 +35,15 @@ from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 from tests.support.stores import TABLES
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 SECRET = "a-secret-of-the-service"
 
 BOTH_WRITE = [
-    "DELETE FROM outputs",
-    "INSERT INTO outputs SELECT * FROM outputs",
-    "UPDATE outputs SET query = 'x'",
-    "DROP TABLE outputs",
-    "CREATE TABLE {here}new AS SELECT 1 AS a",
-    "CREATE VIEW new AS SELECT 1 AS a",
-    "CREATE OR REPLACE TEMPORARY VIEW outputs AS SELECT 1 AS a",
-    "ALTER TABLE outputs ADD COLUMN a INT",
-    "TRUNCATE TABLE outputs",
-    "SELECT 1; DELETE FROM outputs",
-    "SELECT 1; SELECT 2",
-    "",
-    "EXPLAIN SELECT 1",
+    "DELETE FROM outputs", "INSERT INTO outputs SELECT * FROM outputs", "UPDATE outputs SET query = 'x'",
+    "DROP TABLE outputs", "CREATE TABLE {here}new AS SELECT 1 AS a", "CREATE VIEW new AS SELECT 1 AS a",
+    "CREATE OR REPLACE TEMPORARY VIEW outputs AS SELECT 1 AS a", "ALTER TABLE outputs ADD COLUMN a INT",
+    "TRUNCATE TABLE outputs", "SELECT 1; DELETE FROM outputs", "SELECT 1; SELECT 2", "", "EXPLAIN SELECT 1",
     "MERGE INTO outputs USING (SELECT 'q' AS q) s ON query = s.q WHEN MATCHED THEN DELETE",
-]
+]  # fmt: skip
 
 DUCKDB = [
     *(f"WITH x AS ({do} RETURNING *) SELECT * FROM x" for do in BOTH_WRITE[:3]),
@@ -73,13 +58,9 @@ DUCKDB = [
     "CREATE SEQUENCE s", "CREATE TEMP TABLE t AS SELECT 1 AS a", "CREATE MACRO m(a) AS a + 1",
     "CREATE SECRET s (TYPE http)", "EXPLAIN ANALYZE DELETE FROM outputs", "SHOW DATABASES",
     *(f"SELECT * FROM {read}('{{secret}}')" for read in ("read_text", "read_csv", "read_json", "sniff_csv", "glob")),
-    "SELECT * FROM read_blob('{state}/mmqjp.duckdb')",
-    "SELECT * FROM '{secret}'",
-    "SELECT * FROM \"{secret}\"",
-    "WITH \"{secret}\" AS (SELECT 1) SELECT * FROM \"{secret}\"",
-    "SELECT * FROM query('SELECT * FROM outputs')",
-    "SELECT * FROM json_execute_serialized_sql('{{}}')",
-    "SELECT 'HOME'.getenv()",
+    "SELECT * FROM read_blob('{state}/mmqjp.duckdb')", "SELECT * FROM '{secret}'", "SELECT * FROM \"{secret}\"",
+    "WITH \"{secret}\" AS (SELECT 1) SELECT * FROM \"{secret}\"", "SELECT * FROM query('SELECT * FROM outputs')",
+    "SELECT * FROM json_execute_serialized_sql('{{}}')", "SELECT 'HOME'.getenv()",
     "SELECT list_transform(['HOME'], lambda x: getenv(x))",
     *(f"SELECT {call}" for call in ("getenv('HOME')", "current_setting('temp_directory')", "nextval('s')")),
     *(f"SELECT * FROM {call}()" for call in ("duckdb_settings", "duckdb_secrets")),
@@ -104,31 +85,22 @@ SPARK = [
     "WITH x AS (SELECT 1 AS a) INSERT OVERWRITE DIRECTORY '{here}/keep' USING parquet SELECT a FROM x",
     "FROM outputs INSERT INTO documents SELECT * INSERT INTO matches SELECT *",
     *(f"SELECT {name}{REFLECTED}" for name in ("reflect", "java_method", "try_reflect", "IDENTIFIER('reflect')")),
-    f"SELECT system.builtin.reflect{REFLECTED}",
-    "SELECT * FROM VALUES (reflect('java.lang.System', 'setProperty', 'mmqjp.asked', 'yes'))",
-    "SELECT * FROM range(int(reflect('java.lang.System', 'setProperty', 'mmqjp.asked', 'yes')))",
-    "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'x'))",
-    "SELECT query FROM outputs ORDER BY reflect('java.lang.System', 'setProperty', 'mmqjp.asked', 'yes')",
-    "SELECT query FROM outputs LIMIT int(reflect('java.lang.System', 'setProperty', 'mmqjp.asked', '1'))",
-    "SELECT 1 FROM outputs o JOIN queries q ON reflect('java.lang.System', 'setProperty', 'mmqjp.asked', 'yes') = name",
-    "SELECT transform(array(1), x -> reflect('java.lang.System', 'setProperty', 'mmqjp.asked', 'yes'))",
-    "SELECT * FROM outputs LATERAL VIEW explode(array(reflect('java.lang.System', 'getProperty', 'x'))) t AS a",
-    "SELECT count(*) FILTER (WHERE reflect('java.lang.System', 'getProperty', 'x') = '1') FROM outputs",
-    "SELECT query FROM outputs GROUP BY GROUPING SETS ((reflect('java.lang.System', 'getProperty', 'x')), (query))",
-    "SELECT sum(t0) OVER (PARTITION BY reflect('java.lang.System', 'getProperty', 'x')) FROM outputs",
-    "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY reflect('java.lang.System', 'getProperty', 'x')) FROM outputs",
-    "SELECT * FROM (SELECT query, t0 FROM outputs) PIVOT (max(reflect('a.B', 'c')) FOR query IN ('pairs'))",
-    "SELECT struct(reflect('java.lang.System', 'getProperty', 'x') AS a).a",
-    "SELECT CASE WHEN 1 IN (SELECT reflect('java.lang.System', 'getProperty', 'x')) THEN 1 END",
-    "FROM outputs |> WHERE reflect('java.lang.System', 'getProperty', 'x') = '1'",
-    "SELECT * FROM text.`{secret}`",
-    "SELECT (SELECT max(value) FROM text.`{secret}`)",
-    "WITH x AS (SELECT * FROM text.`{secret}`) SELECT * FROM x",
-    "SELECT * FROM IDENTIFIER('text.`{secret}`')",
-    "SELECT * FROM parquet.`{state}/outputs`",
+    "SELECT system.builtin.{reflect}", "SELECT * FROM VALUES ({reflect})", "SELECT * FROM range(int({reflect}))",
+    "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY {reflect})",
+    "SELECT query FROM outputs ORDER BY {reflect}", "SELECT query FROM outputs LIMIT int({reflect})",
+    "SELECT 1 FROM outputs o JOIN queries q ON {reflect} = name", "SELECT transform(array(1), x -> {reflect})",
+    "SELECT * FROM outputs LATERAL VIEW explode(array({reflect})) t AS a",
+    "SELECT count(*) FILTER (WHERE {reflect} = '1') FROM outputs",
+    "SELECT query FROM outputs GROUP BY GROUPING SETS (({reflect}), (query))",
+    "SELECT sum(t0) OVER (PARTITION BY {reflect}) FROM outputs",
+    "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY {reflect}) FROM outputs",
+    "SELECT * FROM (SELECT query, t0 FROM outputs) PIVOT (max({reflect}) FOR query IN ('pairs'))",
+    "SELECT struct({reflect} AS a).a", "SELECT CASE WHEN 1 IN (SELECT {reflect}) THEN 1 END",
+    "FROM outputs |> WHERE {reflect} = '1'", "SELECT * FROM text.`{secret}`",
+    "SELECT (SELECT max(value) FROM text.`{secret}`)", "WITH x AS (SELECT * FROM text.`{secret}`) SELECT * FROM x",
+    "SELECT * FROM IDENTIFIER('text.`{secret}`')", "SELECT * FROM parquet.`{state}/outputs`",
     "SELECT TRANSFORM (query) USING 'touch {here}/made' AS (a) FROM outputs",
-    "SELECT input_file_name() FROM outputs",
-    "SELECT _metadata.file_path FROM outputs",
+    "SELECT input_file_name() FROM outputs", "SELECT _metadata.file_path FROM outputs",
     *(f"SELECT {what}" for what in ("current_user()", "current_user", "user", "from_protobuf(x'01', 'm', '{secret}')")),
     *(f"SELECT * FROM {what}" for what in ("read_files('{secret}')", "python_worker_logs()", "global_temp.a")),
     *(f"SELECT * FROM {schema}secret_of_the_catalog" for schema in ("", "default.")),
@@ -218,7 +190,8 @@ class Place:
 
     def filled(self, sql: str) -> str:
         nested = "(" * 2000 + "1" + ")" * 2000
-        return sql.format(here=self.path, state=self.state, secret=self.path / "secret.txt", nested=nested)
+        secret, reflect = self.path / "secret.txt", f"reflect{REFLECTED}"
+        return sql.format(here=self.path, state=self.state, secret=secret, nested=nested, reflect=reflect)
 
     def facts(self) -> dict[str, object]:
         keys = {"answers": "t1", "documents": "docid", "added_queries": "qid", "settings": "batch", "offsets": "batch"}
@@ -237,7 +210,7 @@ def on_duckdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def on_spark(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Place]:
+def on_spark(tmp_path_factory: pytest.TempPathFactory, spark) -> Iterator[Place]:
     spark.sql("CREATE TABLE default.secret_of_the_catalog USING parquet AS SELECT 1 AS a")
     place = Place(tmp_path_factory.mktemp("spark"), spark)
     yield place
@@ -259,14 +232,14 @@ def test_duckdb_refuses_and_nothing_changes(on_duckdb: Place):
             print(sql, on_duckdb.engine.question(sql).answer())
 
 
-def test_spark_refuses_and_nothing_changes(on_spark: Place, spark: SparkSession):
+def test_spark_refuses_and_nothing_changes(on_spark: Place, spark):
     before = on_spark.facts()
     for sql in BOTH_WRITE + SPARK:
         with pytest.raises(QuestionRefused) as refused:
             print(sql, on_spark.engine.sql(on_spark.filled(sql)))
         assert SECRET not in str(refused.value), sql
     assert on_spark.facts() == before
-    system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    system = spark.sparkContext._jvm.java.lang.System
     assert system.getProperty("mmqjp.asked") is None
 
 
@@ -301,13 +274,11 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
 
 
 @pytest.mark.soak
-def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
-    on_spark: Place, monkeypatch: pytest.MonkeyPatch
-):
+def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(on_spark, monkeypatch):
     monkeypatch.setattr("join_stage.store.spark.question.check_spark_plan", lambda *_: None)
     for sql in (
         "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
-        "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'x'))",
+        "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY {reflect})",
         "SELECT * FROM text.`{secret}`",
         "SELECT input_file_name() FROM outputs",
         "SELECT current_user",
@@ -450,9 +421,7 @@ def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
     assert {str(event["sql"]) for event in events.named("command")} >= {ENDLESS}
 
 
-def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_waits_for_it(
-    place: Directory, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_waits_for_it(place, monkeypatch):
     """A directory that changes while it is listed may give a file neither before nor after."""
 
     class Missing(Spool):
@@ -559,7 +528,7 @@ def test_the_command_has_limits(place: Directory):
     assert refused.exit_code == 1 and refused.stderr == "mmqjp: error: the tables are only read: write a SELECT\n"
 
 
-def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark: SparkSession):
+def test_spark_cancels_the_jobs_of_a_question(place: Directory, spark):
     with Session(spark, state=place.state) as engine:
         found: list[CommandResult] = []
         asked = RunningQuestion(engine.question(ENDLESS), None, found.append)

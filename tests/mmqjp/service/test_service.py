@@ -1,8 +1,6 @@
 """The service: batches, stops, one holder of a store, commands that are done once, and what it tells of itself. The
 watcher: which changes matter, what happens when the system tells nothing, and the real notices of the system."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -18,7 +16,7 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Self
 from unittest.mock import Mock
 
 import pytest
@@ -346,7 +344,7 @@ class Told:
         self.refusal: Exception | None = None
         self.now, self.closed = 0.0, 0
 
-    def open(self, directories: Sequence[str]) -> Told:
+    def open(self, directories: Sequence[str]) -> Self:
         self.watched.append(list(directories))
         if self.refusal is not None:
             raise self.refusal

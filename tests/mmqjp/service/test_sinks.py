@@ -1,8 +1,6 @@
 """Sinks of a service over a store: what it commits reaches them, wherever it is killed; nothing that they are owed is
 dropped; status and metrics tell how they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial

@@ -1,8 +1,6 @@
-"""Sinks: what each does after each answer, how it groups, how far it may fall behind, and jobs in real threads. And
-random lives of sinks against an oracle: whatever receivers answer and wherever the process is killed, each wanted output
-is received, or told to be given up."""
-
-from __future__ import annotations
+"""Sinks: what each does after each answer, how it groups, how far it may fall behind, and jobs in real threads. Random
+lives of sinks against an oracle: whatever receivers answer and wherever the process is killed, each wanted output is
+received, or told to be given up."""
 
 import asyncio
 from bisect import bisect_left, bisect_right
