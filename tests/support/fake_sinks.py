@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -245,8 +244,3 @@ def manager(
         now=store.clock,
         random=lambda: 0.5,
     )
-
-
-def position(store: FakeStore, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(store.kept[f"sink:{name}"])
-    return found

@@ -17,18 +17,10 @@ from feeds.documents import Document
 from join_stage.store import protocol
 from join_stage.store.protocol import LONGEST, Bounds, OutOfMemory, QuestionInterrupted, QuestionRefused, measured
 from mmqjp.engine import Session
+from mmqjp.service import sql_question
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.service.sql_question import (
-    ABANDONED,
-    GRACE,
-    MAX_RUNNING,
-    MEMORY_NEEDED,
-    QUERY,
-    QuestionRunner,
-    RunningQuestion,
-    answer_question,
-)
+from mmqjp.service.sql_question import QUERY, QuestionRunner, RunningQuestion, answer_question
 from mmqjp.tables.schema import TableRows
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
@@ -363,9 +355,9 @@ def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
     asked = RunningQuestion(question, None, found.append, clock)
     asked.end("enough")
     asked.end("for another reason")
-    clock.return_value = GRACE - 1
+    clock.return_value = sql_question.GRACE - 1
     assert not asked.look() and not found
-    clock.return_value = GRACE
+    clock.return_value = sql_question.GRACE
     assert asked.look() and [answer.error for answer in found] == ["enough"]
     question.let.set()
     asked._thread.join(60)
@@ -446,12 +438,12 @@ def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_wai
         assert questions._running[command.id]._ended_at is None
         place.spool.withdraw(command)
         until(lambda: not questions._running, questions.step)
-        assert place.answer(command).error == events.named("command")[-1]["error"] == ABANDONED
+        assert place.answer(command).error == events.named("command")[-1]["error"] == sql_question.ABANDONED
 
 
 def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
     with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, Events())) as questions:
-        commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(MAX_RUNNING)]
+        commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(sql_question.MAX_RUNNING)]
         last = place.ask(QUERY, sql="SELECT 1 AS a")
         questions.step()
         assert set(questions._running) == {command.id for command in commands}
@@ -493,7 +485,7 @@ def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory
         with engine.store.instead(join=short_of_memory):
             service.run(None, StopAfter(10**9))
             assert tried == [True, False] and len(place.pairs()) == 3
-            assert place.answer(command).error == MEMORY_NEEDED
+            assert place.answer(command).error == sql_question.MEMORY_NEEDED
             questions.step()
             tried.clear()
             place.drop("2.jsonl", range(3, 5))

@@ -28,16 +28,7 @@ from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
 from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer
 from mmqjp.service.log import JsonLog, NullLog, TextLog
-from mmqjp.service.loop import (
-    RETRY,
-    FileWatcher,
-    Stop,
-    WatchedPath,
-    Watcher,
-    file_system_of,
-    mounted_file_systems,
-    watch,
-)
+from mmqjp.service.loop import RETRY, FileWatcher, WatchedPath, Watcher, file_system_of, mounted_file_systems, watch
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.status import Metrics, store_status
 from mmqjp.state.engine_choice import InUse, is_held
@@ -154,7 +145,7 @@ class Calls(Watcher):
     def __init__(self, stop: Event, *steps: Callable[[], object]) -> None:
         self._stop, self._steps, self.waits = stop, list(steps), 0
 
-    def wait(self, seconds: float, stop: Stop) -> bool:
+    def wait(self, seconds: float, stop: Any) -> bool:
         self.waits += 1
         if not self._steps:
             self._stop.set()
@@ -350,7 +341,7 @@ class Told:
             raise self.refusal
         return self
 
-    def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
+    def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Any) -> set[tuple[int, str]] | str:
         if not self.answers:
             self.now += timeout_ms / 1000
             return "timeout"
