@@ -228,19 +228,22 @@ def definition(name: str, **table: object) -> SinkDefinition:
 
 
 def manager(
-    store: FakeStore,
+    store: FakeStore | Session,
     endpoints: dict[str, Endpoint | Disk],
     definitions: Iterable[SinkDefinition] = (),
     jobs: FakeJobs | None = None,
     log: Events | None = None,
+    clock: Clock | None = None,
 ) -> SinkManager:
+    """Sinks over a fake store, or over a session with a clock."""
+    kill = store.kill if isinstance(store, FakeStore) else lambda place: None
     return SinkManager(
         cast(Session, store),
         definitions,
-        Endpoints(endpoints, store.kill).opened,
-        jobs or FakeJobs(store.kill),
+        Endpoints(endpoints, kill).opened,
+        jobs or FakeJobs(kill),
         Events() if log is None else log,
         lambda name, table: read_sink(name, table, Path("/nowhere")),
-        now=store.clock,
+        now=clock or cast(FakeStore, store).clock,
         random=lambda: 0.5,
     )

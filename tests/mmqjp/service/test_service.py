@@ -1,5 +1,6 @@
-"""The service: batches, stops, one holder of a store, commands that are done once, and what it tells of itself. The
-watcher: which changes matter, what happens when the system tells nothing, and the real notices of the system."""
+"""The service: batches, stops, one holder of a store, commands that are done once, and what it tells of itself. What it
+commits reaches its sinks, wherever it is killed, and nothing that they are owed is dropped. Its watcher: which changes
+matter, what happens when the system tells nothing, and the real notices of the system."""
 
 import json
 import os
@@ -11,7 +12,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -20,21 +22,30 @@ from typing import Any, Self
 from unittest.mock import Mock
 
 import pytest
+from prometheus_client import generate_latest
 
 from feeds.documents import Document
 from feeds.tail import Tail
 from join_stage.store.protocol import StoreError
+from mmqjp.commands import manage_queries
 from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
-from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer
+from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer, run_offline
 from mmqjp.service.log import JsonLog, NullLog, TextLog
 from mmqjp.service.loop import RETRY, FileWatcher, WatchedPath, Watcher, file_system_of, mounted_file_systems, watch
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.status import Metrics, store_status
+from mmqjp.sinks.definition import SinkTables, read_tables
+from mmqjp.sinks.manager import SinkManager
+from mmqjp.sinks.sink import down
 from mmqjp.state.engine_choice import InUse, is_held
+from mmqjp.tables.schema import CommitMetadata
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
+from tests.support.fake_sinks import DAY, START, Clock, Disk, Endpoint, definition, manager
+from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, StopAfter
+from tests.support.stores import as_files
 
 
 def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_by_the_second(place: Directory):
@@ -295,14 +306,14 @@ def test_metrics_tell_what_the_log_and_the_status_do(place: Directory):
         service.run(None, StopAfter(10**9))
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
         text = response.read().decode()
-    for line in (
+    lines = {
         "mmqjp_documents_total 3.0", "mmqjp_outputs_total 3.0", "mmqjp_dead_letters_total 0.0",
         "mmqjp_batch_seconds_count 1.0", 'mmqjp_commands_total{do="subscribe"} 1.0',
         'mmqjp_queries{state="active"} 1.0', 'mmqjp_watermark_seconds{stream="S"} 1.0',
         'mmqjp_kept_documents{stream="S"} 3.0', "mmqjp_evictable_before_seconds -9.0",
         "mmqjp_lag_seconds 10.0", "mmqjp_waiting_files 0.0",
-    ):  # fmt: skip
-        assert line in text.splitlines()
+    }  # fmt: skip
+    assert lines <= {*text.splitlines()}
     assert re.search(r"^mmqjp_state_bytes [1-9]", text, re.M)
     (batch,) = events.named("batch")
     assert (batch["lag_seconds"], batch["waiting_files"]) == (3.0, 0) and batch["state_bytes"]
@@ -319,6 +330,186 @@ def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):
                        "--metrics-port", str(port), "--trigger", "available-now")  # fmt: skip
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith(f"mmqjp: error: metrics cannot be served at 127.0.0.1:{port}: ")
+
+
+# ------------------------------------------------------------ sinks over a store
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def every(tmp_path: Path, clock: Clock) -> Iterator[Session]:
+    """An engine with a query that finds every document."""
+    with Session("duckdb", state=tmp_path, now=clock, lateness=0) as engine:
+        engine.subscribe("FROM S//a->x PUBLISH every")
+        yield engine
+
+
+def process(engine: Session, sinks: SinkManager, numbers: Iterable[int], turns: int = 0) -> None:
+    """Processes documents with numbers, notes what the sinks say, and lets them take turns."""
+    xml, notes = "<a><k>v</k></a>", sinks.notes()
+    outputs = engine.process([Document(f"d{n}", xml, time=START + n * SECOND) for n in numbers], notes)
+    sinks.noted(notes)
+    sinks.committed(outputs)
+    for _ in range(turns):
+        sinks.turn()
+
+
+def seqs(endpoint: Endpoint) -> list[int]:
+    return [match.output.seq for message, _ in endpoint.got for match in message.matches]
+
+
+def test_nothing_that_a_sink_is_owed_is_dropped(every, clock):
+    every.subscribe(PAIRS)
+    endpoint = Endpoint()
+    sinks = manager(every, {"s": endpoint}, [definition("s", queries=["every"])], clock=clock)
+    sinks.pause("s")
+    for number in range(0, 300, 100):
+        process(every, sinks, range(number, number + 100))
+        clock.time += 100 * SECOND
+    every.prune(SECOND, owed=sinks.owed())
+    kept = "SELECT seq FROM outputs WHERE query = 'every' ORDER BY seq"
+    numbers = every.sql(kept)["seq"].to_pylist()
+    assert len(numbers) == 300
+    sinks.resume("s")
+    for _ in range(10):
+        sinks.turn()
+    assert seqs(endpoint) == numbers and sinks.owed() is None
+    every.prune(SECOND, owed=None)
+    assert len(every.sql(kept)) < 10
+
+
+def test_a_sink_that_was_not_defined_meanwhile_is_told_what_was_dropped(every, clock):
+    endpoint, of_file = Endpoint(), [replace(definition("s"), file="mmqjp.toml")]
+    sinks = manager(every, {"s": endpoint}, of_file, clock=clock)
+    process(every, sinks, range(10), turns=3)
+    sinks.reload([])
+    process(every, sinks, range(10, 200))
+    every.prune(SECOND, owed=sinks.owed())
+    sinks.reload(of_file)
+    sinks.save()
+    for _ in range(5):
+        sinks.turn()
+    (gap,) = every.sql("SELECT first, last, count FROM gaps").to_pylist()
+    assert seqs(endpoint) == [*range(10), *range(gap["last"] + 1, 200)] and gap["first"] == 10
+
+
+def test_gaps_that_follow_each_other_become_one_row(every, clock, monkeypatch):
+    monkeypatch.setattr("mmqjp.tables.schema.MOST_APART", 20)
+    sinks = manager(every, {"s": Endpoint()}, [definition("s", backlog="1h")], clock=clock)
+    sinks.pause("s")
+    for number in range(25):
+        process(every, sinks, [number])
+        clock.time += 2 * 3600 * SECOND
+        sinks.turn()
+    assert len(every.sql("SELECT * FROM gaps")) > 20
+    every.prune(None, owed=sinks.owed())
+    rows = every.sql("SELECT first, last, count FROM gaps").to_pylist()
+    assert rows == [{"first": 0, "last": rows[0]["last"], "count": rows[0]["last"] + 1}]
+    clock.time += 9 * DAY
+    process(every, sinks, [1_000])
+    every.prune(DAY, owed=sinks.owed())
+    assert not every.sql("SELECT * FROM gaps WHERE last < 20").to_pylist()
+
+
+def test_status_and_metrics_tell_how_sinks_are(every, clock):
+    endpoints: dict[str, Endpoint | Disk] = {"good": Endpoint(), "bad": Endpoint(lambda message: down("HTTP 503"))}
+    sinks = manager(every, endpoints, map(definition, endpoints), clock=clock)
+    process(every, sinks, [1, 2, 3])
+    clock.time += 10 * SECOND
+    for _ in range(3):
+        sinks.turn()
+    metrics = Metrics(Events(), now=clock)
+    found = store_status(every, sinks.list())
+    metrics.update(found)
+    metrics.update(found)
+    shown = {sink["name"]: (sink["state"], sink["behind"], sink["reason"]) for sink in found.to_dict()["sinks"]}
+    assert shown == {"good": ("running", 0, ""), "bad": ("waiting", 3, "HTTP 503")}
+    lines = {
+        'mmqjp_sink_behind{sink="bad"} 3.0', 'mmqjp_sink_behind{sink="good"} 0.0',
+        'mmqjp_sink_behind_seconds{sink="bad"} 10.0', 'mmqjp_sink_behind_seconds{sink="good"} 0.0',
+        'mmqjp_sink_delivered_total{sink="good"} 3.0', 'mmqjp_sink_failed_total{sink="bad"} 1.0',
+        'mmqjp_sink_given_up_total{sink="bad"} 0.0',
+    }  # fmt: skip
+    assert lines <= {*generate_latest(metrics.registry).decode().splitlines()}
+    metrics.update(store_status(every))
+    assert 'sink="' not in generate_latest(metrics.registry).decode()
+
+
+# ------------------------------------------------------------ commands about sinks
+
+HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
+
+CHANGES: list[tuple[str, dict[str, Any], Any]] = [
+    ("sinks-add", {"name": "new", "table": HOOK}, "new"),
+    ("sinks-set", {"name": "old", "table": {"wait": "5s"}}, "old"),
+    ("sinks-pause", {"name": "old"}, "old"),
+    ("sinks-resume", {"name": "old"}, "old"),
+    ("sinks-replay", {"name": "old", "from": "start"}, 0),
+    ("sinks-remove", {"name": "old"}, "old"),
+    ("sinks-reload", {}, ["other"]),
+]
+"""A command of each kind that changes sinks, in a store with the sink "old", and its result."""
+
+
+def tables(place: Directory) -> SinkTables:
+    return read_tables({"sinks": {"other": HOOK}}, place.path / "mmqjp.toml")
+
+
+def queue(place: Directory) -> CommandQueue:
+    return CommandQueue(place.spool, run_sinks=partial(run_offline, place.state, partial(tables, place)))
+
+
+def applied(place: Directory, do: str, arguments: dict[str, Any]) -> CommandResult:
+    command = place.ask(do, **arguments)
+    with Session("duckdb", state=place.state) as opened:
+        queue(place).apply(opened, Events())
+    return place.answer(command)
+
+
+def test_each_change_is_made_once_whatever_is_killed(place: Directory):
+    """Each process but the last finds a change that is not committed, or is not answered, or the next one."""
+    assert applied(place, "sinks-add", {"name": "old", "table": HOOK}).error is None
+    for do, arguments, result in CHANGES:
+        command = place.ask(do, **arguments)
+        with FaultySession("duckdb", state=place.state) as opened:
+            before = opened.ledger.settings("sink")
+            with opened.store.failing("commit"), pytest.raises(Injected):
+                queue(place).apply(opened, Events())
+        with Session("duckdb", state=place.state) as opened:
+            assert opened.ledger.settings("sink") == before, do
+            with armed((Spool, "answer"), fail), pytest.raises(Injected):  # between the change and its answer
+                queue(place).apply(opened, Events())
+        with FaultySession("duckdb", state=place.state) as opened:
+            made = opened.ledger.settings("sink")
+            with opened.store.failing("commit"):
+                queue(place).apply(opened, Events())
+            assert place.answer(command) == CommandResult(result), do
+            assert opened.ledger.settings("sink") == made, do
+
+
+LOOKS = [("sinks", {}), ("sinks", {"name": "old"}), ("sinks-failed", {"name": "old"}), ("sinks-secrets", {})]
+
+
+def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_path: Path):
+    assert applied(place, "sinks-add", {"name": "old", "table": HOOK}).error is None
+    with Session("duckdb", state=place.state) as opened:
+        opened.commit_metadata(CommitMetadata(settings={"sink:other": ""}))  # so that it would begin
+        before = opened.ledger.settings("sink")
+    as_files(place.state, tmp_path / "files")
+    for state in (place.state, tmp_path / "files"):
+        asks = manage_queries.client(state, 5, run_sinks=partial(run_offline, state, partial(tables, place)))
+        asks = replace(asks, open_store=fail)
+        listed, shown, failed, secrets = [asks.ask(do, arguments) for do, arguments in LOOKS]
+        assert [(row["name"], row["behind"]) for row in listed] == [("old", 0), ("other", 0)]
+        assert shown["definition"] == HOOK and failed == {"undelivered": [], "gaps": []} and secrets == []
+        with pytest.raises(CommandError, match="no sink is named none"):
+            asks.ask("sinks", {"name": "none"})
+    with Session("duckdb", state=place.state) as opened:
+        assert opened.ledger.settings("sink") == before
 
 
 # ------------------------------------------------------------ the watcher
