@@ -45,6 +45,7 @@ from tests.support.messages import match, message
 from tests.support.service import Events
 
 MESSAGE = message(match(1), match(2))
+NO_SECRETS = Secrets()
 
 
 def result_of(made: Callable[[], Receiver], given: Message = MESSAGE) -> DeliveryResult:
@@ -65,11 +66,11 @@ class Impatient(WebhookReceiver):
 
 
 def sent(
-    *script: Behaviour, given: Message = MESSAGE, secrets: Secrets | None = None, **options: object
-) -> tuple[DeliveryResult, FeedServer]:
+    *script: Behaviour, given: Message = MESSAGE, secrets: Secrets = NO_SECRETS, **options: object
+) -> tuple[DeliveryResult, HookServer]:
     with hook_server(*script) as server:
-        chosen: Any = {"url": server.url("/hook"), "allow_private": True} | options
-        made = partial(Impatient, WebhookOptions(**chosen), secrets or Secrets())
+        chosen: Any = {"url": server.url, "allow_private": True} | options
+        made = partial(Impatient, WebhookOptions(**chosen), secrets)
         return result_of(made, given), server
 
 
@@ -256,7 +257,7 @@ def test_xml_that_would_make_it_too_large_is_left_out():
 
 
 def ended(*command: str, given: Message = MESSAGE) -> DeliveryResult:
-    return result_of(partial(CommandReceiver, CommandOptions(command), Secrets()), given)
+    return result_of(partial(CommandReceiver, CommandOptions(command), NO_SECRETS), given)
 
 
 def python(program: str, *arguments: object) -> tuple[str, ...]:
@@ -360,11 +361,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(port: int = 0, **more: Any) -> MailOptions:
-    given = {"host": "127.0.0.1", "port": port, "tls": "none", "sender": "mmqjp@example.org", "to": (ANN,)}
-    return MailOptions(**(given | more))
+    more = {"host": "127.0.0.1", "port": port, "tls": "none", "sender": "mmqjp@example.org", "to": (ANN,)} | more
+    return MailOptions(**more)
 
 
-def mailed(server: MailServer, given: Message = DIGEST, secrets: Any = Secrets(), **more: Any) -> DeliveryResult:  # noqa: B008  # it is empty
+def mailed(server: MailServer, given: Message = DIGEST, secrets: Secrets = NO_SECRETS, **more: Any) -> DeliveryResult:
     return result_of(partial(MailReceiver, options(server.port, **more), secrets), given)
 
 
@@ -436,7 +437,7 @@ def test_nothing_in_a_title_becomes_a_header_or_markup():
 def test_tls_and_a_password(certificate, monkeypatch, tls):
     monkeypatch.setenv("MAIL_PASSWORD", "right")
     secrets = Secrets({"mail": EnvSecret("MAIL_PASSWORD")})
-    given = {"secrets": secrets, "tls": tls, "user": "ann", "password": "mail", "ca": certificate}
+    given: dict[str, Any] = {"secrets": secrets, "tls": tls, "user": "ann", "password": "mail", "ca": certificate}
     with mail_server(certificate, at_once=tls == "at once", auth=True) as server:
         for host in ("127.0.0.1", "localhost"):
             assert mailed(server, **given, host=host) == DeliveryResult("acknowledged")
