@@ -19,7 +19,7 @@ from tests.support import generated_pages
 from tests.support.docs import DOCS, GENERATED, PAGES, differences, printed_cells, run_notebook
 from tests.support.house import files_of, module_name
 from tests.support.places import ROOT
-from tests.test_project import PACKAGES
+from tests.test_house import PACKAGES
 from xscl.parser import parse_script
 
 

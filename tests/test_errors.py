@@ -17,7 +17,7 @@ from join_stage.plans import UnknownPlan
 from join_stage.store.protocol import OtherEngine
 from mmqjp.queries.changes import UnknownQuery
 from tests.support.places import ROOT
-from tests.test_project import product_modules
+from tests.test_house import product_modules
 from xscl.check import TooManyDisjuncts
 from xscl.parser import parse_script
 from xscl.text import XsclErrors

@@ -110,11 +110,9 @@ SPARK = [
 ]  # fmt: skip
 
 BOTH = [
-    ("SELECT query, count(*) AS outputs FROM outputs GROUP BY query", 1),
-    ("-- why\nselect 'x' AS a /* not */", 1),
+    ("SELECT query, count(*) AS outputs FROM outputs GROUP BY query", 1), ("-- why\nselect 'x' AS a /* not */", 1),
     ("WITH a AS (SELECT 1 AS n), b AS (SELECT n + 1 AS n FROM a) SELECT * FROM a UNION ALL SELECT * FROM b", 2),
-    ("SELECT * FROM documents", 3),
-    ("SELECT name, text FROM queries WHERE removed_at IS NULL", 1),
+    ("SELECT * FROM documents", 3), ("SELECT name, text FROM queries WHERE removed_at IS NULL", 1),
     ("SELECT m.query, d.id FROM matches m JOIN documents d ON d.docid = m.docid1 ORDER BY d.id LIMIT 2", 2),
     ("SELECT * FROM r_t_0", 1),
     ("SELECT count(*) FROM r_bin b, r_doc d, r_docts t WHERE b.docid = d.docid AND d.docid = t.docid", 1),
@@ -122,22 +120,17 @@ BOTH = [
     ("SELECT (SELECT max(t0) FROM documents) AS latest, EXISTS (SELECT 1 FROM dead_letters) AS any", 1),
     ("SELECT explode_me FROM (SELECT 1 AS explode_me) x WHERE explode_me IN (1, 2) AND explode_me BETWEEN 0 AND 2", 1),
     ("SELECT upper(id), length(xml), coalesce(NULL, 1), CASE WHEN t0 > 0 THEN 'a' ELSE 'b' END FROM documents", 3),
-    ("SELECT CAST(t0 AS STRING), t0 / 2, -t0, t0 % 2, id LIKE 'd%', id || 'x', NOT t0 = 1 FROM documents",
-     3),
+    ("SELECT CAST(t0 AS STRING), t0 / 2, -t0, t0 % 2, id LIKE 'd%', id || 'x', NOT t0 = 1 FROM documents", 3),
     ("SELECT query FROM outputs INTERSECT SELECT name FROM queries", 1),
     ("SELECT DISTINCT stream FROM documents ORDER BY ALL", 1),
     ("SELECT stream, count(*) FROM documents GROUP BY stream HAVING count(*) > 1", 1),
     ("SELECT batch, committed_at - taken_at AS took FROM batches", 1),
-    ("SELECT * FROM (VALUES (1, 'a'), (2, 'b')) t(n, a)", 2),
-    ("SELECT * FROM range(3)", 3),
+    ("SELECT * FROM (VALUES (1, 'a'), (2, 'b')) t(n, a)", 2), ("SELECT * FROM range(3)", 3),
     ("SELECT o.query FROM outputs o LEFT JOIN queries q ON o.query = q.name CROSS JOIN documents", 9),
 ]  # fmt: skip
 
 DUCKDB_READS = [
-    ("FROM outputs", 3),
-    ("TABLE outputs", 3),
-    ("DESCRIBE outputs", 10),
-    ("SUMMARIZE outputs", 10),
+    ("FROM outputs", 3), ("TABLE outputs", 3), ("DESCRIBE outputs", 10), ("SUMMARIZE outputs", 10),
     ("SELECT * FROM mmqjp.main.outputs", 3),
     ("SELECT table_name FROM information_schema.tables WHERE table_name = 'outputs'", 1),
     ("SELECT nodes::JSON->>'x', json_extract(nodes, '$.x') FROM outputs", 3),
@@ -147,13 +140,11 @@ DUCKDB_READS = [
     ("SELECT * EXCLUDE (xml) FROM outputs QUALIFY row_number() OVER (ORDER BY t1) = 1", 1),
     ("SELECT list_transform([1, 2], lambda x: x + 1), {{'a': 1}}.a, 'x'::BLOB, now(), random(), uuid()", 1),
     ("WITH RECURSIVE t(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT * FROM t", 3),
-    ("SELECT rank() OVER w FROM documents WINDOW w AS (ORDER BY t0)", 3),
-    ("SELECT * FROM generate_series(1, 3)", 3),
-]
+    ("SELECT rank() OVER w FROM documents WINDOW w AS (ORDER BY t0)", 3), ("SELECT * FROM generate_series(1, 3)", 3),
+]  # fmt: skip
 
 SPARK_READS = [
-    ("TABLE outputs", 3),
-    ("SELECT explode(documents) FROM outputs", 6),
+    ("TABLE outputs", 3), ("SELECT explode(documents) FROM outputs", 6),
     ("SELECT query, d FROM outputs LATERAL VIEW explode(documents) t AS d", 6),
     ("SELECT get_json_object(nodes, '$.x'), from_json(nodes, 'x INT').x FROM outputs", 3),
     ("SELECT transform(documents, d -> upper(d)), documents[0], size(documents) FROM outputs", 3),
@@ -165,7 +156,7 @@ SPARK_READS = [
     ("SELECT stack(2, 1, 2), 'a' RLIKE 'b', date '2026-01-01' + interval 1 day", 2),
     ("SELECT d.id FROM documents d JOIN documents e ON d.t0 < e.t0", 3),
     ("SELECT d.id FROM documents d WHERE d.docid NOT IN (SELECT docid1 FROM matches WHERE docid1 < 0)", 3),
-]
+]  # fmt: skip
 
 
 class Place:
@@ -327,20 +318,6 @@ ENDLESS = "SELECT count(*) AS n FROM range(1000000000000000000)"
 CROSSED = "SELECT count(*) AS n FROM range(1000000) a, range(1000000) b, range(1000000) c"
 
 
-class Stubborn:
-    """A question that ends when it is let, whoever interrupts it."""
-
-    def __init__(self) -> None:
-        self.let = Event()
-
-    def answer(self) -> pa.Table:
-        self.let.wait(60)
-        return pa.table({"a": [1]})
-
-    def interrupt(self) -> None:
-        """Changes nothing."""
-
-
 def until(done: Callable[[], object], step: Callable[[], object]) -> None:
     for _ in range(60_000):
         if done():
@@ -351,7 +328,8 @@ def until(done: Callable[[], object], step: Callable[[], object]) -> None:
 
 
 def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
-    clock, question, found = Mock(return_value=0.0), Stubborn(), list[CommandResult]()
+    let, clock, found = Event(), Mock(return_value=0.0), list[CommandResult]()
+    question = Mock(answer=lambda: let.wait(60) and pa.table({"a": [1]}))  # whoever interrupts it
     asked = RunningQuestion(question, None, found.append, clock)
     asked.end("enough")
     asked.end("for another reason")
@@ -359,7 +337,7 @@ def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
     assert not asked.look() and not found
     clock.return_value = sql_question.GRACE
     assert asked.look() and [answer.error for answer in found] == ["enough"]
-    question.let.set()
+    let.set()
     asked._thread.join(60)
     assert len(found) == 1
 
@@ -376,27 +354,25 @@ def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory,
         assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
 
 
-def asking(place: Directory, engine: Session, events: Events) -> QuestionRunner:
-    return QuestionRunner(engine, place.spool, events, None, lambda: 0.0)
-
-
 @contextmanager
-def ended(questions: QuestionRunner) -> Iterator[QuestionRunner]:
-    """Ends what is still asked when a test fails: an endless question would take a core from all that follow."""
-    try:
-        yield questions
-    finally:
-        for asked in questions._running.values():
-            asked.end("the test is over")
+def asking(
+    place: Directory, events: Events, most: int | None = None, clock: Callable[[], float] = lambda: 0.0
+) -> Iterator[tuple[FaultySession, QuestionRunner]]:
+    """An engine and its questions. Those that are still asked when a test fails are ended: an endless one would take a
+    core from all tests that follow."""
+    with FaultySession("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        questions = QuestionRunner(engine, place.spool, events, most, clock)
+        try:
+            yield engine, questions
+        finally:
+            for asked in questions._running.values():
+                asked.end("the test is over")
 
 
 def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(place: Directory):
     events, clock = Events(), Mock(return_value=0.0)
-    with (
-        Session("duckdb", state=place.state) as opened,
-        ended(QuestionRunner(opened, place.spool, events, 40, clock)) as questions,
-    ):
-        opened.subscribe(PAIRS)
+    with asking(place, events, 40, clock) as (opened, questions):
         commands = [place.ask(QUERY, sql=ENDLESS, seconds=seconds) for seconds in (30, None)]
         questions.step()
         place.drop("1.jsonl", range(3))
@@ -421,7 +397,7 @@ def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_wai
             return []
 
     events = Events()
-    with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, events)) as questions:
+    with asking(place, events) as (_, questions):
         place.spool.withdraw(place.ask(QUERY, sql=ENDLESS))
         questions.step()
         assert not questions._running
@@ -429,10 +405,9 @@ def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_wai
         questions.step()
         questions._spool = Missing(place.state)
         questions.step()
-        assert questions._running[command.id]._ended_at is None
-        monkeypatch.setattr(Missing, "is_waiting", lambda *_: False)
-        questions.step()
-        monkeypatch.undo()
+        with monkeypatch.context() as patched:
+            patched.setattr(Missing, "is_waiting", lambda *_: False)
+            questions.step()
         questions.step()
         questions.step()
         assert questions._running[command.id]._ended_at is None
@@ -442,7 +417,7 @@ def test_a_question_goes_on_if_its_command_is_missed_once_and_ends_if_nobody_wai
 
 
 def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
-    with Session("duckdb", state=place.state) as engine, ended(asking(place, engine, Events())) as questions:
+    with asking(place, Events()) as (_, questions):
         commands = [place.ask(QUERY, sql=ENDLESS) for _ in range(sql_question.MAX_RUNNING)]
         last = place.ask(QUERY, sql="SELECT 1 AS a")
         questions.step()
@@ -454,9 +429,7 @@ def test_so_many_are_answered_at_once_and_the_others_wait(place: Directory):
 
 
 def test_rubbish_among_questions_is_told(place: Directory):
-    events = Events()
-    with Session("duckdb", state=place.state) as engine:
-        questions = asking(place, engine, events)
+    with asking(place, Events()) as (_, questions):
         for arguments in ({}, {"sql": 1}, {"sql": "SELECT 1", "seconds": "long"}):
             command = place.ask(QUERY, **arguments)
             until(lambda asked=command: not place.spool.waiting(QUERY), questions.step)  # type: ignore[misc]
@@ -467,9 +440,7 @@ def test_rubbish_among_questions_is_told(place: Directory):
 
 def test_a_batch_that_runs_out_of_memory_goes_before_a_question(place: Directory):
     place.drop("1.jsonl", range(3))
-    with FaultySession("duckdb", state=place.state) as engine:
-        engine.subscribe(PAIRS)
-        questions = asking(place, engine, Events())
+    with asking(place, Events()) as (engine, questions):
         command = place.ask(QUERY, sql=ENDLESS)
         questions.step()
         join, tried = engine.store.join, list[int]()

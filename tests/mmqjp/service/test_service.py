@@ -163,20 +163,6 @@ class Calls(Watcher):
         return True
 
 
-class Rests(Event):
-    """A stop that is set after so many waits. It does not wait."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.left = most
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.left -= 1
-        if not self.left:
-            self.set()
-        return self.is_set()
-
-
 def test_a_service_looks_when_it_is_called(place: Directory):
     stop, events = Event(), Events()
     idle: list[Session] = []
@@ -190,11 +176,18 @@ def test_a_service_looks_when_it_is_called(place: Directory):
 
 def test_a_call_in_vain_is_followed_by_a_rest(place: Directory, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mmqjp.service.loop.SHARE", 1e12)
-    stop = Rests(20)
+    stop, waits = Event(), iter(range(20))
+
+    def rest(timeout: float) -> bool:
+        if next(waits) == 19:
+            stop.set()
+        return stop.is_set()
+
+    monkeypatch.setattr(stop, "wait", rest)
     watcher = Calls(stop, lambda: place.drop("1.jsonl", range(2)), lambda: None, lambda: place.drop("2.jsonl", [2]))
     place.run(PAIRS, trigger=NEVER, stop=stop, watcher=watcher)
     assert len(place.pairs()) == 1 and watcher.waits == 2
-    assert stop.left == 0, "the rest is made of short waits, between which commands are run"
+    assert not [*waits], "the rest is made of short waits, between which commands are run"
 
 
 ALL: dict[str, Any] = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}

@@ -361,8 +361,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(port: int = 0, **more: Any) -> MailOptions:
-    more = {"host": "127.0.0.1", "port": port, "tls": "none", "sender": "mmqjp@example.org", "to": (ANN,)} | more
-    return MailOptions(**more)
+    given: dict[str, Any] = {"host": "127.0.0.1", "tls": "none", "sender": "mmqjp@example.org", "to": (ANN,)}
+    return MailOptions(port=port, **(given | more))
 
 
 def mailed(server: MailServer, given: Message = DIGEST, secrets: Secrets = NO_SECRETS, **more: Any) -> DeliveryResult:
