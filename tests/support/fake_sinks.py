@@ -177,14 +177,14 @@ class FakeJobs(Deliverer):
             if job in self._cancelled or not left:
                 found.append(JobEvent(job, "ended"))
                 continue
-            event = self._step(job, receiver, left.popleft())
+            event = self._step(job, receiver, left.popleft(), read)
             found.append(event)
             if event.kind in ("failed", "prepared"):
                 left.clear()
             self._jobs.append((job, receiver, left))
         return found
 
-    def _step(self, job: int, receiver: Any, what: Any) -> JobEvent:
+    def _step(self, job: int, receiver: Any, what: Any, read: ReadOutputs) -> JobEvent:
         if isinstance(what, Message):
             self._kill("before the send")
             verdict = receiver.take(what)
@@ -193,7 +193,7 @@ class FakeJobs(Deliverer):
                 return JobEvent(job, "acknowledged", what.last, verdict)
             return JobEvent(job, "failed", verdict=verdict)
         try:
-            if receiver.prepare(None):
+            if receiver.prepare(lambda: read(job, receiver.position().acked)):
                 return JobEvent(job, "prepared", position=receiver.position())
             receiver.write(match.output for match in what)
         except OSError as error:

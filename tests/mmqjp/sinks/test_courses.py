@@ -9,21 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from threading import Event as Flag
 from typing import cast
+from unittest.mock import Mock
 
+import pyarrow.parquet as pq
 import pytest
 
 from feeds.documents import Document
 from mmqjp.answers.fan_out import OutputChunk, Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
-from mmqjp.sinks.definition import SinkDefinition, Start
+from mmqjp.sinks.definition import ParquetOptions, SinkDefinition, Start
 from mmqjp.sinks.deliverer import Deliverer, offer
 from mmqjp.sinks.manager import NotASink, SinkManager
+from mmqjp.sinks.parquet import ParquetSink
 from mmqjp.sinks.positions import Course, SinkExists, SinkState, UnknownSink, least
-from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, Receiver, Sink, acknowledged, down, gone, refused
+from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, Receiver, Sink, Warn, acknowledged, down, gone, refused
 from tests.generate.seeds import seeds
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, FakeJobs, FakeStore, definition, manager
 from tests.support.faults import Killed
@@ -223,74 +227,50 @@ def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again
 # ------------------------------------------------------------ files that are acknowledged later than they are written
 
 
-class Bundles(Sink):
-    """Writes outputs into a bundle, which is kept when it is closed: at 10 outputs, or a minute after its first. All
-    that no closed bundle has is lost when the sink is opened anew."""
+def with_an_open_file(path: Path) -> tuple[FakeStore, SinkManager]:
+    """A sink of files that are kept once they have 10 rows or are a minute old."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.is_full = clock, False
-        self.closed: list[int] = []
-        self.open: list[int] = []
-        self._closes_at: int | None = None
+    def opened(given: SinkDefinition, position: Position, warn: Warn) -> Sink:
+        return ParquetSink(ParquetOptions(path, 10, 60 * SECOND), position, warn, store.clock)
 
-    def opened(self, *_: object) -> Sink:
-        self.open, self._closes_at = [], None
-        return self
-
-    @property
-    def closes_at(self) -> int | None:
-        return self._closes_at
-
-    def write(self, outputs: Iterable[Output]) -> int:
-        self.open += [output.seq for output in outputs]
-        if self._closes_at is None and self.open:
-            self._closes_at = self.clock() + 60 * SECOND
-        if len(self.open) >= 10 or (self.closes_at or 0) <= self.clock():
-            if self.is_full:
-                self.open = []
-                raise OSError(28, "No space left on device")
-            self.closed, self.open, self._closes_at = self.closed + self.open, [], None
-        return 0
-
-    def position(self) -> Position:
-        return Position(max(self.closed, default=-1), {"bundles": 1})
-
-
-def with_an_open_bundle() -> tuple[FakeStore, Bundles, SinkManager]:
     store = FakeStore(Clock())
-    bundles = Bundles(store.clock)
     given, session = definition("f", kind="jsonl", path="x", backlog_outputs=1_000), cast(Session, store)
-    sinks = SinkManager(session, [given], bundles.opened, FakeJobs(), Events(), lambda *_: given, now=store.clock)
+    sinks = SinkManager(session, [given], opened, FakeJobs(), Events(), lambda *_: given, now=store.clock)
     go_on(store, sinks, ["a"] * 3)
-    return store, bundles, sinks
+    go_on(store, sinks, wait=5 * SECOND)
+    return store, sinks
 
 
-def test_what_is_written_but_could_be_lost_is_owed_until_it_is_closed():
-    store, bundles, sinks = with_an_open_bundle()
+def kept(path: Path) -> list[int]:
+    return [seq for file in sorted(path.glob("*.parquet")) for seq in pq.read_table(file)["seq"].to_pylist()]
+
+
+def test_what_is_written_but_could_be_lost_is_owed_until_it_is_closed(tmp_path):
+    store, sinks = with_an_open_file(tmp_path)
     state = shown(sinks, "f")
-    assert bundles.open == [0, 1, 2] and (state.acked, state.behind) == (-1, 3)
+    assert (kept(tmp_path), state.delivered, state.acked, state.behind) == ([], 3, -1, 3)
     owed = sinks.owed()
     assert owed is not None and owed.t0 == 0
     go_on(store, sinks, wait=61 * SECOND)
     state = shown(sinks, "f")
-    assert bundles.closed == [0, 1, 2] and (state.acked, state.behind) == (2, 0) and sinks.owed() is None
+    assert kept(tmp_path) == [0, 1, 2] and (state.acked, state.behind) == (2, 0) and sinks.owed() is None
 
 
-def test_a_full_disk_under_an_open_bundle_does_not_keep_outputs_from_being_given_up():
-    store, bundles, sinks = with_an_open_bundle()
-    bundles.is_full = True
-    for _ in range(30):
-        go_on(store, sinks, ["a"] * 100)
-        store.clock.time += 61 * SECOND
-    turns(sinks, 60)
-    state = shown(sinks, "f")
-    assert state.state == "waiting" and "No space" in state.reason
-    assert state.given_up == 3_003 - 1_000 and state.behind == 1_000
-    bundles.is_full = False
+def test_a_full_disk_under_an_open_file_does_not_keep_outputs_from_being_given_up(tmp_path, monkeypatch):
+    store, sinks = with_an_open_file(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("mmqjp.sinks.parquet.sync_file", Mock(side_effect=OSError(28, "No space left on device")))
+        for _ in range(30):
+            go_on(store, sinks, ["a"] * 100)
+            store.clock.time += 61 * SECOND
+        turns(sinks, 60)
+        state = shown(sinks, "f")
+        assert state.state == "waiting" and "No space" in state.reason
+        assert state.given_up == 3_003 - 1_000 and state.behind == 1_000
     sinks.resume("f")
     go_on(store, sinks, wait=61 * SECOND, count=20)
     go_on(store, sinks, wait=61 * SECOND, count=20)
-    assert bundles.closed == [*range(2_003, 3_003)]
+    assert kept(tmp_path) == [*range(2_003, 3_003)]
     assert sum(row.count for row in store.gaps) == 2_003 and store.gaps[0].first == 0
 
 
