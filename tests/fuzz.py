@@ -3,7 +3,7 @@ raises anything but an InputError ends the run and is in `crash-...` in the curr
 than `-timeout` seconds."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,11 +41,7 @@ def read_configuration(data: bytes) -> None:
     configured(cli, path)
 
 
-READERS: dict[str, Callable[[bytes], None]] = {
-    "queries": read_queries,
-    "feeds": read_feeds,
-    "configuration": read_configuration,
-}
+READERS = {"queries": read_queries, "feeds": read_feeds, "configuration": read_configuration}
 
 
 def seeds(reader: str) -> Iterator[bytes]:

@@ -25,19 +25,12 @@ from xscl.text import XsclErrors
 BRANCHES = (MmqjpError, InputError, OperationalError)
 
 INTERNAL = {
-    "feeds.fetch.http.FetchedAlready",
-    "feeds.fetch.http.HostPaused",
-    "mmqjp.answers.quota.OutOfSteps",
-    "mmqjp.answers.operators.QuotaExceeded",
-    "mmqjp.commands.command_line.Failure",
-    "mmqjp.commands.command_line.Interrupted",
-    "mmqjp.commands.command_line.ScriptFailure",
-    "mmqjp.explain.terms.Exhausted",
-    "mmqjp.explain.terms.TooLong",
-    "mmqjp.service.streaming.Stopped",
-    "xscl.lalr.Unparsable",
-    "xscl.text.Problem",
-}
+    "feeds.fetch.http.FetchedAlready", "feeds.fetch.http.HostPaused", "mmqjp.answers.operators.QuotaExceeded",
+    "mmqjp.answers.quota.OutOfSteps", "mmqjp.commands.command_line.Failure",
+    "mmqjp.commands.command_line.Interrupted", "mmqjp.commands.command_line.ScriptFailure",
+    "mmqjp.explain.terms.Exhausted", "mmqjp.explain.terms.TooLong", "mmqjp.service.streaming.Stopped",
+    "xscl.lalr.Unparsable", "xscl.text.Problem",
+}  # fmt: skip
 """Errors that no caller meets: they say within a room how the work goes on, or end a command."""
 
 PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")

@@ -106,7 +106,7 @@ class Endpoint(Receiver):
         self.answer = answer
 
     async def send(self, message: Message) -> DeliveryResult:
-        raise AssertionError("tests call take")
+        return self.take(message)
 
     def take(self, message: Message) -> DeliveryResult:
         verdict = self.answer(message)

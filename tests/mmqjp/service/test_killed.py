@@ -178,19 +178,8 @@ lines = {kind = "jsonl", path = "lines.jsonl", queries = ["pairs"]}
 tables = {kind = "parquet", path = "tables", rows = 3, every = "EVERY"}
 feed = {kind = "atom", path = "feed", url = "https://example.org/"}
 program = {kind = "command", command = ["sh", "-c", "cat >> got.json"], wait = "2us", most = 4}
-[sinks.hook]
-kind = "webhook"
-url = "URL"
-allow_private = true
-wait = "2us"
-most = 3
-[sinks.post]
-kind = "mail"
-server = "smtp://127.0.0.1:PORT"
-starttls = false
-to = "ann@example.org"
-every = "1us"
-queries = ["zeros"]
+hook = {kind = "webhook", url = "URL", allow_private = true, wait = "2us", most = 3}
+post = {kind = "mail", server = "MAIL", starttls = false, to = "a@example.org", every = "1us", queries = ["z*"]}
 """
     seams: ClassVar = [
         *(f"{kind}Receiver.send" for kind in ("Command", "Mail", "Webhook")),
@@ -211,13 +200,13 @@ queries = ["zeros"]
     def step(self, kill: tuple[str, int] | None) -> None:
         self.come(self.rng.randint(1, 5))
         every = "1us" if kill is None else self.rng.choice(["1h", "1us"])  # in the end, what is open is closed
-        text = self.CONFIGURATION.replace("PORT", str(self.mails.port)).replace("URL", self.hooks.url("/hook"))
-        text = text.replace("EVERY", every)
+        given = {"MAIL": f"smtp://127.0.0.1:{self.mails.port}", "URL": self.hooks.url, "EVERY": every}
+        text = re.sub("|".join(given), lambda found: given[found[0]], self.CONFIGURATION)
         (self.path / "mmqjp.toml").write_text(text)
-        given = ["--source", "drops", "--queries", "queries.xscl", "--state", "state", "--output", "out.jsonl"]
+        options = ["--source", "drops", "--queries", "queries.xscl", "--state", "state", "--output", "out.jsonl"]
         size = ["--batch-size", self.rng.choice([1, 3, 100]), "--lateness", "INF", "--max-ahead", "INF"]
         with chdir(self.path):
-            self.run(kill, command_without_least, *STREAM, *given, *size)
+            self.run(kill, command_without_least, *STREAM, *options, *size)
 
     def wrong(self) -> Iterator[str]:
         self.stack.close()

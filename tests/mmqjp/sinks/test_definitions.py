@@ -17,28 +17,10 @@ import pytest
 
 from feeds.documents import from_datetime
 from mmqjp.engine import Session
-from mmqjp.sinks.definition import (
-    AtomOptions,
-    CommandOptions,
-    JsonlOptions,
-    MailOptions,
-    ParquetOptions,
-    SinkDefinition,
-    Start,
-    WebhookOptions,
-    read_sink,
-    read_tables,
-)
-from mmqjp.sinks.secrets import (
-    BadSink,
-    EnvSecret,
-    FileSecret,
-    SecretError,
-    SecretName,
-    Secrets,
-    make_secret,
-    read_sources,
-)
+from mmqjp.sinks import definition as kinds
+from mmqjp.sinks import secrets as of_secrets
+from mmqjp.sinks.definition import SinkDefinition, Start, read_sink, read_tables
+from mmqjp.sinks.secrets import BadSink, EnvSecret, FileSecret, SecretError, SecretName, Secrets, make_secret
 from tests.support.cli import mmqjp
 from tests.support.hook_server import Exchange, answer, hook_server
 from tests.support.mail_server import mail_server
@@ -69,25 +51,25 @@ def error(read, toml: str) -> str:
     [
         (
             'kind = "webhook"\nurl = { secret = "slack" }\nsecret = ["new", "old"]\nformat = "text"',
-            WebhookOptions(SecretName("slack"), (SecretName("new"), SecretName("old")), "text"),
+            kinds.WebhookOptions(SecretName("slack"), (SecretName("new"), SecretName("old")), "text"),
         ),
-        (HOOK + "allow_private = true", WebhookOptions("https://example.org/hook", allow_private=True)),
-        (MAIL, MailOptions("mail.example.org", 465, "at once", "ann@example.org", ("ann@example.org",))),
+        (HOOK + "allow_private = true", kinds.WebhookOptions("https://example.org/hook", allow_private=True)),
+        (MAIL, kinds.MailOptions("mail.example.org", 465, "at once", "ann@example.org", ("ann@example.org",))),
         (
             'kind = "mail"\nserver = "smtp://[::1]:25"\nto = "a@b.example"\nsender = "c@d.example"\nuser = "u"\n'
             'password = "mail"\nat = "7:05"\nzone = "Europe/Berlin"\nca = "ca.pem"',
-            MailOptions("::1", 25, "starttls", "c@d.example", ("a@b.example",), "u", SecretName("mail"), 425,
+            kinds.MailOptions("::1", 25, "starttls", "c@d.example", ("a@b.example",), "u", SecretName("mail"), 425,
                         ZoneInfo("Europe/Berlin"), ca=Path("/etc/mmqjp/ca.pem")),
         ),
         (
             'kind = "mail"\nserver = "smtp://localhost"\nstarttls = false\nto = "a@b.example"\nevery = "1h"',
-            MailOptions("localhost", 587, "none", "a@b.example", ("a@b.example",), every_us=H),
+            kinds.MailOptions("localhost", 587, "none", "a@b.example", ("a@b.example",), every_us=H),
         ),
-        ('kind = "command"\ncommand = ["notify", "-x"]', CommandOptions(("notify", "-x"))),
+        ('kind = "command"\ncommand = ["notify", "-x"]', kinds.CommandOptions(("notify", "-x"))),
         ('kind = "parquet"\npath = "/data/out"\nrows = 10\nevery = "5min"',
-         ParquetOptions(Path("/data/out"), 10, 300 * S)),
+         kinds.ParquetOptions(Path("/data/out"), 10, 300 * S)),
         ('kind = "atom"\npath = "feed"\nurl = "https://example.org/feed"',
-         AtomOptions(Path("/etc/mmqjp/feed"), "https://example.org/feed/")),
+         kinds.AtomOptions(Path("/etc/mmqjp/feed"), "https://example.org/feed/")),
     ],
 )  # fmt: skip
 def test_the_options_of_each_kind(toml, options):
@@ -192,7 +174,7 @@ def test_errors_name_the_file_and_the_key(toml, key, cause):
 )
 def test_what_only_the_file_may_say(toml, cause):
     assert cause in error(live, toml)
-    assert live('kind = "jsonl"\npath = "out.jsonl"').options == JsonlOptions(Path("state/sinks/out.jsonl"))
+    assert live('kind = "jsonl"\npath = "out.jsonl"').options == kinds.JsonlOptions(Path("state/sinks/out.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a b", "a\nb", "a" * 41, "../a", "é", "output"])
@@ -257,7 +239,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def sources(toml: str, base: Path = Path("/etc/mmqjp")):
-    return read_sources(tomllib.loads(toml), base, file="x.toml")
+    return of_secrets.read_sources(tomllib.loads(toml), base, file="x.toml")
 
 
 def refusal(secrets: Secrets, name: str = "hook") -> str:
@@ -298,9 +280,8 @@ def test_a_secret_that_is_written_down_is_refused_and_not_shown(given):
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o777])
 def test_a_file_that_others_can_read_is_refused(path, mode):
     path.chmod(mode)
-    assert refusal(Secrets({"hook": FileSecret(path)})) == (
-        f"the secret hook is refused: others can read {path}; chmod 600 {path}"
-    )
+    told = f"the secret hook is refused: others can read {path}; chmod 600 {path}"
+    assert refusal(Secrets({"hook": FileSecret(path)})) == told
 
 
 def test_secrets_that_cannot_be_read(path, monkeypatch, tmp_path):
@@ -391,23 +372,10 @@ address = { file = "address" }
 mail = { env = "MAIL_PASSWORD" }
 other = { env = "OTHER" }
 
-[sinks.echoed]
-kind = "webhook"
-url = { secret = "address" }
-secret = ["hook"]
-allow_private = true
-
-[sinks.unknown]
-kind = "webhook"
-url = "https://example.invalid/"
-secret = "missing"
-
-[sinks.mailed]
-kind = "mail"
-server = "smtp://127.0.0.1:SMTP"
-starttls = false
-to = "ann@example.org"
-every = "1h"
+[sinks]
+echoed = { kind = "webhook", url = { secret = "address" }, secret = ["hook"], allow_private = true }
+unknown = { kind = "webhook", url = "https://example.invalid/", secret = "missing" }
+mailed = { kind = "mail", server = "smtp://127.0.0.1:SMTP", starttls = false, to = "ann@example.org", every = "1h" }
 
 [sinks.printed]
 kind = "command"

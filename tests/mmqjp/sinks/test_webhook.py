@@ -5,12 +5,13 @@ import base64
 import email.policy
 import json
 import os
+import select
 import shutil
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from functools import partial
 from pathlib import Path
@@ -266,12 +267,9 @@ def python(program: str, *arguments: object) -> tuple[str, ...]:
 
 def has_ended(pid: int) -> bool:
     """Waits until a process has ended, also one that its parent does not know of yet."""
-    while True:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
+    with suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
+    return True
 
 
 def test_a_program_gets_the_json_which_it_need_not_read_and_no_shell_its_arguments(tmp_path):
