@@ -10,9 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -100,11 +100,8 @@ def test_signals_ask_for_a_stop_and_the_second_ends_at_once():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-    found = []
-    thread = threading.Thread(target=lambda: found.append(stopping().__enter__()))
-    thread.start()
-    thread.join()
-    assert not found[0].is_set()
+    with ThreadPoolExecutor() as pool:
+        assert not pool.submit(stopping().__enter__).result().is_set()
 
 
 def test_events_are_json_or_lines_for_people():
