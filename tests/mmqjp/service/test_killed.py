@@ -4,7 +4,6 @@ that is promised."""
 import json
 import re
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, chdir
@@ -67,9 +66,7 @@ class Life:
         rows = ({"id": f"d{n}", "time": n * 1_000_000, "xml": f"<a>{self.rng.randint(0, 1)}</a>"} for n in numbers)
         (self.drops / f"{self.steps:04}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(
-        self, kill: tuple[str, int] | None, program: Callable[..., object], *arguments: object
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, kill: tuple[str, int] | None, program: Callable[..., object], *arguments: object) -> Any:
         done = nursery.run(program, *arguments, kill=kill)
         self.trail.append(f"{kill or 'to its end'}: {done.args}")
         self.kills += done.returncode == -signal.SIGKILL

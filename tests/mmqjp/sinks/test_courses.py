@@ -6,7 +6,7 @@ import asyncio
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -460,23 +460,15 @@ DEFINITIONS = [
 ]
 
 
-@dataclass
 class Life:
     """A random life of a service with sinks. The oracle knows what was committed, and what endpoints have seen."""
 
-    random: Random
-    kills: bool
-    is_over: bool = False
-    clock: Clock = field(default_factory=Clock)
-    killed: int = 0
-    added: dict[str, int] = field(default_factory=dict)
-    removed: dict[str, list[range]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.store = FakeStore(self.clock, self._kill)
+    def __init__(self, random: Random, kills: bool) -> None:
+        self.random, self.kills, self.is_over, self.killed = random, kills, False, 0
+        self.clock, self.added, self.removed = Clock(), dict[str, int](), dict[str, list[range]]()
+        self.store, self.marks = FakeStore(self.clock, self._kill), dict[int, int]()
         self.endpoints: dict[str, Endpoint | Disk] = {d.name: Endpoint(self._answer) for d in DEFINITIONS}
         self.endpoints["file"] = Disk(self._is_full)
-        self.marks: dict[int, int] = {}
         self.sinks = self._opened()
 
     def _kill(self, place: str) -> None:

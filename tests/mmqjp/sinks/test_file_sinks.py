@@ -62,13 +62,9 @@ class SinkStore:
     """How much is committed before each kill."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.outputs: list[Output] = []
-        self.noted = Position()
-        self.now = TIME
-        self.warnings: list[str] = []
+        self.path, self.noted, self.now, self.written = path, Position(), TIME, -1
+        self.outputs, self.warnings = list[Output](), list[str]()
         self.sink: Any = None
-        self.written = -1
 
     def opened(self, position: Position) -> Sink:
         raise NotImplementedError
