@@ -52,8 +52,7 @@ SEAMS: dict[str, Point] = {
 }
 """The calls by their names, such as `DuckDBEngine.commit`."""
 
-HALF = "amid os.write"
-"""A moment at which half of the bytes are written."""
+HALF = "amid os.write"  # when half of the bytes are written
 
 
 def kill_at(moments: str, calls: int = 1) -> None:

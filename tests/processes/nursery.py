@@ -19,8 +19,7 @@ from typing import IO, Any, Self
 
 from tests.support.places import ROOT
 
-MOST = 1 << 17
-"""The most bytes of a message."""
+MOST = 1 << 17  # bytes of a message
 
 
 @dataclass(frozen=True, slots=True)

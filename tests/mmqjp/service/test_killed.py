@@ -36,6 +36,9 @@ class Life:
     seams: ClassVar[list[str]]
     last = 1
     """Processes that are not killed, in the end."""
+    step: Callable[[tuple[str, int] | None], None]
+    wrong: Callable[[], Iterator[str]]
+    """What there is too much or too little of in the end."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.rng, self.drops = path, Random(seed), path / "drops"
@@ -52,13 +55,6 @@ class Life:
         for _ in range(self.last):
             self.step(None)
             self.steps += 1
-
-    def step(self, kill: tuple[str, int] | None) -> None:
-        raise NotImplementedError
-
-    def wrong(self) -> Iterator[str]:
-        """What there is too much or too little of in the end."""
-        raise NotImplementedError
 
     def come(self, count: int) -> None:
         numbers = range(self.documents + 1, self.documents + count + 1)

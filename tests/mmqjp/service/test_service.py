@@ -81,8 +81,7 @@ def test_a_second_engine_is_told_who_holds_the_store(tmp_path: Path):
 def test_a_store_that_another_program_has_open_is_told_in_one_line(tmp_path: Path):
     Session("duckdb", state=tmp_path).close()
     program = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
-    file = str(tmp_path / "mmqjp.duckdb")
-    with subprocess.Popen([sys.executable, "-c", program, file], stdin=-1, stdout=-1) as other:
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path / "mmqjp.duckdb"], stdin=-1, stdout=-1) as other:
         assert other.stdout is not None
         other.stdout.readline()
         result = mmqjp("list", "--state", tmp_path)
@@ -475,9 +474,6 @@ def test_each_change_is_made_once_whatever_is_killed(place: Directory):
             assert opened.ledger.settings("sink") == made, do
 
 
-LOOKS = [("sinks", {}), ("sinks", {"name": "old"}), ("sinks-failed", {"name": "old"}), ("sinks-secrets", {})]
-
-
 def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_path: Path):
     assert applied(place, "sinks-add", {"name": "old", "table": HOOK}).error is None
     with Session("duckdb", state=place.state) as opened:
@@ -487,7 +483,8 @@ def test_looking_at_sinks_only_reads_and_needs_no_spark(place: Directory, tmp_pa
     for state in (place.state, tmp_path / "files"):
         asks = manage_queries.client(state, 5, run_sinks=partial(run_offline, state, partial(tables, place)))
         asks = replace(asks, open_store=fail)
-        listed, shown, failed, secrets = [asks.ask(do, arguments) for do, arguments in LOOKS]
+        listed, shown = asks.ask("sinks", {}), asks.ask("sinks", {"name": "old"})
+        failed, secrets = asks.ask("sinks-failed", {"name": "old"}), asks.ask("sinks-secrets", {})
         assert [(row["name"], row["behind"]) for row in listed] == [("old", 0), ("other", 0)]
         assert shown["definition"] == HOOK and failed == {"undelivered": [], "gaps": []} and secrets == []
         with pytest.raises(CommandError, match="no sink is named none"):

@@ -60,18 +60,14 @@ class SinkStore:
 
     counts: ClassVar[tuple[int, ...]]
     """How much is committed before each kill."""
+    opened: Callable[[Position], Sink]
+    seqs: Callable[[], list[int]]
+    """The numbers of the outputs that a reader finds."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.noted, self.now, self.written = path, Position(), TIME, -1
         self.outputs, self.warnings = list[Output](), list[str]()
         self.sink: Any = None
-
-    def opened(self, position: Position) -> Sink:
-        raise NotImplementedError
-
-    def seqs(self) -> list[int]:
-        """The numbers of the outputs that a reader finds."""
-        raise NotImplementedError
 
     def commit(self, count: int, *, wanted: Callable[[int], bool] = lambda seq: True) -> None:
         start = len(self.outputs)
