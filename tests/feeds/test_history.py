@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
-from common.dates import HOUR
+from common.dates import HOUR, SECOND
 from feeds.documents import Document, Reject
 from feeds.fetch.fetcher import DropArchive, WarcArchive
-from feeds.fetch.http import HOUR, SECOND
 from feeds.fetch.state import FetchStore, source_name
 from feeds.history import MOST_VERSIONS, EndOfFetch, Fetch, History, Sighting, sightings
 from feeds.items import Entry, Origin, item_xml

@@ -17,7 +17,8 @@ import pytest
 from common.bounds import INFINITE
 from join_stage import duckdb, views
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import PLANS, JoinEngine, JoinScope, runs_manifest
+from join_stage.plans import PLANS, JoinEngine
+from join_stage.protocol import JoinScope, runs_manifest
 from join_stage.signature import disk, join
 from join_stage.signature.join import SignatureJoin
 from join_stage.signature.postings import digests

@@ -15,7 +15,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.signature import disk, join, postings
 from join_stage.signature import runs as runs_module
 from join_stage.signature.disk import MOST_RUNS, Merge, Merger, StoredRuns

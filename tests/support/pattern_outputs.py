@@ -73,7 +73,7 @@ Standing = tuple[int, int, str, str]
 def outputs_of(name: str, place: int, world: PatternWorld) -> Iterator[Told]:
     """Yields what a statement has to tell under a name."""
     times = {
-        f"{part[0]}-{part[1]}": Standing(one.t1, one.t0, f"documents_{stream}", f"{part[0]}-{part[1]}")
+        f"{part[0]}-{part[1]}": (one.t1, one.t0, f"documents_{stream}", f"{part[0]}-{part[1]}")
         for stream, events in world.given.items()
         for one in events
         for part in one.parts

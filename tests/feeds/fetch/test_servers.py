@@ -14,8 +14,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.dates import DAY, HOUR, MINUTE, SECOND
 from feeds.documents import Document, SourceError
-from feeds.fetch.http import DAY, HOUR, MINUTE, SECOND, Hints, body_hints, fresh_for, resolve_host, retry_after
+from feeds.fetch.http import Hints, body_hints, fresh_for, resolve_host, retry_after
 from feeds.fetch.state import JITTER, STATE_FILE, Pace, after_failure, after_success, outside_skipped, source_name
 from feeds.tail import read_documents
 from tests.support.feed_server import QUICK, START, Request, closed_port, failures, outcomes, rss, running_server

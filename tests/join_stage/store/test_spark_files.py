@@ -23,7 +23,6 @@ from mmqjp.spark.source import attach
 from mmqjp.tables.schema import SCHEMA
 from tests.generate.seeds import at_length
 from tests.support.feed_server import Hours
-from tests.support.pairs import PAIRS, doc
 from tests.support.places import ROOT
 from tests.support.stores import TABLES, parquet_store
 
@@ -218,6 +217,13 @@ def test_a_changed_byte_is_noticed_in_the_part_that_is_read(tmp_path: Path, monk
 @pytest.fixture
 def reader(spark: SparkSession) -> SparkSession:
     return spark.newSession()
+
+
+PAIRS = "FROM S//a->x[./b->y] FOLLOWED BY {y = z, 1 h} S//a->w[./b->z] PUBLISH pairs"
+
+
+def doc(number: int, text: str = "v") -> Document:
+    return Document(f"d{number}", f"<a><b>{text}</b></a>", "S", number * 1_000_000)
 
 
 def count(reader: SparkSession, table: str) -> int:

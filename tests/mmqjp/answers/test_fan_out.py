@@ -22,7 +22,7 @@ from mmqjp.queries.forms import INDEXES
 from mmqjp.queries.model import Identity, Members
 from mmqjp.tables.schema import ANSWER_TABLES
 from tests.generate.documents import SECOND
-from tests.generate.once import with_once
+from tests.generate.queries import with_once
 from tests.generate.seeds import at_length, expect_some, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow

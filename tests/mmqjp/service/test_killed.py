@@ -193,7 +193,7 @@ post = {kind = "mail", server = "MAIL", starttls = false, to = "a@example.org", 
     def step(self, kill: tuple[str, int] | None) -> None:
         self.come(self.rng.randint(1, 5))
         every = "1us" if kill is None else self.rng.choice(["1h", "1us"])  # in the end, what is open is closed
-        given = {"MAIL": f"smtp://127.0.0.1:{self.mails.port}", "URL": self.hooks.url, "EVERY": every}
+        given = {"MAIL": f"smtp://127.0.0.1:{self.mails.port}", "URL": self.hooks.url("/hook"), "EVERY": every}
         text = re.sub("|".join(given), lambda found: given[found[0]], self.CONFIGURATION)
         (self.path / "mmqjp.toml").write_text(text)
         options = ["--source", "drops", "--queries", "queries.xscl", "--state", "state", "--output", "out.jsonl"]

@@ -22,7 +22,7 @@ from mmqjp.sinks import secrets as of_secrets
 from mmqjp.sinks.definition import SinkDefinition, Start, read_sink, read_tables
 from mmqjp.sinks.secrets import BadSink, EnvSecret, FileSecret, SecretError, SecretName, Secrets, make_secret
 from tests.support.cli import mmqjp
-from tests.support.hook_server import Exchange, answer, hook_server
+from tests.support.feed_server import Request, hook_server
 from tests.support.mail_server import mail_server
 
 HOOK = 'kind = "webhook"\nurl = "https://example.org/hook"\n'
@@ -383,8 +383,8 @@ command = ["PYTHON", "-c", "import os, sys; sys.exit(str(dict(os.environ)) + 'OT
 """
 
 
-def echo(exchange: Exchange) -> None:
-    answer(400, f"no {exchange.request.path} of {KEY}".encode())(exchange)
+def echo(request: Request) -> None:
+    request.answer(400, f"no {request.path} of {KEY}".encode())
 
 
 @pytest.fixture

@@ -68,9 +68,9 @@ class Impatient(WebhookReceiver):
 
 def sent(
     *script: Behaviour, given: Message = MESSAGE, secrets: Secrets = NO_SECRETS, **options: object
-) -> tuple[DeliveryResult, HookServer]:
+) -> tuple[DeliveryResult, FeedServer]:
     with hook_server(*script) as server:
-        chosen: Any = {"url": server.url, "allow_private": True} | options
+        chosen: Any = {"url": server.url("/hook"), "allow_private": True} | options
         made = partial(Impatient, WebhookOptions(**chosen), secrets)
         return result_of(made, given), server
 
@@ -211,7 +211,7 @@ def test_what_is_no_key_is_told_by_its_name(tmp_path: Path):
     secrets = Secrets({"hook": key_file(tmp_path / "hook", "not base64!")})
     verdict, server = sent(secrets=secrets, secret=(SecretName("hook"),))
     assert verdict.kind == "down" and "hook" in verdict.reason and "not base64" not in verdict.reason
-    assert not server.received
+    assert not server.log
     assert signing_key("whsec_") is None and signing_key("whsec_QUJD") == signing_key("QUJD") == b"ABC"
 
 
