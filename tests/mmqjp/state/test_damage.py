@@ -1,6 +1,9 @@
-"""Whatever is done to any file of a store, its outputs are those of a whole one, or the damage is told."""
+"""Whatever is done to any file of a store, its outputs are those of a whole one, or the damage is told. What a killed
+process left is taken up again."""
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,19 +11,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from common.files import read_mark, write_mark
-from feeds.documents import Document
+from feeds.documents import Document, SourceError
+from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
+from join_stage import near_candidates
+from join_stage.protocol import PLANS
 from join_stage.signature import disk, join
 from join_stage.spark import tasks
 from join_stage.store.duckdb import CommitMark
 from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, RUNS, SPARK_MANIFESTS, StoreError
 from mmqjp.engine import Session
+from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.state.engine_choice import OWNER_FILE, stored_engine
 from tests.generate.documents import SECOND
+from tests.generate.near import near_case
 from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.mmqjp.state.test_engine_of_state import RELATIONS
+from tests.oracle.evaluation import comparable, evaluate
+from tests.processes import nursery
+from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged, lost_or_swapped
 from tests.support.in_turn import in_turn
-from tests.support.stores import as_files, parquet_store
+from tests.support.service import PAIRS
+from tests.support.stores import TABLES, as_files, parquet_store
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,22 +65,20 @@ def batch(number: int) -> list[Document]:
     return documents
 
 
-Found = list[tuple[Any, ...]]
-
-
-def went_on(state: Path) -> Found:
-    """All outputs of a store that goes on with the rest of the batches."""
+def went_on(state: Path) -> Any:
+    """All that is in a store that goes on with the rest of the batches: its outputs first."""
     with Session("duckdb", state=state) as engine:
         for number in range(BEFORE, BATCHES):
             engine.process(batch(number))
-        return [(o.seq, o.query, o.documents, o.xml) for o in engine.outputs()]
+        outputs = [(o.seq, o.query, o.documents, o.xml) for o in engine.outputs()]
+        return outputs, engine.sql("SELECT id, xml FROM documents ORDER BY docid").to_pylist(), engine.queries()
 
 
 class Whole(NamedTuple):
     place: Path
     """With a store that was `closed`, and one as a kill leaves it, `killed`."""
 
-    right: Found
+    right: Any
 
 
 @pytest.fixture(scope="module")
@@ -77,26 +90,109 @@ def whole(small, tmp_path_factory) -> Whole:
             engine.process(batch(number))
         shutil.copytree(place / "closed", place / "killed")
     right = went_on(shutil.copytree(place / "closed", place / "right"))
-    assert len(right) > 30
+    assert len(right[0]) > 30
     return Whole(place, right)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 400))
-def test_damaged_postings_give_the_same_outputs(seed, whole, tmp_path):
-    how = damaged(Random(seed), whole.place / "closed", tmp_path / "copy", lambda path: path.parent.name == RUNS)
-    assert went_on(tmp_path / "copy") == whole.right, how
+def part_told(
+    numbers: range,
+    damage: Callable[[Random, Path], str],
+    use: Callable[[Path], Any],
+    right: Any,
+    copy: Path,
+    error: type[Exception] = StoreError,
+    words: str = "",
+) -> float:
+    """Which part of some damages to a copy is told, in one line. All others must not matter."""
+    count = 0
+    for seed in numbers:
+        how = damage(Random(seed), copy)
+        try:
+            assert use(copy) == right, f"seed {seed}: {how}"
+        except error as told:
+            said = str(told)
+            assert words in said and "\n" not in said and len(said) > 20, f"seed {seed}: {how}: {said}"
+            count += 1
+    return count / len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "numbers", "least"),
+    [
+        (RUNS, "closed", seeds(3, 400), -1),
+        (DUCKDB_FILE, "closed", seeds(5, 250), 0.2),
+        (f"{DUCKDB_FILE}.wal", "killed", seeds(7, 250), 0.8),  # all of it was committed
+    ],
+)
+def test_damage_of_a_file_is_told_or_does_not_matter(name, left, numbers, least, whole, tmp_path):
+    def damage(rng: Random, copy: Path) -> str:
+        return damaged(rng, whole.place / left, copy, lambda path: name in (path.name, path.parent.name))
+
+    part = part_told(numbers, damage, went_on, whole.right, tmp_path / "copy")
+    assert part > least and (name != RUNS or part == 0), "postings are built anew"
 
 
 @pytest.mark.parametrize("seed", seeds(4, 600))
 def test_any_damage_is_told_or_does_not_matter(seed, whole, tmp_path):
-    rng = Random(seed)
-    how = rng.choice([damaged, lost_or_swapped])(rng, whole.place / rng.choice(["closed", "killed"]), tmp_path / "copy")
-    found, error = None, ""
+    def damage(rng: Random, copy: Path) -> str:
+        return rng.choice([damaged, lost_or_swapped])(rng, whole.place / rng.choice(["closed", "killed"]), copy)
+
+    part_told(range(seed, seed + 1), damage, went_on, whole.right, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def files(whole, tmp_path_factory) -> Path:
+    """A store of files, as Spark's are: many small ones, some of which were merged."""
+    place = tmp_path_factory.mktemp("files")
+    as_files(whole.place / "right", place, batches=20)
+    return place
+
+
+def by_writer(state: Path) -> Any:
+    store = parquet_store(state)
     try:
-        found = went_on(tmp_path / "copy")
-    except StoreError as told:
-        error = str(told)
-    assert found == whole.right or (found is None and "\n" not in error and len(error) > 20), f"{how}: {error}"
+        highest = store.highest("documents", "docid"), store.highest("settings", "batch")
+        return highest, [store.read(name).to_pylist() for name in TABLES], dict(store.files)
+    finally:
+        store.close()
+
+
+def by_reader(state: Path) -> Any:
+    with Session(state=state, read_only=True) as engine:
+        return [sorted(map(repr, engine.sql(f"SELECT * FROM {name}").to_pylist())) for name in RELATIONS]
+
+
+@pytest.mark.parametrize(
+    ("use", "numbers", "words"), [(by_writer, seeds(20, 1_000), ""), (by_reader, seeds(8, 200), "the store is damaged")]
+)
+def test_damage_of_files_is_told_when_they_are_read_or_does_not_matter(use, numbers, words, files, tmp_path):
+    def damage(rng: Random, copy: Path) -> str:
+        return damaged(rng, files, copy, lambda path: not words or path.suffix in (".parquet", ".json"))
+
+    right = use(shutil.copytree(files, tmp_path / "right"))
+    assert part_told(numbers, damage, use, right, tmp_path / "copy", words=words) > 0.25
+
+
+def test_damage_of_the_state_of_a_fetch_is_told_or_does_not_matter(tmp_path):
+    with FetchStore(tmp_path / "whole" / STATE_FILE, write=True) as store:
+        store.add(FeedState(f"http://example.org/{n}", f"source-{n}") for n in range(40))
+        for number, feed in enumerate(store.feeds()):
+            store.commit(
+                replace(feed, etag=f'"{number}"', sha256="ab" * 32, next_check=10**15 + number), f"mark {number}"
+            )
+            store.save_host(HostState(f"host{number}", number))
+
+    def use(state: Path) -> Any:
+        with FetchStore(state / STATE_FILE, write=True) as opened:
+            feeds = opened.feeds()
+            opened.commit(feeds[0])
+            return feeds, [opened.host(f"host{number}") for number in range(40)], opened.archive_mark()
+
+    def damage(rng: Random, copy: Path) -> str:
+        return damaged(rng, tmp_path / "whole", copy, lambda path: path.name == STATE_FILE)
+
+    right = use(tmp_path / "whole")
+    assert part_told(seeds(25, 1_000), damage, use, right, tmp_path / "copy", SourceError) > 0.25
 
 
 def test_rebuilding_is_told_once_and_counted(whole, tmp_path, caplog):
@@ -191,10 +287,147 @@ def test_manifests_that_are_gone_or_swapped_are_told(whole, tmp_path):
     parquet_store(tmp_path / "kept").close()
 
 
+def test_a_damaged_command_is_answered_with_an_error_and_a_damaged_answer_is_one(tmp_path):
+    spool = Spool(tmp_path)
+
+    def damage(directory: str, command: Command, content: bytes) -> str:
+        (tmp_path / "spool" / directory / f"{command.id}.json").write_bytes(content)
+        waiting, answer = spool.waiting(), spool.take_result(command)
+        assert command not in waiting and answer is not None
+        return answer.error or ""
+
+    for content in (b"", b"{", b"[]", b"null", b'{"do": 1}', b"\xff\xfe"):
+        good, bad = spool.submit("list", {}), spool.submit("list", {})
+        assert "is not a command" in damage("commands", bad, content) and spool.waiting() == [good]
+        spool.answer(good, CommandResult([]))
+        assert "is damaged" in damage("answers", good, content.replace(b'"do": 1', b""))
+        assert spool.take_result(good) is None
+
+
+def test_a_command_says_in_a_line_that_its_store_is_damaged(whole, tmp_path):
+    file = shutil.copytree(whole.place / "closed", tmp_path / "copy") / DUCKDB_FILE
+    file.write_bytes(file.read_bytes()[:100_000])
+    result = mmqjp("list", "--state", tmp_path / "copy")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("mmqjp: error: ") and "take an older copy of the store" in result.stderr
+
+
+def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path):
+    def doc(second: int) -> Document:
+        return Document(f"a{second}", "<a>v</a>", "S", second * SECOND)
+
+    time = [2_000 * SECOND]
+    options: dict[str, Any] = {"lateness": 5 * SECOND, "idle_after": 60 * SECOND, "now": lambda: time[0]}
+    with Session("duckdb", state=tmp_path, **options) as engine:
+        engine.subscribe(PAIRS)
+        engine.process([doc(1)])
+        time[0] += 100 * SECOND
+        engine.pass_time()
+        ahead = engine.watermarks()
+        time[0] -= 1_000 * SECOND
+        engine.pass_time()
+        assert engine.watermarks() == ahead
+        assert len(engine.process([doc(2_090), doc(2_091)])) == 1
+    time[0] -= 500 * SECOND
+    with Session("duckdb", state=tmp_path, **options) as engine:
+        assert engine.watermarks()["S"] == 2_086 * SECOND
+        assert len(engine.process([doc(2_092), doc(2_080)])) == 2
+        assert [row["id"] for row in engine.dead_letters()] == ["a2080"]
+
+
+ENOUGH, AGAIN = 7, 2
+"""The order of words is learnt from this number of texts, and again when there are AGAIN times as many."""
+
+
+class Life(NamedTuple):
+    script: Script
+    documents: list[Document]
+
+    def batches(self, size: int = 3) -> list[list[Document]]:
+        return [self.documents[at : at + size] for at in range(0, len(self.documents), size)]
+
+    def opened(self, state: Path, **options: Any) -> Session:
+        engine = Session("duckdb", state=state, **options)
+        engine.ensure(self.script)
+        return engine
+
+
+def of_any_kind(seed: int) -> Life:
+    return Life(*random_case(seed, 10, 12))
+
+
+def with_near(seed: int) -> Life:
+    near_candidates.ENOUGH, near_candidates.AGAIN = ENOUGH, AGAIN
+    return Life(*near_case(seed, queries=6, documents=16))
+
+
+def live(make: Callable[[int], Life], seed: int, state: Path) -> None:
+    life = make(seed)
+    engine = life.opened(state)
+    for batch in life.batches():
+        engine.process(batch)
+
+
+def assert_told(engine: Session, life: Life, size: int = 3) -> None:
+    """Asserts that all is told once when all documents have come, some of them again."""
+    for batch in life.batches(size):
+        engine.process(batch)
+    assert not list(engine.dead_letters())
+    outputs = list(engine.outputs())
+    assert len({output.id for output in outputs}) == len(outputs)
+    assert comparable(map(as_row, outputs)) == comparable(evaluate(life.script, life.documents)) != []
+
+
+KILLS = [
+    f"{at} {method}"
+    for method in ("DuckDBEngine.commit", "DuckDBEngine.join", "DuckDBEngine.append", "CommitMark.note")
+    for at in ("before", "after")
+]
+
+
+@pytest.mark.parametrize(
+    ("at", "calls"),
+    [
+        ("after DuckDBEngine.join", 3),
+        ("before CommitMark.note", 3),
+        *(pytest.param(at, calls, marks=pytest.mark.soak) for at in KILLS for calls in (1, 4)),
+    ],
+)
+def test_a_killed_run_is_taken_up_again(at, calls, tmp_path):
+    nursery.run_killed(live, of_any_kind, 7, tmp_path, at=at, calls=calls)
+    life = of_any_kind(7)
+    with life.opened(tmp_path) as engine:
+        assert_told(engine, life, 4)
+
+
+LEARNT = "protocol.save_word_order"
+"""Called within the engine's commit, before that of the store."""
+
+
+@pytest.mark.parametrize(
+    ("at", "is_there"),
+    [
+        pytest.param(f"before {LEARNT}", False, marks=pytest.mark.soak),
+        (f"after {LEARNT}", False),
+        (f"after {LEARNT}, after DuckDBStore.commit", True),  # no document has its keys in it yet
+        (f"after {LEARNT}, after DuckDBEngine.commit", True),  # those of another batch have
+    ],
+)
+@pytest.mark.parametrize("seed", seeds(1, 60))
+def test_killed_as_the_order_of_words_is_learnt(seed, at, is_there, tmp_path, monkeypatch):
+    monkeypatch.setattr(near_candidates, "ENOUGH", ENOUGH)  # and set back
+    monkeypatch.setattr(near_candidates, "AGAIN", AGAIN)
+    nursery.run_killed(live, with_near, seed, tmp_path, at=at)
+    life = with_near(seed)
+    with life.opened(tmp_path, plan=PLANS[seed % 7 % len(PLANS)] if seed else "signature") as engine:
+        assert engine.sql("SELECT version FROM word_order").num_rows == is_there
+        assert_told(engine, life)
+
+
 # ---------------------------------------------------------------- on Spark
 
 
-def went_on_spark(spark: "SparkSession", state: Path) -> Found:
+def went_on_spark(spark: "SparkSession", state: Path) -> list[tuple[Any, ...]]:
     with Session(spark, state=state) as engine:
         for number in range(BEFORE, BATCHES):
             engine.process(batch(number))
@@ -218,7 +451,7 @@ def whole_on_spark(small: None, spark: "SparkSession", tmp_path_factory: pytest.
 def test_any_damage_of_a_store_on_spark(seed, by_tasks, spark, whole, whole_on_spark, tmp_path, monkeypatch):
     """Small batches are joined in this process, or all by tasks of the executors."""
     monkeypatch.setattr(tasks, "LEAST_DOCUMENTS", 1 if by_tasks else 2_000)
-    rng, right = Random(seed), sorted((query, documents, xml) for _, query, documents, xml in whole.right)
+    rng, right = Random(seed), sorted((query, documents, xml) for _, query, documents, xml in whole.right[0])
     of_runs = seed % 2 == 0
     how = damaged(rng, whole_on_spark, tmp_path / "copy", lambda path: not of_runs or path.parent.name == RUNS)
     if seed % 4 == 1:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from itertools import count
-from random import Random
 from typing import Any
 
 import duckdb
@@ -24,11 +23,10 @@ from mmqjp.commands.formats import chosen_engine
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.state.engine_choice import MOST_FOR_DUCKDB, EngineChoice, Ownership, choose_engine
 from mmqjp.tables.schema import SCHEMA
-from tests.generate.seeds import at_length, seeds
+from tests.generate.seeds import at_length
 from tests.generate.strategies import random_case
 from tests.mmqjp.service.test_questions import Place
 from tests.support.cli import mmqjp, write_documents, write_queries
-from tests.support.damage import damaged
 from tests.support.stores import TABLES, as_files, parquet_store
 
 RELATIONS = (*SCHEMA.documented, "recipients", "members", "r_t_0")
@@ -97,20 +95,13 @@ def test_only_the_files_of_the_store_can_be_reached(place, monkeypatch):
             place.engine.sql(place.filled(sql))
 
 
-def test_damage_is_told_when_a_damaged_table_is_read(stores, tmp_path):
-    with Session(state=stores[1], read_only=True) as engine:
-        sound = {relation: rows(engine, f"SELECT * FROM {relation}") for relation in RELATIONS}
-    told, words = 0, ""
-    for seed in seeds(8, 200):
-        what = damaged(Random(seed), stores[1], tmp_path / "copy", lambda path: path.suffix in (".parquet", ".json"))
-        try:
-            with Session(state=tmp_path / "copy", read_only=True) as engine:
-                for relation, expected in sound.items():
-                    assert rows(engine, f"SELECT * FROM {relation}") == expected, (what, relation)
-        except StoreError as error:
-            told += 1
-            words += str(error)
-    assert told > 2 and words.count("the store is damaged") == told
+def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path):
+    store = parquet_store(tmp_path)
+    for number in range(40):
+        store.append("settings", settings_row(str(number)))
+        store.commit()
+    assert len(store._whole) == len(store.files["settings"]) < 40
+    store.close()
 
 
 def test_a_file_that_goes_after_it_was_checked_is_told(stores, tmp_path):
