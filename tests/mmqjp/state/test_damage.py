@@ -141,7 +141,7 @@ def test_any_damage_is_told_or_does_not_matter(seed, whole, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def files(whole, tmp_path_factory) -> Path:
+def files(whole: Whole, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of files, as Spark's are: many small ones, some of which were merged."""
     place = tmp_path_factory.mktemp("files")
     as_files(whole.place / "right", place, batches=20)

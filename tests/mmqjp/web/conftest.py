@@ -6,7 +6,7 @@ import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
-from tests.support.web import site_of
+from tests.support.web import browser, script, site_of
 
 NOW = int(time.time()) * 1_000_000
 
@@ -39,3 +39,15 @@ def unchanged_engine():
 @pytest.fixture
 def site(engine):
     return site_of(engine, now=lambda: NOW)
+
+
+@pytest.fixture
+def pages(site):
+    """A browser that is logged in."""
+    return browser(site)
+
+
+@pytest.fixture
+def api(site):
+    """A program with the token."""
+    return script(site)

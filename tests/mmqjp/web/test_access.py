@@ -10,8 +10,7 @@ from join_stage.store.protocol import StoreError
 from mmqjp.web.areas import sql as views
 from mmqjp.web.guard import LARGEST, needs_no_token
 from mmqjp.web.site import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, Hosts, token_of
-from tests.mmqjp.web.conftest import NOW
-from tests.support.web import FROM_HERE, TOKEN, URL, browser, script, shared_routes, site_of, stranger
+from tests.support.web import FROM_HERE, TOKEN, URL, shared_routes, site_of, stranger, visitor
 
 
 @pytest.fixture
@@ -20,33 +19,33 @@ def engine(unchanged_engine):
     return unchanged_engine
 
 
-@pytest.fixture(scope="module")
-def site(unchanged_engine):
-    """One site for all tests that leave it as it was."""
-    return site_of(unchanged_engine, now=lambda: NOW)
-
-
-@pytest.fixture
-def own_site(unchanged_engine):
-    return site_of(unchanged_engine, now=lambda: NOW)
-
-
 WITHOUT_TOKEN = {"/login", "/healthz", "/static/{digest}/{name}"}
 """The routes that everybody may use. Feeds of outputs have keys in their addresses."""
 
+ELSEWHERE = [
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Sec-Fetch-Site": "cross-site", "Origin": URL},
+    {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://evil.example", "Referer": f"{URL}/sql"},
+    {"Referer": "http://evil.example/page"}, {"Referer": "http://127.0.0.1:8765.evil.example/"},
+]  # fmt: skip
+"""What a browser says of requests that do not come from a page of this site."""
 
-def routes() -> list[tuple[str, str]]:
+
+def routes() -> list[tuple[str, str, str]]:
+    """Methods and paths, each with an address."""
     found = [route for route in shared_routes().routes if isinstance(route, Route)]
-    return [(method, route.path) for route in found for method in sorted(route.methods or ())]
+    return [
+        (method, route.path, re.sub(r"\{[^}]*\}", "x", route.path))
+        for route in found
+        for method in sorted(route.methods or ())
+    ]
 
 
-def test_every_route_but_a_few_needs_the_token(own_site):
-    client = stranger(own_site)
-    protected = [(method, path) for method, path in routes() if not needs_no_token(path)]
-    open_to_all = {path for _, path in routes() if needs_no_token(path) and not path.startswith("/f/")}
+def test_every_route_but_a_few_needs_the_token(site):
+    client = stranger(site)
+    protected = [route for route in routes() if not needs_no_token(route[1])]
+    open_to_all = {path for _, path, _ in routes() if needs_no_token(path) and not path.startswith("/f/")}
     assert len(protected) > 5 and open_to_all == WITHOUT_TOKEN
-    for method, path in protected:
-        address = re.sub(r"\{[^}]*\}", "x", path)
+    for method, path, address in protected:
         found = client.request(method, address, headers=FROM_HERE)
         wanted = 401 if path.startswith("/api/") or method not in ("GET", "HEAD") else 303
         assert (method, path, found.status_code) == (method, path, wanted)
@@ -55,25 +54,14 @@ def test_every_route_but_a_few_needs_the_token(own_site):
         assert wrong.status_code in (401, 429)
 
 
-def test_every_change_comes_from_a_page_of_this_site(site):
-    for headers in (
-        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
-        {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8765"},
-        {"Sec-Fetch-Site": "", "Origin": "http://evil.example"}, {"Sec-Fetch-Site": "", "Origin": "null"},
-    ):  # fmt: skip
-        client = browser(site)
-        given = {key: value for key, value in headers.items() if value}
-        if not headers["Sec-Fetch-Site"]:
-            del client.headers["Sec-Fetch-Site"]
-        for method, path in routes():
+def test_every_change_comes_from_a_page_of_this_site(site, api):
+    client = visitor(site)
+    for headers in ({}, *ELSEWHERE):  # a cookie alone changes nothing
+        for method, path, address in routes():
             if method not in ("GET", "HEAD"):
-                address = re.sub(r"\{[^}]*\}", "x", path)
-                assert client.request(method, address, headers=given).status_code == 403, (method, path, headers)
-    client = browser(site)
-    del client.headers["Sec-Fetch-Site"]
-    assert client.post("/q/nobody/pause").status_code == 403, "a cookie alone changes nothing"
-    assert client.post("/q/nobody/pause", headers={"Origin": "http://127.0.0.1:8765"}).status_code == 303
-    assert script(site).post("/api/v1/queries/nobody/resume").json() == {"names": ["nobody"]}, "a token suffices"
+                assert client.request(method, address, headers=headers).status_code == 403, (method, path, headers)
+    assert client.post("/q/nobody/pause", headers={"Origin": URL}).status_code == 303
+    assert api.post("/api/v1/queries/nobody/resume").json() == {"names": ["nobody"]}, "a token suffices"
 
 
 def test_an_unknown_host_is_refused(site):
@@ -88,29 +76,28 @@ def test_an_unknown_host_is_refused(site):
     proxied = Hosts("127.0.0.1", 8765, "https://stories.example")
     assert proxied.has("stories.example") and not proxied.has("stories.example:1")
     assert proxied.is_origin("https://stories.example")
-    for origin in ("null", "http://[::1", "https://stories.example/x", "ftp://stories.example", ""):
-        assert not proxied.is_origin(origin)
+    wrong = "null", "http://[::1", "https://stories.example/x", "ftp://stories.example", ""
+    assert not any(map(proxied.is_origin, wrong))
     everywhere = Hosts("0.0.0.0", 80)
     assert everywhere.has("10.0.0.1") and everywhere.has("192.0.2.1:80") and not everywhere.has("evil.example")
 
 
-def test_a_code_logs_in_once(own_site):
-    client = stranger(own_site)
-    link = own_site.access.link("http://127.0.0.1:8765")
+def test_a_code_logs_in_once(site):
+    client, again = stranger(site), stranger(site)
+    link = site.access.link(URL)
     found = client.get(link)
     assert (found.status_code, found.headers["location"]) == (303, "/")
     cookie = found.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Secure" not in cookie
     assert client.get("/").status_code == 200
-    again = stranger(own_site)
     assert "has been used" in again.get(link).text
     assert again.get("/").status_code == 303
-    object.__setattr__(own_site, "public_url", "https://stories.example")
-    assert "Secure" in stranger(own_site).get(own_site.access.link("")).headers["set-cookie"]
+    object.__setattr__(site, "public_url", "https://stories.example")
+    assert "Secure" in stranger(site).get(site.access.link("")).headers["set-cookie"]
 
 
-def test_the_token_logs_in_and_leads_back(own_site):
-    client = stranger(own_site)
+def test_the_token_logs_in_and_leads_back(site):
+    client = stranger(site)
     assert client.get("/?search=a").headers["location"] == "/login?next=%2F%3Fsearch%3Da"
     assert "That is not the token" in client.post("/login", data={"token": "x"}, headers=FROM_HERE).text
     found = client.post("/login", data={"token": TOKEN, "next": "/?search=a"}, headers=FROM_HERE)
@@ -119,26 +106,23 @@ def test_the_token_logs_in_and_leads_back(own_site):
     assert client.post("/logout", headers=FROM_HERE).status_code == 303
     assert client.get("/").status_code == 303
     for next in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
-        found = stranger(own_site).post("/login", data={"token": TOKEN, "next": next}, headers=FROM_HERE)
+        found = stranger(site).post("/login", data={"token": TOKEN, "next": next}, headers=FROM_HERE)
         assert found.headers["location"] == "/", "nobody is led elsewhere"
 
 
 def test_wrong_tokens_are_counted_and_cookies_end():
-    now = [0.0]
+    now = [1000.0]
     access = Access(TOKEN, clock=lambda: now[0])
     site = site_of(None, access=access)  # type: ignore[arg-type]  # nobody comes as far as the engine
     client = stranger(site)
-    for _ in range(ATTEMPTS):
-        assert client.post("/login", data={"token": "x"}).status_code == 401
-    assert client.post("/login", data={"token": "x"}).status_code == 429
+    for status in (*[401] * ATTEMPTS, 429):
+        assert client.post("/login", data={"token": "x"}).status_code == status
     found = client.get("/api/v1/queries", headers={"Authorization": "Bearer x"})
     assert (found.status_code, found.headers["retry-after"]) == (429, "60")
     # Others at the same address are not locked out.
     assert stranger(site).post("/login", data={"token": TOKEN}).status_code == 303
     now[0] += ATTEMPTS_SECONDS + 1
     assert client.post("/login", data={"token": "x"}).status_code == 401
-    now = [1000.0]
-    access = Access(TOKEN, clock=lambda: now[0])
     cookie = access.make_cookie()
     assert access.is_cookie(cookie)
     end, digest = cookie.split(".")
@@ -149,12 +133,11 @@ def test_wrong_tokens_are_counted_and_cookies_end():
     assert not access.is_cookie(cookie)
 
 
-def test_data_is_not_for_pages_elsewhere(site):
-    client = browser(site)
+def test_data_is_not_for_pages_elsewhere(pages):
     for path in ("/api/v1/queries", "/api/v1/tables"):
-        assert client.get(path).status_code == 200
+        assert pages.get(path).status_code == 200
         for elsewhere, status in (("cross-site", 403), ("same-site", 403), ("none", 200)):
-            assert client.get(path, headers={"Sec-Fetch-Site": elsewhere}).status_code == status
+            assert pages.get(path, headers={"Sec-Fetch-Site": elsewhere}).status_code == status
 
 
 def test_the_token_of_a_state_is_its_owners_alone(tmp_path):
@@ -167,22 +150,16 @@ def test_the_token_of_a_state_is_its_owners_alone(tmp_path):
         token_of(tmp_path)
 
 
-def test_responses_have_the_policy_and_large_requests_are_refused(site):
-    client = browser(site)
+def test_responses_have_the_policy_and_large_requests_are_refused(pages):
     for path in ("/", "/login", "/healthz", "/nothing", "/api/v1/queries", "/api/v1/nothing"):
-        headers = client.get(path).headers
+        headers = pages.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'")
         assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "same-origin"
         assert "cache-control" in headers
-    client = browser(site)
-    assert client.post("/q/x/pause", content=b"x" * (LARGEST + 1)).status_code == 413
-
-    def drip():
-        for _ in range(LARGEST // 1000 + 2):
-            yield b"x" * 1000
-
+    assert pages.post("/q/x/pause", content=b"x" * (LARGEST + 1)).status_code == 413
     for path in ("/q/x/pause", "/login", "/nothing"):
-        found = client.post(path, content=drip(), headers={"Content-Type": "application/x-www-form-urlencoded"})
+        dripping = (b"x" * 1000 for _ in range(LARGEST // 1000 + 2))
+        found = pages.post(path, content=dripping, headers={"Content-Type": "application/x-www-form-urlencoded"})
         assert found.status_code == (404 if path == "/nothing" else 413)
 
 
@@ -191,12 +168,11 @@ def test_an_address_of_static_files_changes_with_their_content(site):
     address = re.findall(r'href="(/static/[^"]+\.css)"', client.get("/login").text)[0]
     found = client.get(address)
     assert found.status_code == 200 and "immutable" in found.headers["cache-control"]
-    assert client.get("/static/0000000000000000/site.css").status_code == 404
-    assert client.get(address.replace(".css", "..%2Flayout.html")).status_code == 404
+    for other in ("/static/0000000000000000/site.css", address.replace(".css", "..%2Flayout.html")):
+        assert client.get(other).status_code == 404
 
 
-def test_a_select_is_answered_with_so_many_rows(site):
-    client, pages = script(site), browser(site)
+def test_a_select_is_answered_with_so_many_rows(api, pages):
     for sql in (
         "SELECT query, seq FROM outputs",
         " select query, seq from outputs ; ",
@@ -204,72 +180,57 @@ def test_a_select_is_answered_with_so_many_rows(site):
         "SELECT query, seq FROM outputs ORDER BY seq DESC",
     ):
         expected = {"columns": ["query", "seq"], "rows": [["book_blog", 0]], "is_cut": False}
-        assert client.get("/api/v1/sql", params={"sql": sql}).json() == expected
-        assert client.post("/api/v1/sql", json={"sql": sql}).json() == expected
+        assert api.get("/api/v1/sql", params={"sql": sql}).json() == expected
+        assert api.post("/api/v1/sql", json={"sql": sql}).json() == expected
         page = pages.post("/sql", data={"sql": sql})
         assert page.status_code == 200 and "book_blog" in page.text and '<td class="n">0</td>' in page.text
-    found = script(site).get("/api/v1/sql", params={"sql": "SELECT * FROM range(5000)"}).json()
+    many = {"sql": "SELECT * FROM range(5000)"}
+    found = api.get("/api/v1/sql", params=many).json()
     assert (len(found["rows"]), found["is_cut"]) == (views.MOST_ROWS, True)
-    assert "the first of more" in browser(site).post("/sql", data={"sql": "SELECT * FROM range(5000)"}).text
+    assert "the first of more" in pages.post("/sql", data=many).text
 
 
-NO_SELECTS = [
-    "DROP TABLE answers", "SELECT 1) AS a; DROP TABLE answers; --", "SELECT * FROM nothing", "SELECT (", "\0",
-]  # fmt: skip
-
-
-def test_whatever_is_no_select_is_refused_in_words(site, engine):
-    before = engine.sql("SELECT count(*) AS n FROM outputs").to_pylist()
-    client, pages = script(site), browser(site)
-    for sql in NO_SELECTS:
-        answer = client.get("/api/v1/sql", params={"sql": sql})
+def test_whatever_is_no_select_is_refused_in_words(api, pages):
+    for sql in ("DROP TABLE answers", "SELECT 1) AS a; DROP TABLE answers; --", "SELECT * FROM no", "SELECT (", "\0"):
+        answer = api.get("/api/v1/sql", params={"sql": sql})
         assert answer.status_code == 400 and answer.json()["error"]
         page = pages.post("/sql", data={"sql": sql})
         assert page.status_code == 400 and 'id="sql-error"' in page.text
-    assert engine.sql("SELECT count(*) AS n FROM outputs").to_pylist() == before
 
 
-def test_values_are_shown_as_they_are_and_times_as_text(site):
-    hostile = "SELECT '<script>alert(1)</script>' AS \"<b>\", NULL AS x, [1, 2] AS l, 1.5 AS n, '=1+1' AS f"
-    text = browser(site).post("/sql", data={"sql": hostile}).text
+def test_values_are_shown_as_they_are_and_times_as_text(api, pages):
+    hostile = {"sql": "SELECT '<script>alert(1)</script>' AS \"<b>\", NULL AS x, [1, 2] AS l, 1.5 AS n, '=1+1' AS f"}
+    text = pages.post("/sql", data=hostile).text
     assert "<script>alert" not in text and "<b>" not in text and "&lt;script&gt;" in text and "[1, 2]" in text
-    found = browser(site).post("/sql/answer.csv", data={"sql": hostile})
+    found = pages.post("/sql/answer.csv", data=hostile)
     assert "attachment" in found.headers["content-disposition"]
     assert list(csv.reader(io.StringIO(found.text)))[1] == ["<script>alert(1)</script>", "", "[1, 2]", "1.5", "'=1+1"]
-    rows = browser(site).post("/sql/answer.json", data={"sql": "SELECT t1, t1 FROM outputs"}).json()
+    rows = pages.post("/sql/answer.json", data={"sql": "SELECT t1, t1 FROM outputs"}).json()
     assert list(rows[0]) == ["t1", "t1_1"] and rows[0]["t1"].endswith("Z")
     for sql in ("SELECT 'infinity'::date AS a", "SELECT '-infinity'::timestamp AS a"):  # which Python has not
-        ((value,),) = script(site).get("/api/v1/sql", params={"sql": sql}).json()["rows"]
+        ((value,),) = api.get("/api/v1/sql", params={"sql": sql}).json()["rows"]
         assert isinstance(value, str)
-        assert browser(site).post("/sql", data={"sql": sql}).status_code == 200
+        assert pages.post("/sql", data={"sql": sql}).status_code == 200
 
 
-def test_there_are_questions_to_begin_with_and_the_tables_are_listed(site):
-    text = html.unescape(browser(site).get("/sql").text)
+def test_there_are_questions_to_begin_with_and_the_tables_are_listed(site, api, pages):
+    text = html.unescape(pages.get("/sql").text)
     for title, sql in views.EXAMPLES.items():
         assert title in text
-        assert script(site).get("/api/v1/sql", params={"sql": sql}).status_code == 200
-    found = {one["name"]: one["columns"] for one in script(site).get("/api/v1/tables").json()}
+        assert api.get("/api/v1/sql", params={"sql": sql}).status_code == 200
+    found = {one["name"]: one["columns"] for one in api.get("/api/v1/tables").json()}
     site.__dict__["kept"] = None  # what is kept for a minute only: another process is slow to list them
-    assert len(script(site).get("/api/v1/tables").json()) == len(found)
+    assert len(api.get("/api/v1/tables").json()) == len(found)
     assert {"query", "seq", "id"} <= set(found["outputs"]) and "documents" in found
 
 
-def test_no_address_runs_sql_and_no_form_of_another_page_does(engine, site):
+def test_no_address_runs_sql_and_no_form_of_another_page_does(engine, site, api):
     """An address is shown with a button; what a browser sends by itself, or for another page, runs nothing."""
     asked, ran = {"sql": "SELECT query FROM outputs"}, "book_blog"
     reads = "/sql/answer.csv", "/sql/answer.json", "/api/v1/sql"
-    elsewhere = [
-        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Referer": "http://evil.example/page"},
-        {"Origin": "http://evil.example"}, {"Origin": "null"},
-        {"Origin": "http://evil.example", "Referer": f"{URL}/sql"}, {"Referer": "http://127.0.0.1:8765.evil.example/"},
-    ]  # fmt: skip
-    links = [*elsewhere, {}, {"Sec-Fetch-Site": "none"}, {"Referer": f"{URL}/q/book_blog"},
+    links = [*ELSEWHERE, {}, {"Sec-Fetch-Site": "none"}, {"Referer": f"{URL}/q/book_blog"},
              {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}]  # fmt: skip
-    for is_open in (False, True):
-        client = stranger(site_of(engine, access=Access(None)) if is_open else site)
-        if not is_open:
-            client.cookies.set(site.access.cookie, site.access.make_cookie())
+    for client in (visitor(site), stranger(site_of(engine, access=Access(None)))):
         for headers in links:
             page = client.get("/sql", params=asked, headers=headers)
             assert page.status_code == 200 and asked["sql"] in page.text and "press Ask" in page.text
@@ -277,12 +238,12 @@ def test_no_address_runs_sql_and_no_form_of_another_page_does(engine, site):
             for path in reads:
                 found = client.get(path, params=asked, headers={"Accept": "text/html", **headers})
                 assert found.status_code in (403, 405) and ran not in found.text, (path, headers)
-        for headers in elsewhere:
+        for headers in ELSEWHERE:
             for path in ("/sql", *reads):
                 found = client.post(path, data=asked, headers=headers)
                 assert found.status_code == 403 and ran not in found.text, (path, headers)
             assert ran not in client.get("/api/v1/sql", params=asked, headers=headers).text
         for headers in (FROM_HERE, {"Origin": URL}, {"Referer": f"{URL}/sql"}):
             assert ran in client.post("/sql", data=asked, headers=headers).text
-    assert ran in script(site).get("/api/v1/sql", params=asked).text
-    assert ran in stranger(site_of(engine, access=Access(None))).get("/api/v1/sql", params=asked).text  # as with curl
+    for client in (api, stranger(site_of(engine, access=Access(None)))):  # as with curl
+        assert ran in client.get("/api/v1/sql", params=asked).text
