@@ -3,10 +3,9 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ParamSpec, cast
+from typing import cast
 
 import duckdb
 import httpx
@@ -110,15 +109,14 @@ def test_too_many_listeners_are_told_to_come_later_and_the_server_ends_although_
     assert refused.status_code == 503 and "retry-after" in refused.headers and "close one" in refused.json()["error"]
 
 
-def test_the_page_shows_the_newest_first(engine):
+def test_the_page_shows_the_newest_first(engine, pages):
     engine.process([blog(1, "Nobody", HOSTILE), blog(2)])
-    client = browser(site_of(engine, now=lambda: NOW))
-    text = client.get("/live").text
+    text = pages.get("/live").text
     assert text.index("/q/book_blog") < text.index("/q/nobody") and 'data-after="2"' in text
     assert "<img" not in text and 'dir="auto"' in text
-    only = client.get("/live?query=nobody").text
+    only = pages.get("/live?query=nobody").text
     assert "/q/nobody" in only and "/q/book_blog" not in only
-    assert "Nothing has matched yet" in client.get("/live?query=none").text
+    assert "Nothing has matched yet" in pages.get("/live?query=none").text
 
 
 def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
@@ -171,15 +169,9 @@ def test_answers_are_not_held_back():
             assert accepted.proto == socket.IPPROTO_TCP
 
 
-P = ParamSpec("P")
-
-
-def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
 
 
 class Numbers:
@@ -230,7 +222,7 @@ async def begun(made, *streams):
     return tasks
 
 
-@in_loop
+@pytest.mark.anyio
 async def test_listeners_get_what_they_missed_and_what_comes_from_now_on():
     store = Numbers(5)
     made = hub(store)
@@ -260,7 +252,7 @@ async def test_listeners_get_what_they_missed_and_what_comes_from_now_on():
         (0, 5000, None),  # another store
     ],
 )
-@in_loop
+@pytest.mark.anyio
 async def test_what_cannot_be_told_is_a_gap(oldest, seen, expected):
     store = Numbers(3000, oldest)
     made = hub(store)
@@ -274,7 +266,7 @@ async def test_what_cannot_be_told_is_a_gap(oldest, seen, expected):
     await stream.aclose()
 
 
-@in_loop
+@pytest.mark.anyio
 async def test_a_flood_is_told_in_part_and_costs_little():
     store = Numbers(1)
     made = hub(store)
@@ -287,7 +279,7 @@ async def test_a_flood_is_told_in_part_and_costs_little():
     await stream.aclose()
 
 
-@in_loop
+@pytest.mark.anyio
 async def test_a_slow_listener_holds_up_nobody():
     store = Numbers(1)
     made = hub(store)
@@ -302,7 +294,7 @@ async def test_a_slow_listener_holds_up_nobody():
         await stream.aclose()
 
 
-@in_loop
+@pytest.mark.anyio
 async def test_there_are_so_many_listeners_and_no_more():
     made = hub(Numbers())
     streams = [made.listen(None, 20.0) for _ in range(MOST_LISTENERS)]
@@ -313,7 +305,7 @@ async def test_there_are_so_many_listeners_and_no_more():
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@in_loop
+@pytest.mark.anyio
 async def test_ends_of_listeners_and_silence():
     made = hub(Numbers(3))
     (first,) = await begun(made, made.listen(None, 20.0))
@@ -361,7 +353,7 @@ class Client:
 
 
 @pytest.mark.parametrize("takes", [True, False])
-@in_loop
+@pytest.mark.anyio
 async def test_a_client_that_goes_or_takes_nothing_is_left(monkeypatch, takes):
     monkeypatch.setattr("mmqjp.web.site.SEND_SECONDS", 60 if takes else 0.01)
     client = Client(takes=takes)
@@ -370,31 +362,22 @@ async def test_a_client_that_goes_or_takes_nothing_is_left(monkeypatch, takes):
     assert client.ended
 
 
-def test_the_numbers_are_those_of_the_engine(site, engine):
-    found = script(site).get("/api/v1/engine").json()
+def test_the_numbers_are_those_of_the_engine(api, pages, engine):
+    found = api.get("/api/v1/engine").json()
     assert (found["status"]["documents"], found["status"]["outputs"], found["status"]["queries"]) == (2, 1, 2)
     assert found["lag_us"] == 1 and found["counters"]["stage1"] == engine.stage1_counters()
     assert found["plan"] == "signature"
     hours = found["hours"]
     assert len(hours) == HOURS and [hour["begin"] % HOUR for hour in hours] == [0] * HOURS
     assert (sum(hour["documents"] for hour in hours), sum(hour["outputs"] for hour in hours)) == (2, 1)
-    text = browser(site).get("/engine").text
+    text = pages.get("/engine").text
     assert "Documents an hour" in text and "Watermark" in text and "<rect" in text
-    assert {browser(site).post(path).status_code for path in ("/engine", "/api/v1/engine")} == {405}, "it only reads"
+    assert {pages.post(path).status_code for path in ("/engine", "/api/v1/engine")} == {405}, "it only reads"
 
 
-def test_a_new_store_says_what_to_do():
-    with Session("duckdb") as engine:
-        site = site_of(engine, now=lambda: NOW)
-        found = script(site).get("/api/v1/engine").json()
-        assert (found["documents_a_second"], found["lag_us"], found["last_batch"]) == (None, None, None)
-        text = browser(site).get("/engine").text
-    assert "No document has come yet" in text and "No batch has been committed yet" in text
-
-
-def test_the_documentation_lists_every_path(unchanged_engine):
+def test_the_documentation_lists_every_path(api):
     text = (ROOT / "docs" / "web.md").read_text("utf-8")
-    described = script(site_of(unchanged_engine)).get("/api/v1/openapi.json").json()
+    described = api.get("/api/v1/openapi.json").json()
     assert all(path.startswith("/api/v1/") for path in described["paths"])
     for path, operations in described["paths"].items():
         named = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), path.removeprefix("/api/v1"))
@@ -404,19 +387,24 @@ def test_the_documentation_lists_every_path(unchanged_engine):
             assert any(way in text for way in ways), f"{method.upper()} {named} is not in docs/web.md"
 
 
-def test_the_page_shows_what_the_queries_share(site, engine):
+def test_the_page_shows_what_the_queries_share(site, api, pages, engine):
     more = "FROM S//book->x1[./author->x2] FOLLOWED BY {x2 = x5, 1 d} S//blog->x4[./author->x5] PUBLISH also"
     engine.subscribe(more)
-    found = script(site).get("/api/v1/sharing").json()
-    expected = summarise_sharing(engine).to_dict()
-    assert {key: found[key] for key in ("queries", "forms", "rows", "templates", "subscribers")} == {
-        key: expected[key] for key in ("queries", "forms", "rows", "templates", "subscribers")
-    }
+    found, expected = api.get("/api/v1/sharing").json(), summarise_sharing(engine).to_dict()
+    for key in ("queries", "forms", "rows", "templates", "subscribers"):
+        assert found[key] == expected[key]
     assert (found["queries"], found["rows"], found["templates"]) == (3, 2, 2)
-    text = browser(site).get("/sharing").text
+    text = pages.get("/sharing").text
     assert "<svg" in text and 'href="/q/also"' in text and 'href="/q/book_blog"' in text
     assert "style=" not in text and "<style" not in text  # which the policy of the page would refuse
     assert stranger(site).get("/api/v1/sharing").status_code == 401
-    with Session("duckdb") as empty:
-        text = browser(site_of(empty)).get("/sharing").text
-    assert "Nothing to share yet" in text and "/new" in text
+
+
+def test_a_new_store_says_what_to_do():
+    with Session("duckdb") as engine:
+        site = site_of(engine)
+        found = script(site).get("/api/v1/engine").json()
+        assert (found["documents_a_second"], found["lag_us"], found["last_batch"]) == (None, None, None)
+        text = browser(site).get("/engine").text + browser(site).get("/sharing").text
+    for told in ("No document has come yet", "No batch has been committed yet", "Nothing to share yet", "/new"):
+        assert told in text
