@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -10,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from bench import cluster, joins, realistic, rss, state, technical
+from bench.joins import JoinFloor, plans_of
 from bench.spark_cluster import SETTINGS
-from join_stage.plans import PLANS
-from join_stage.protocol import RESULT
+from bench.workload import HOUR, LONGEST_HOURS, script_of, subscriptions
+from join_stage.protocol import PLANS, RESULT
 from join_stage.signature import join
+from mmqjp.engine import Session
 from templates.catalog import Change
 from templates.graph import canonical_shape
 from xpath_stage.documents import StreamDocument, parse_document
@@ -129,20 +132,15 @@ def test_the_floor_writes_the_pairs_that_brute_force_finds(sizes):
 TINY = [replace(technical.TWO_LEVEL, queries=30), replace(technical.THREE_LEVEL, queries=30)]
 
 
-@pytest.fixture(scope="module", params=TINY, ids=lambda case: case.schema)
-def joined(request):
-    """A tiny case: what it works on, and what the engine gives."""
-    work = technical.technical_workload(request.param)
-    with joins.opened_engine("duckdb", PLANS[0], work.registered) as store:
+@pytest.mark.parametrize("case", TINY, ids=lambda case: case.schema)
+def test_queries_get_what_brute_force_says_and_a_row_lost_or_changed_fails_the_sample(case):
+    work = technical.technical_workload(case)
+    drawn = work.registered
+    with joins.opened_engine("duckdb", PLANS[0], drawn) as store:
         joins.become_state(store, [(0, work.left[0])])
         store.begin()
-        found = joins.timed_join(store, work.right[0], 1, work.registered.scope, keep=True).table
+        found = joins.timed_join(store, work.right[0], 1, drawn.scope, keep=True).table
         store.rollback()
-    return work.registered, found
-
-
-def test_queries_get_what_brute_force_says(joined):
-    drawn, found = joined
     got = joins.query_digests(found, drawn, drawn.queries)
     node_of, leaf = drawn.schema.node_of, drawn.schema.leaf
     for pairs, rows in got.items():
@@ -158,43 +156,10 @@ def test_queries_get_what_brute_force_says(joined):
         for number, query in enumerate(drawn.queries)
         if drawn.placements[query].row == qid
     )
-
-
-def test_a_row_lost_or_changed_fails_the_sample(joined):
-    drawn, found = joined
-    right = joins.query_digests(found, drawn, drawn.queries)
-    joins.check_sample(right, right)
+    joins.check_sample(got, got)
     for wrong in (found.slice(1), pa.concat_tables([found, found.slice(0, 1)])):
         with pytest.raises(AssertionError, match="gets other rows than it does alone"):
-            joins.check_sample(joins.query_digests(wrong, drawn, drawn.queries), right)
-
-
-@pytest.mark.parametrize(
-    ("module", "plans", "lost", "message"),
-    [
-        (technical, PLANS[:1], lambda number: 1, "gets other rows than it does alone"),
-        pytest.param(technical, ["basic", "other"], lambda number: number - 1, "other gave other rows", marks=soak),
-        pytest.param(rss, ["basic"], lambda number: 1, "gets other rows than it does alone", marks=soak),
-    ],
-)
-def test_measuring_stops_at_rows_that_differ(module, plans, lost, message, monkeypatch):
-    """A join loses the first `lost(n)` rows of its n-th result."""
-    calls = []
-
-    def losing(*arguments, **keywords):
-        found = joins.timed_join(*arguments, **keywords)
-        calls.append(found)
-        return replace(found, table=found.table.slice(lost(len(calls))))
-
-    monkeypatch.setattr(module, "timed_join", losing)
-    opened = joins.opened_engine
-    monkeypatch.setattr(technical, "opened_engine", lambda engine, plan, rows: opened(engine, PLANS[0], rows))
-    measure = {
-        technical: lambda: technical.measure_technical(TINY[0], "duckdb", plans, rounds=1),
-        rss: lambda: rss.measure_rss(FEED, "duckdb", plans, 1, FEED.queries),
-    }
-    with pytest.raises(AssertionError, match=message):
-        measure[module]()
+            joins.check_sample(joins.query_digests(wrong, drawn, drawn.queries), got)
 
 
 def test_lines_and_plots_of_two_documents(tmp_path):
@@ -305,15 +270,6 @@ def test_a_small_state_on_disk(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "state.png").stat().st_size > 1_000
 
 
-def test_a_wrong_row_of_a_state_is_told(monkeypatch):
-    monkeypatch.setattr(state, "SIZE", 100)
-    monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
-    right = state.expected_digests
-    monkeypatch.setattr(state, "expected_digests", lambda work, count, *rest: right(work, count + 1, *rest))
-    with pytest.raises(AssertionError, match="other rows"):
-        state.measure_state(500)
-
-
 def test_a_run_that_grows_is_told():
     samples = [state.StateSample(n, 1.0, 100, 100, n, 100, 100) for n in range(1, 41)]
     assert state.grown_figures(samples) == ["kept"]
@@ -352,3 +308,100 @@ def test_a_small_case_is_measured_on_a_cluster(monkeypatch):
     assert 0 < line.number("share") < 1 and line.number("executors") > 0 and line.number("driver") > 0
     heap = int(SETTINGS["spark.driver.memory"].removesuffix("m")) << 20
     assert 0 < line.number("jvm") < 2 * heap
+
+
+SMALL = realistic.RealisticCase(60, 6000, 3000)
+REALISTIC_PLANS = plans_of("duckdb", None, quick=False)
+
+
+@pytest.fixture(scope="module")
+def ran():
+    """A run of the tiny case over its batches."""
+    batches, asked = realistic.realistic_workload(SMALL)
+    return batches, asked, realistic.run_path("duckdb", "basic", batches, asked)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return realistic.measure_realistic(SMALL, "duckdb", REALISTIC_PLANS, rounds=1, sample=20)
+
+
+@soak  # each registers hundreds of queries
+@pytest.mark.parametrize("kind", ["title", "link", "author", "retitled", "recording"])
+def test_statements_of_each_kind_find_what_the_engine_finds(kind):
+    """With more items and subscriptions of one kind, so that there is something to find."""
+    asked = [one for one in subscriptions(3000) if one.kind == kind]
+    batches, _ = realistic.realistic_workload(realistic.RealisticCase(1, 2000, 1000))
+    if kind == "recording":  # two channels seldom have one: the channels are left away
+        asked = [
+            replace(
+                one,
+                xscl=one.xscl.replace(one.xscl[one.xscl.index("[./channel_url") : one.xscl.index("]") + 1], ""),
+                sql=one.sql[: one.sql.index("l.channel")] + one.sql[one.sql.index("r.channel") :],
+            )
+            for one in asked[:40]
+        ]
+    with Session("duckdb", lateness=HOUR) as engine:
+        engine.subscribe(script_of(asked))
+        outputs = [output for batch in batches for output in engine.process(batch)]
+    _, _, found = realistic.by_statements(batches, asked[:60])
+    realistic.check_pairs("statements", found, realistic.output_pairs(outputs, batches, range(len(asked)))[:60])
+    assert len(outputs) > 0
+
+
+def test_other_pairs_are_refused():
+    realistic.check_pairs("it", [{(1, 2)}], [{(1, 2)}])
+    for wrong in (set(), {(1, 2), (1, 3)}, {(2, 1)}):
+        with pytest.raises(AssertionError, match="it tells subscription 0 of the sample of other items"):
+            realistic.check_pairs("it", [wrong], [{(1, 2)}])
+
+
+@soak
+def test_documents_past_all_windows_are_evicted_and_the_floor_joins_the_values_that_the_engine_joins(ran):
+    batches, asked, of = ran
+    inputs = list(realistic.floor_inputs(of.calls))
+    hours = [int(found[1]) for one in asked if (found := re.search(r", (\d+) h}", one.xscl))]
+    assert len(hours) == len(asked) and max(hours) <= LONGEST_HOURS
+    oldest = batches[0][-1].t0 - HOUR - max(hours) * HOUR
+    assert [one.documents for one in inputs] == [0, sum(document.t0 >= oldest for document in batches[0])]
+    assert 0 < inputs[1].documents < len(batches[0])
+    (first, second) = (arguments[0] for name, arguments in of.calls if name == "join")
+    new, kept = set(second.r_docts["docid"].to_pylist()), set((inputs[1].kept[1] >> 8).tolist())
+    by_text: dict[str, list[int]] = {}
+    for batch in (first, second):
+        for docid, text in zip(batch.r_doc["docid"].to_pylist(), batch.r_doc["strval"].to_pylist(), strict=True):
+            if docid in new or docid in kept:
+                by_text.setdefault(text, []).append(docid)
+    expected = sum(a != b and (a in new or b in new) for docids in by_text.values() for a, b in combinations(docids, 2))
+    with JoinFloor() as floor:
+        floor.keep(*inputs[1].kept)
+        assert floor.join(*inputs[1].joined) == expected > 0
+
+
+@soak
+def test_the_parts_are_the_whole_and_outputs_are_left_alone(ran):
+    batches, asked, of = ran
+    assert set(of.parts) == set(realistic.PARTS) and all(of.parts[part] > 0 for part in realistic.PARTS)
+    assert sum(of.parts.values()) == pytest.approx(of.seconds, rel=0.05)
+    with Session("duckdb", lateness=HOUR) as engine:
+        engine.subscribe(script_of(asked))
+        assert [output for batch in batches for output in engine.process(batch)] == of.outputs
+        realistic.PartTimes(engine)
+        assert isinstance(engine.sql("SELECT count(*) FROM documents"), pa.Table)
+
+
+@soak
+def test_lines_and_plot(measured, tmp_path):
+    assert [(line.bench, line.plan) for line in measured] == [
+        *(("realistic", plan) for plan in REALISTIC_PLANS),
+        *(("realistic-path", plan) for plan in REALISTIC_PLANS),
+        ("realistic-without", "statements"),
+        ("realistic-without", "Python, one query"),
+    ]
+    stage2, path, statements = measured[0], measured[len(REALISTIC_PLANS)], measured[-2]
+    assert {"state", "batch", "queries", "items"} == stage2.case.keys()
+    assert (path.baseline, path.extrapolated) == ("statements", True)
+    assert path.speedup == pytest.approx(statements.seconds / path.seconds)
+    assert stage2.over_floor is not None and path.over_floor is not None and statements.over_floor is None
+    realistic.draw_parts(measured[len(REALISTIC_PLANS) : 2 * len(REALISTIC_PLANS)], tmp_path / "parts")
+    assert (tmp_path / "parts.png").exists() and (tmp_path / "parts.svg").exists()

@@ -1,34 +1,50 @@
-"""Benchmarks of the whole engine and of programs, over tiny cases."""
+"""What benchmarks share, and benchmarks of stage 1, of the whole engine and of programs, over tiny cases."""
 
+import csv
 import json
+import os
 import sys
 from dataclasses import replace
-from itertools import count
+from importlib.util import find_spec
+from itertools import chain, count
+from threading import Lock
 
 import httpx
 import numpy as np
 import pytest
+from lxml import etree
 
 from bench import (
     absence,
     fanout,
     feeds,
+    harness,
+    joins,
     near,
     patterns_peers,
     patterns_synthetic,
     patterns_windows,
     registration,
+    rss,
     services,
     stage1,
     stage1_workload,
+    state,
     technical,
     whole_path,
 )
 from bench.absence import OPERATORS, AbsenceCase
+from bench.harness import Line, columns
 from bench.near import EQUALITY, Headline, NearCase
+from bench.stage1 import ATTACKS, LIMITS, AttackCase, Stage1Case, measure_attack, measure_stage1
+from bench.stage1_workload import DOCUMENT_KINDS, VOCABULARIES, patterns, stage1_documents, xpaths
 from bench.workload import items, parameters, queries, script_of, subscriptions, write_workload
+from join_stage.protocol import PLANS
+from mmqjp.commands.bench import MODULES
 from tests.generate.seeds import at_length
 from tests.support.cli import mmqjp
+from xpath_stage.binder import PreparedNode, each_binding
+from xpath_stage.documents import parse_document
 from xscl.parser import parse_script
 from xscl.text import XsclErrors
 
@@ -47,6 +63,197 @@ def _restored(monkeypatch):
     monkeypatch.setattr(absence, "WINDOW", 20)
     monkeypatch.setattr(services, "GAP", (0.0, 0.0))
     monkeypatch.setattr(services, "STEP", 200)
+    monkeypatch.setattr(state, "SIZE", 100)
+    monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
+
+
+LINE = Line("it", {"queries": 7}, "duckdb", "basic", 1.0, 3, "sequential", 7400.0, 0.5, True, {"ms": 2.5})
+
+
+def test_help_names_every_benchmark_and_their_options():
+    text = mmqjp("bench", "--help").stdout
+    assert [name for name in MODULES if f"  {name} " not in text and name != "cluster"] == []
+    for name in ("stage1", "adversarial", "patterns"):
+        result = mmqjp("bench", name, "--help")
+        assert result.exit_code == 0 and result.stdout.startswith(f"usage: mmqjp bench {name}")
+    result = mmqjp("bench", "stage9")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'stage9' is not one of 'stage1', 'adversarial', 'registration', 'whole-path'" in result.stderr
+    assert result.stderr.endswith("(see mmqjp bench --help)\n") and len(result.stderr.splitlines()) == 1
+
+
+SHARED = [
+    (["--bogus"], "unrecognized arguments: --bogus"),
+    (["--engine", "sqlite"], "invalid choice: 'sqlite'"),
+    (["--plan", "best"], "invalid choice: 'best'"),
+    (["--queries", "10,ten"], "'10,ten' is not some numbers separated by commas"),
+    (["--queries", "0"], "'0' is not some numbers"),
+    (["--json", "nowhere/x.json"], "there is no directory 'nowhere'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        *(("technical", *one) for one in SHARED),
+        ("stage1", ["--documents", "items,novels"], "no documents are called 'novels'"),
+        ("near", ["--headlines", "nowhere"], "there is no file 'nowhere'"),
+        ("patterns", ["memory", "--plot", "it"], "--plot does not draw memory"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_measured(name, options, message):
+    result = mmqjp("bench", name, *options)
+    assert result.exit_code == 2 and message in result.stderr
+
+
+def test_a_missing_matplotlib_is_named(monkeypatch):
+    monkeypatch.setattr("bench.harness.find_spec", lambda name: None)
+    assert "the plot needs matplotlib: pip install matplotlib" in mmqjp("bench", "rss", "--plot", "it").stderr
+
+
+def process_of(item):
+    return os.getpid(), item
+
+
+def refuse(item):
+    raise AssertionError(f"{item} differs")
+
+
+def refuse_in_vain(item):
+    error = ValueError(f"not {item}")
+    error.lock = Lock()  # type: ignore[attr-defined]  # what cannot be sent
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("work", "item", "error", "message"),
+    [
+        (os._exit, 3, RuntimeError, "the process of 3 ended with status 3"),
+        pytest.param(refuse, "case 7", AssertionError, "case 7 differs", marks=pytest.mark.soak),
+        pytest.param(refuse_in_vain, "case 7", RuntimeError, "ValueError: not case 7", marks=pytest.mark.soak),
+    ],
+)
+def test_each_case_has_a_process_of_its_own_whose_errors_reach_the_user(work, item, error, message):
+    with pytest.raises(error, match=message):
+        harness.in_fresh_process(work, item)
+    if work is refuse:
+        processes = {harness.in_fresh_process(process_of, item) for item in (1, 2)}
+        assert {item for _, item in processes} == {1, 2}
+        assert len({os.getpid(), *(process for process, _ in processes)}) == 3
+
+
+def test_a_line_as_json_as_csv_and_in_a_table(tmp_path, capsys):
+    lines = [LINE, replace(LINE, floor=None, details={"more": 1})]
+    harness.write_json(lines, tmp_path / "it.json")
+    first, second = (json.loads(line) for line in (tmp_path / "it.json").read_text("utf-8").splitlines())
+    assert tuple(first) == (*harness.COMMON, "ms") and first["case"] == {"queries": 7}
+    assert first["over_floor"] == 2.0 and second["over_floor"] is None
+    harness.write_csv(lines, tmp_path / "it.csv")
+    rows = list(csv.DictReader((tmp_path / "it.csv").open(encoding="utf-8")))
+    assert list(rows[0]) == ["bench", "queries", *harness.COMMON[2:], "ms", "more"] and rows[1]["ms"] == ""
+    shown = columns("queries | = plan | µs = ms * 1e3 | times = marked | own", own=lambda line: "x")
+    harness.print_table(lines, "it", shown)
+    printed = capsys.readouterr().out
+    assert "2,500" in printed and "~7,400" in printed and "x" in printed
+
+
+def test_a_line_beside_its_baseline():
+    lines = [Line("it", {"n": n, "kind": kind}, None, "p", 2.0 * n, 1) for n, kind in ((1, "a"), (3, "a"), (3, "b"))]
+    group, is_baseline = (lambda line: line.case["kind"]), (lambda line: line.case["n"] == 1)
+    compared = harness.beside(lines, group, is_baseline, "one", "over")
+    assert [line.baseline for line in compared] == [None, "one", None]
+    assert compared[1].speedup == pytest.approx(1 / 3) and compared[1].details["over"] == 3.0
+
+
+def test_results_are_compared_in_each_turn():
+    results = iter([1, 1, 1, 2])
+    with pytest.raises(AssertionError, match="b has other rows in case 1"):
+        harness.compared_turns(dict.fromkeys("ab", lambda: (1.0, next(results))), 2, "case 1", "rows")
+
+
+def test_stage1_measures_its_cases_and_tells_on_a_terminal(monkeypatch, capsys, tmp_path):
+    cases = []
+
+    def measured_as_asked(work, case):
+        cases.append(case)
+        return measure_stage1(case, list(stage1_documents(case.kind, 3)), rounds=1)
+
+    monkeypatch.setattr(stage1, "in_fresh_process", measured_as_asked)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    out = tmp_path / "it"
+    kept = ["--csv", f"{out}.csv", "--json", f"{out}.json", "--plot", str(out)]
+    monkeypatch.setattr(sys, "argv", ["mmqjp", "--documents", "flat", "--queries", "5", "--quick", *kept])
+    stage1.bench_stage1()
+    assert cases == [Stage1Case("flat", 5, 0.0, 0.0), Stage1Case("flat", 5, 0.4, 0.1)]
+    told = capsys.readouterr()
+    assert "2 of 2: flat, 5 patterns" in told.err and "elementpath" in told.out
+    first, second = csv.DictReader((tmp_path / "it.csv").open(encoding="utf-8"))
+    assert (second["kind"], second["patterns"], second["filters"], second["values"]) == ("flat", "5", "0.4", "0.1")
+    assert float(first["lxml_xpath"]) > 0 and float(first["elementpath"]) > 0
+    assert bool(first["saxon"]) == bool(find_spec("saxonche"))
+    lines = [json.loads(line) for line in (tmp_path / "it.json").read_text("utf-8").splitlines()]
+    assert [(line["plan"], line["baseline"]) for line in lines] == [
+        (p, "lxml_xpath") for p in ("cached", "uncached")
+    ] * 2
+    assert lines[2]["case"] == {"documents": "flat", "patterns": 5, "filters": 0.4, "values": 0.1}
+    assert lines[0]["seconds"] == pytest.approx(lines[0]["floor"] * lines[0]["over_floor"])
+    assert "lxml, one XPath a path" in (tmp_path / "it.svg").read_text()
+
+
+@soak
+def test_many_patterns_have_no_baseline():
+    measured = measure_stage1(Stage1Case("items", 2000, 0.4, 0.1), list(stage1_documents("items", 10)), rounds=1)
+    assert [measured[name] for name in ("lxml_xpath", "elementpath", "saxon", "paths")] == [None] * 4
+    assert [line.baseline for line in stage1.stage1_lines(measured)] == [None, None]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize(
+    "attack", [name if name == "new tags" else pytest.param(name, marks=pytest.mark.soak) for name in ATTACKS]
+)
+def test_documents_made_to_hurt(attack, limits, capsys):
+    lines = measure_attack(AttackCase(attack, limits), 3, 1)
+    assert [*lines[0].case.values()] == [attack, limits, 3, "new"]
+    assert all(line.rows > 0 and line.seconds > 0 and line.over_floor for line in lines)
+    stage1.print_attacks([lines])
+    assert attack in capsys.readouterr().out
+    assert [(line.case["occasion"], line.plan, line.baseline) for line in lines] == [
+        (occasion, *way) for occasion in ("new", "again") for way in (("cached", "uncached"), ("uncached", None))
+    ]
+    assert [bool(line.details["counters"]) for line in lines] == [True, False] * 2
+
+
+def test_documents_that_hurt_are_new_ones():
+    for attack in ATTACKS.values():
+        texts = attack.documents(150)
+        assert len(set(texts)) == len(texts) == 150
+
+
+@pytest.mark.parametrize("kind", DOCUMENT_KINDS)
+def test_the_xpaths_beside_stage1_find_the_nodes_of_every_variable(kind):
+    trees = [parse_document(text) for text in stage1_documents(kind, 5, size=3000)]
+    found = 0
+    for conjunct in patterns(VOCABULARIES[kind], 50, 0.4, 0.3):
+        pattern = conjunct.left.pattern
+        names = [node.var for node in pattern.walk() if node.var]
+        paths, namespaces = xpaths([conjunct])
+        for tree in trees:
+            expected: dict[str, set[tuple[int, str | None]]] = {name: set() for name in names}
+            for name, (element, place) in chain.from_iterable(each_binding(PreparedNode(pattern), tree, {})):
+                expected[name].add((element, tree.attribute(element, place)[0] if place else None))
+            for name, path in zip(names, paths, strict=True):
+                nodes = etree.XPath(path, namespaces=namespaces)(tree.root)
+                assert isinstance(nodes, list)
+                assert {place_of(node, tree) for node in nodes} == expected[name]
+                found += len(expected[name])
+    assert found > 100
+
+
+def place_of(node, tree):
+    """The number of an element, or that of an attribute's element and the attribute's name."""
+    if isinstance(node, etree._Element):
+        return tree.number[node], None
+    return tree.number[node.getparent()], node.attrname
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
@@ -260,11 +467,24 @@ def test_other_lines_or_pages_are_an_error(monkeypatch):
 SHOWN = {"outputs": [{"id": "another"}]}
 
 
+FEED = rss.RssCase(60, 20, 40)
 EXPERT, FLAT = whole_path.ExpertCase(600, items=700, batch=700, singles=1), replace(technical.TWO_LEVEL, queries=30)
 BESIDE = patterns_peers.PatternPeersCase("first after", 3, 400, "expert")
 ONCO = patterns_windows.WindowsCase("Ponco", "Ponco", "onco", 800, window=20)
 rows_of, window_matches = stage1_workload.rows_of, patterns_windows.window_matches
-feed_files, script = feeds.feed_files, registration.named_script
+feed_files, script, expected_digests = feeds.feed_files, registration.named_script, state.expected_digests
+
+
+def losing(lost):
+    """A join that loses the first `lost(n)` rows of its n-th result."""
+    numbers = count()
+
+    def join(*arguments, **keywords):
+        found = joins.timed_join(*arguments, **keywords)
+        return replace(found, table=found.table.slice(lost(next(numbers))))
+
+    return join
+
 
 CASES = [
     (absence, "expected_absences", lambda case: [], "other outputs",
@@ -281,6 +501,14 @@ CASES = [
      lambda: stage1.measure_attack(stage1.AttackCase("fields", "default"), 3, 1)),
     (technical, "_VIEWS", technical._VIEWS | {"r_r": f"{technical._VIEWS['r_r']} LIMIT 0"}, "rows over the views",
      lambda: technical.measure_split(FLAT, "duckdb", 1)),
+    (technical, "timed_join", losing(lambda number: 1), "gets other rows than it does alone",
+     lambda: technical.measure_technical(FLAT, "duckdb", PLANS[:1], rounds=1)),
+    pytest.param(technical, "timed_join", losing(lambda number: number), f"{PLANS[1]} gave other rows",
+                 lambda: technical.measure_technical(FLAT, "duckdb", PLANS[:2], rounds=1), marks=soak),
+    pytest.param(rss, "timed_join", losing(lambda number: 1), "gets other rows than it does alone",
+                 lambda: rss.measure_rss(FEED, "duckdb", ["basic"], 1, FEED.queries), marks=soak),
+    (state, "expected_digests", lambda work, size, *rest: expected_digests(work, size + 1, *rest), "other rows",
+     lambda: state.measure_state(500)),
     (whole_path, "script_of", lambda asked: "FROM S//nothing;\n" * len(asked), "write different lines",
      lambda: whole_path.measure_expert(EXPERT, rounds=1)),
     (patterns_peers, "sql_rows", lambda *rest: np.zeros((1, 4), np.int64), "SQL, rank has other rows",
