@@ -16,7 +16,6 @@ import pytest
 from feeds.documents import Document
 from join_stage.plans import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from mmqjp.answers.output import json_nodes
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
@@ -164,7 +163,16 @@ def test_more_chains_than_numbers_are_refused_and_leave_nothing(monkeypatch):
 
 LINES = "out.jsonl"
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
-BEGIN = 1_767_225_600_000_000
+OUTPUTS = "SELECT seq, query, t0, t1, documents, streams, nodes, xml, id FROM outputs ORDER BY seq"
+
+
+def told(engine: Session, *documents: tuple[str, str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The outputs when documents come, given by their ids, `b5` in second 5, and values."""
+    given = [
+        Document(id, f"<{id[0]}><k>{text}</k></{id[0]}>", "S", 1_767_225_600_000_000 + int(id[1:]) * 1_000_000)
+        for id, text in documents
+    ]
+    return [(o.query, o.documents) for o in engine.process(given)]
 
 
 def write_duckdb(directory: Path, recorded: Path) -> None:
@@ -209,12 +217,10 @@ def assert_goes_on(engine: Session) -> None:
     left = [o.documents for o in undelivered(engine) if o.query == "pairs"]
     assert left == [("a1", "a4"), ("a2", "a4")]
     mark_delivered(engine)
-    got = engine.process([Document("b5", "<b><k>v</k></b>", time=BEGIN + 5_000_000)])
-    pairs = {(f"a{m}", f"a{n}", "b5") for m in (1, 2, 4) for n in (1, 2, 4) if m != n}
-    assert {o.documents for o in got} == pairs and len(got) == len(pairs)
+    pairs = [(f"a{m}", f"a{n}", "b5") for m in (1, 2, 4) for n in (1, 2, 4) if m != n]
+    assert sorted(documents for _, documents in told(engine, ("b5", "v"))) == pairs
     engine.pause("pairs")
-    assert engine.process([Document("a6", "<a><k>v</k></a>", time=BEGIN + 6_000_000)])[0].query == "q2"
-    assert engine.ledger.setting("schema_version") == "10"
+    assert {query for query, _ in told(engine, ("a6", "v"))} == {"q2"}
 
 
 def assert_is_paused(engine: Session) -> None:
@@ -237,10 +243,8 @@ def assert_derives_anew(engine: Session) -> None:
     bindings = engine.sql("SELECT bindings FROM matches")["bindings"].to_pylist()
     assert bindings == [[1, 1]] * 7, "no number of functions is left"
     mark_delivered(engine)
-    got = engine.process([Document("d5", "<b><k> AA</k></b>", time=BEGIN + 5_000_000)])
-    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d5"))]
-    got = engine.process([Document("d6", "<b><k> Aa</k></b>", time=BEGIN + 6_000_000)])
-    assert [(o.query, o.documents) for o in got] == [("lower", ("d1", "d6")), ("spaced", ("d1", "d6"))]
+    assert told(engine, ("b5", " AA")) == [("lower", ("d1", "b5"))]
+    assert told(engine, ("b6", " Aa")) == [("lower", ("d1", "b6")), ("spaced", ("d1", "b6"))]
     engine.subscribe(
         "S//a->x[./k->p] JOIN {upper-case(normalize-space(p)) = upper-case(q), INF} S//b->y[./k->q] PUBLISH both",
         backfill=True,
@@ -250,8 +254,7 @@ def assert_derives_anew(engine: Session) -> None:
 
 
 def assert_meets_derived(engine: Session) -> None:
-    got = engine.process([Document("d7", "<a><k>aA</k></a>", time=BEGIN + 7_000_000)])
-    assert [(o.query, o.documents) for o in got] == [("both", ("d7", "d2")), ("lower", ("d7", "d2"))]
+    assert told(engine, ("a7", "aA")) == [("both", ("a7", "d2")), ("lower", ("a7", "d2"))]
 
 
 def left_by_format_4(directory: Path) -> Path:
@@ -282,7 +285,7 @@ def assert_numbered(engine: Session) -> None:
     sink = open_sink(lines, engine.position(OUTPUT_SINK))
     delivery = OutputDelivery(engine, sink)
     delivery.write(delivery.pending())
-    delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=BEGIN + 6_000_000)]))
+    delivery.write(engine.process([Document("d6", "<a><k>v</k></a>", time=1_767_225_606_000_000)]))
     delivery.save_position()
     sink.close()
     after = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -290,37 +293,22 @@ def assert_numbered(engine: Session) -> None:
     assert engine.position(OUTPUT_SINK).acked == 20 == engine.last_seq
 
 
-def outputs_of_format_5() -> list[tuple[object, ...]]:
+def assert_has_forms(engine: Session) -> None:
     with duckdb.connect() as connection:
         connection.execute((DATA / "store_v5.sql").read_text("utf-8"))
-        columns = "seq, query, t0, t1, documents, streams, nodes, xml, id"
-        return connection.sql(f"SELECT {columns} FROM outputs ORDER BY seq").fetchall()
-
-
-def rows_of(engine: Session) -> list[tuple[object, ...]]:
+        before = connection.sql(OUTPUTS).to_arrow_table().to_pylist()
     assert_shown(engine)
-    return [
-        (o.seq, o.query, o.t0, o.t1, list(o.documents), list(o.streams), json_nodes(o.nodes), o.xml, o.id)
-        for o in engine.outputs()
-    ]
-
-
-def assert_has_forms(engine: Session) -> None:
-    before = outputs_of_format_5()
-    assert rows_of(engine) == before
+    assert engine.sql(OUTPUTS).to_pylist() == before
     counts = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
     assert {row["query"]: row["n"] for row in counts} == {"late": 6, "narrow": 1, "pairs": 6, "q2": 5, "readers": 4}
     assert [o.seq for o in engine.outputs(20)] == [21]
-    got = list(engine.process([Document("b20", "<b><k>v</k></b>", time=BEGIN + 20_000_000)]))
     # `narrow` was paused when a3 came, and `late` began with a backfill.
-    assert [(o.query, o.documents, o.seq) for o in got] == [
-        ("narrow", ("a1", "b20"), 22), ("q2", ("a1", "b20"), 23), ("q2", ("a3", "b20"), 24)
-    ]  # fmt: skip
+    assert told(engine, ("b20", "v")) == [("narrow", ("a1", "b20")), ("q2", ("a1", "b20")), ("q2", ("a3", "b20"))]
     reasons = engine.take_paused()
     assert set(reasons) == {"pairs", "late"} and all("more than 7 matches in 10,000" in why for why in reasons.values())
-    assert rows_of(engine)[:22] == before
-    ids = [o.id for o in engine.lines()]
-    assert sorted(ids) == sorted(o.id for o in engine.outputs()) and len(set(ids)) == 25
+    assert_shown(engine)
+    assert engine.sql(OUTPUTS).to_pylist()[:22] == before
+    assert len({o.id for o in engine.lines()}) == len(list(engine.lines())) == 25
     assert [o.t1 for o in engine.lines()] == sorted(o.t1 for o in engine.outputs())
 
 
@@ -337,15 +325,11 @@ def assert_tells_once(engine: Session) -> None:
     engine.subscribe(f"{join} PUBLISH alike; {join} PUBLISH once ONCE PER (p)")
     forms = {s.name: s.form_id for s in engine.registry.subscriptions.values()}
     assert forms["alike"] == forms["pairs"] != forms["once"]
-    got = [engine.process([Document(f"b{n}", "<b><k>v</k></b>", time=BEGIN + n * 1_000_000)]) for n in (5, 6)]
-    told = [(o.query, o.documents) for outputs in got for o in outputs]
-    assert told.count(("pairs", ("a1", "b6"))) == 1
-    assert not any(query == "once" for query, _ in told), "it sees no earlier document"
-    got = [
-        engine.process([Document("a7", "<a><k>v</k></a>", time=BEGIN + 7_000_000)]),
-        engine.process([Document("b8", "<b><k>v</k></b>", time=BEGIN + 8_000_000)]),
-    ]
-    assert [o.documents for outputs in got for o in outputs if o.query == "once"] == [("a7", "b5")]
+    found = told(engine, ("b5", "v")) + told(engine, ("b6", "v"))
+    assert found.count(("pairs", ("a1", "b6"))) == 1
+    assert not any(query == "once" for query, _ in found), "it sees no earlier document"
+    found = told(engine, ("a7", "v")) + told(engine, ("b8", "v"))
+    assert [documents for query, documents in found if query == "once"] == [("a7", "b5")]
     assert_shown(engine)
     assert engine.sql("SELECT count(*) AS n FROM matches WHERE query = 'once'")["n"].to_pylist() == [3]
 
@@ -354,12 +338,9 @@ def assert_gets_events(engine: Session) -> None:
     for table in ("events", "pattern_state", "definitions", "removed_definitions"):
         assert len(engine.sql(f"SELECT * FROM {table}")) == 0
     assert [o.documents for o in engine.outputs()] == 3 * [("a1", "b2")] + 2 * [("a3", "b4")]
-    got = engine.process([Document("b5", "<b><k>v</k></b>", time=BEGIN + 5_000_000)])
-    assert got == [], "pairs has told of v, and q1 is paused"
+    assert told(engine, ("b5", "v")) == [], "pairs has told of v, and q1 is paused"
     engine.resume("q1")
-    got = engine.process([Document("b6", "<b><k>w</k></b>", time=BEGIN + 63_500_000)])
-    assert [(o.query, o.documents) for o in got] == []
-    assert engine.ledger.setting("schema_version") == "10"
+    assert told(engine, ("b64", "w")) == []
 
 
 def assert_knows_words(engine: Session) -> None:
@@ -369,15 +350,8 @@ def assert_knows_words(engine: Session) -> None:
         "S//a->x[./k->p] JOIN {near(p, q, 0.5), 1 min} S//b->y[./k->q] PUBLISH alike;"
         "PATTERN SEQ(A a, B b) WHERE {a.k = b.l} WITHIN 1 min PUBLISH sequence"
     )
-    documents = [
-        Document("b5", "<b><k>w</k></b>", "S", BEGIN + 5_000_000),
-        Document("a6", "<a><k>one two</k></a>", "S", BEGIN + 6_000_000),
-        Document("b7", "<b><k>two one</k></b>", "S", BEGIN + 7_000_000),
-        Document("c8", "<c/>", "S", BEGIN + 8_000_000),
-    ]
-    told = {(o.query, o.documents) for o in engine.process(documents)}
-    assert told == {("pairs", ("a2", "b5")), ("first_after", ("a2", "b5")), ("alike", ("a6", "b7"))}
-    assert engine.ledger.setting("schema_version") == "10"
+    found = told(engine, ("b5", "w"), ("a6", "one two"), ("b7", "two one"), ("c8", ""))
+    assert {*found} == {("pairs", ("a2", "b5")), ("first_after", ("a2", "b5")), ("alike", ("a6", "b7"))}
 
 
 class Format(NamedTuple):
@@ -419,6 +393,7 @@ def test_a_store_of_an_older_format_opens(version, plan, tmp_path):
             for asked in (output.id, str(output.seq)):
                 assert why_output(select_of(engine), asked).match.output == output
         check(engine)
+        assert engine.ledger.setting("schema_version") == "10"
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
         assert [output.id for output in engine.outputs()][: len(before)] == before
         again(engine)
@@ -430,6 +405,7 @@ def test_a_store_of_an_older_format_opens_on_spark(version, spark, tmp_path):
     check, again, options = FORMATS[version]
     with Session(spark, state=tmp_path / "state", **options) as engine:
         check(engine)
+        assert engine.ledger.setting("schema_version") == "10"
         if version in (4, 5):
             again(engine)
 
