@@ -27,6 +27,7 @@ from tests.generate.seeds import at_length
 from tests.generate.strategies import random_case
 from tests.mmqjp.service.test_questions import Place
 from tests.support.cli import mmqjp, write_documents, write_queries
+from tests.support.files import write
 from tests.support.stores import TABLES, as_files, parquet_store
 
 RELATIONS = (*SCHEMA.documented, "recipients", "members", "r_t_0")
@@ -77,22 +78,15 @@ def test_relations_and_outputs_are_those_of_a_store_on_duckdb(pair):
     assert b"".join(o.to_line() for o in files.lines()) == b"".join(o.to_line() for o in on_duckdb.lines())
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A store of files with secrets beside it, open to be read."""
-    place = Place(tmp_path_factory.mktemp("files"), "duckdb")
+def test_only_the_files_of_the_store_can_be_reached(tmp_path, monkeypatch):
+    place = Place(tmp_path, "duckdb")
     place.engine.close()
-    as_files(place.state, place.path / "copy")
-    place.state = place.path / "copy"
-    with Session(state=place.state, read_only=True) as place.engine:
-        yield place
-
-
-def test_only_the_files_of_the_store_can_be_reached(place, monkeypatch):
+    as_files(place.state, tmp_path / "files")
     monkeypatch.setattr("join_stage.store.duckdb.check_question", lambda *_: None)
-    for sql in ("SELECT * FROM read_text('{secret}')", "COPY (SELECT 1) TO '{state}/x.parquet'"):
-        with pytest.raises(duckdb.Error, match="disabled by configuration"):
-            place.engine.sql(place.filled(sql))
+    with Session(state=tmp_path / "files", read_only=True) as engine:
+        for sql in ("SELECT * FROM read_text('{secret}')", "COPY (SELECT 1) TO '{state}/x.parquet'"):
+            with pytest.raises(duckdb.Error, match="disabled by configuration"):
+                engine.sql(place.filled(sql))
 
 
 def test_what_is_checked_is_remembered_only_as_long_as_it_counts(tmp_path):
@@ -223,52 +217,51 @@ def test_spark_and_duckdb_give_the_same_rows(spark, stores, tmp_path):
 
 
 SUBMIT = {"PYSPARK_GATEWAY_PORT": "12345"}
+MANY = MOST_FOR_DUCKDB + 1
 
 
-def chosen(**given: object) -> str:
-    return choose_engine(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]  # the tests give right ones
-
-
-def test_spark_is_chosen_where_it_is_at_hand_or_needed():
-    assert chosen() == chosen(documents=MOST_FOR_DUCKDB) == "duckdb"
-    assert chosen(documents=MOST_FOR_DUCKDB + 1) == "spark"
-    for given in ({"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}):
-        assert (chosen(**given), chosen(**given, engine="duckdb")) == ("spark", "duckdb"), given
-
-
-def test_the_engine_of_the_state_comes_first(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        ({}, "duckdb"),
+        ({"documents": MOST_FOR_DUCKDB}, "duckdb"),
+        ({"documents": MANY}, "spark"),
+        ({"asked_by": "--master"}, "spark"),
+        ({"environ": SUBMIT}, "spark"),
+        ({"session_runs": lambda: True}, "spark"),
+        ({"state": "none"}, "duckdb"),
+        *(({"state": name, **more}, name) for name in ("duckdb", "spark") for more in ({}, {"documents": MANY})),
+        *(({"state": name, "asked_by": "--master"}, name) for name in ("duckdb", "spark")),
+    ],
+)
+def test_the_engine_is_that_of_the_state_or_spark_where_it_is_at_hand_or_needed(given, engine, tmp_path):
     (tmp_path / "spark" / "manifests").mkdir(parents=True)
     Session("duckdb", state=tmp_path / "duckdb").close()
-    for engine in ("duckdb", "spark"):
-        assert chosen(state=tmp_path / engine, asked_by="--master", documents=MOST_FOR_DUCKDB + 1) == engine
-        assert chosen(state=tmp_path / engine) == engine
-    assert chosen(state=tmp_path / "none") == "duckdb"
+    given = {"environ": {}, "session_runs": lambda: False} | given
+    given |= {"state": tmp_path / given["state"]} if "state" in given else {}
+    assert choose_engine(**given).engine == engine
+    assert "state" in given or choose_engine("duckdb", **given).engine == "duckdb"
 
 
 def test_why_is_told_unless_the_engine_was_asked_for_and_a_library_takes_auto(tmp_path, monkeypatch):
     assert choose_engine("spark") == EngineChoice("spark")
     assert choose_engine(environ=SUBMIT).why == "spark-submit started this process"
-    monkeypatch.setattr(
-        "mmqjp.engine.choose_engine", lambda *given: EngineChoice("duckdb") if given[0] == "auto" else 1 / 0
-    )
+    monkeypatch.setattr("mmqjp.engine.choose_engine", lambda name, *_: EngineChoice({"auto": "duckdb"}[name]))
     with CoreEngine(state=tmp_path / "state"):
         assert (tmp_path / "state" / "mmqjp.duckdb").exists()
 
 
 def test_input_counts_compressed_files_several_times_and_only_what_is_read(tmp_path):
-    (tmp_path / "a").mkdir()
-    for name, size in (("a/x.xml", 10), ("a/y.jsonl.gz", 3), ("z.part", 99), (".hidden", 99)):
-        (tmp_path / name).write_bytes(b"x" * size)
-    assert input_bytes([tmp_path], 1000, feeds=False) == 10 + 3 * EXPANDED
-    both = [tmp_path / "a/x.xml", tmp_path / "a", tmp_path / "gone"]
-    assert input_bytes(both, 1000, feeds=False) == 20 + 3 * EXPANDED
-    assert input_bytes([tmp_path], 5, feeds=False) > 5
-    feeds = tmp_path / "feeds"
-    feeds.mkdir()
-    (feeds / "a.xml").write_bytes(b"<rss/>")
-    (feeds / "a.json").write_bytes(b'{"url": "http://a.example/"}')
-    (feeds / "b.rss").write_bytes(b"<rss></rss>")
-    (feeds / "photo.jpg").write_bytes(b"x" * 999)
+    some, feeds = tmp_path / "some", tmp_path / "feeds"
+    for name, content in (
+        ("some/a/x.xml", "x" * 10), ("some/a/y.jsonl.gz", "xxx"), ("some/z.part", "x" * 99), ("some/.hidden", "x" * 99),
+        ("feeds/a.xml", "<rss/>"), ("feeds/a.json", '{"url": "http://a.example/"}'), ("feeds/b.rss", "<rss></rss>"),
+        ("feeds/photo.jpg", "x" * 999),
+    ):  # fmt: skip
+        write(tmp_path / name, content)
+    assert input_bytes([some], 1000, feeds=False) == 10 + 3 * EXPANDED
+    assert input_bytes([some / "a/x.xml", some / "a", some / "gone"], 1000, feeds=False) == 20 + 3 * EXPANDED
+    assert input_bytes([some], 5, feeds=False) > 5
     assert [input_bytes([feeds], 10_000, feeds=as_feeds) for as_feeds in (True, False)] == [17, 6]
 
 

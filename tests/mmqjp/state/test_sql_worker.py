@@ -24,7 +24,7 @@ from mmqjp.state import sql_worker
 from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from tests.generate.hostile_sql import KINDS, hostile_statement
 from tests.generate.seeds import at_length, seeds
-from tests.mmqjp.service.test_questions import BOTH, DUCKDB_READS, ENDLESS, until
+from tests.mmqjp.service.test_questions import BOTH, DUCKDB_READS, ENDLESS, Place, until
 from tests.processes import nursery
 from tests.support.service import PAIRS
 from tests.support.stores import as_files
@@ -35,29 +35,25 @@ CRASH = """SELECT json_contains(replace(string_agg('x', ''), 'x', '[') || replac
 FROM range(300000)"""
 
 
-def document(number: int) -> Document:
-    return Document(f"d{number}", "<a>v</a>", time=number)
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    with Session("duckdb", state=tmp_path_factory.mktemp("duckdb") / "state") as engine:
-        engine.subscribe(PAIRS)
-        engine.process([document(number) for number in range(3)])
+    with Place(tmp_path_factory.mktemp("duckdb"), "duckdb").engine as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlWorkers]:
     """Those of a store of files, as Spark's are."""
-    place = tmp_path_factory.mktemp("files")
-    with Session("duckdb", state=place / "duckdb") as engine:
-        engine.subscribe(PAIRS)
-        engine.process([document(number) for number in range(3)])
-    as_files(place / "duckdb", place / "files")
-    workers = SqlWorkers(ParquetSource(place / "files"))
+    place = Place(tmp_path_factory.mktemp("files"), "duckdb")
+    place.engine.close()
+    as_files(place.state, place.path / "files")
+    workers = SqlWorkers(ParquetSource(place.path / "files"))
     yield workers
     workers.close()
+
+
+def document(number: int) -> Document:
+    return Document(f"new {number}", "<a>v</a>", time=number)
 
 
 def the_only(table: pa.Table) -> object:
@@ -120,17 +116,19 @@ def test_an_answer_that_a_checkpoint_may_have_spoilt_is_asked_again(engine: Sess
 
 
 def test_checkpoints_wait_for_questions(engine: Session):
-    store = engine._store
+    store, thresholds = engine._store, list[object]()
 
-    def threshold() -> object:
-        return the_only(store.select("SELECT current_setting('checkpoint_threshold') AS a"))
+    def note() -> None:
+        thresholds.append(the_only(store.select("SELECT current_setting('checkpoint_threshold') AS a")))
 
-    before = threshold()
+    note()
     with store.checkpoints_held():  # type: ignore[attr-defined]
         with store.checkpoints_held():  # type: ignore[attr-defined]
-            held = threshold()
-        assert threshold() == held != before
-    assert threshold() == before
+            note()
+        note()
+    note()
+    before, *held, after = thresholds
+    assert before == after and held[0] == held[1] != before
 
 
 def test_what_ends_the_process_is_told_and_reaches_nobody_else(engine: Session, files: SqlWorkers):
