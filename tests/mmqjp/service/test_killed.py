@@ -95,7 +95,7 @@ class Lines(Life):
     writing: ClassVar = [*(f"GrowingFile.{name}" for name in ("prepare", "write", "close")), "os.fsync", "os.ftruncate"]
     writing += ["files._cut_back", "OutputDelivery.save_position", HALF]
     seams: ClassVar = [f"DuckDBEngine.{name}" for name in ("begin", "append", "join", "commit", "close")]
-    seams += ["Session.process", "Session.ensure", *5 * writing]
+    seams += ["CommitMark.note", "Session.process", "Session.ensure", *5 * writing]
 
     def __init__(self, path: Path, seed: int) -> None:
         super().__init__(path, seed)
