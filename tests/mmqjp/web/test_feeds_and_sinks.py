@@ -46,7 +46,7 @@ def feed(url, **known):
 def test_without_feeds_the_page_says_what_to_do(api, pages):
     found = pages.get("/feeds")
     assert found.status_code == 200 and "No feed yet" in found.text and "OPML" in found.text
-    nothing = {"rows": [], "next": None, "feeds": 0, "failing": 0, "stopped": 0, "overdue": False}
+    nothing: dict[str, object] = {"rows": [], "next": None, "feeds": 0, "failing": 0, "stopped": 0, "overdue": False}
     assert api.get("/api/v1/feeds").json() == nothing
     assert api.get("/api/v1/feeds.opml").status_code == 200
     assert pages.post("/feeds/remove", data={"address": "https://a.example/"}).status_code == 400
