@@ -23,8 +23,8 @@ from mmqjp.sinks.files import open_sink
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
-from tests.generate.documents import START
-from tests.mmqjp.present.test_explanations import select_of
+from tests.generate.documents import SECOND, START
+from tests.mmqjp.present.test_event_why import select_of
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
 from tests.support.delivery import mark_delivered, undelivered
@@ -435,3 +435,76 @@ def test_manifests_of_a_newer_format_are_refused(tmp_path):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
     with pytest.raises(StoreError, match="has format 3; this version of mmqjp reads formats up to 2"):
         parquet_store(tmp_path)
+
+
+DEFINITIONS = (
+    "DEFINE EVENT B FROM S//b->x (id := x/@id, v := number(x/@id)); DEFINE EVENT C FROM S//b->x (id := x/@id);"
+)
+STANDING = {
+    "filtered": "FROM FILTER{v > 0} B PUBLISH filtered",
+    "reader": "FROM filtered PUBLISH reader",
+    "found": "PATTERN SEQ(B a) WITHIN 5 s PUBLISH found",
+    "other": 'FROM FILTER{id != "x"} C PUBLISH other',
+    "plain": "FROM S//b->x PUBLISH plain",
+    "joined": "FROM S//b->x JOIN {x/k = y/k, 1 h} S//b->y PUBLISH joined",
+    "absent": "FROM S//b->x NOT FOLLOWED BY {x/@id = y/@id, 1 s} S//b->y PUBLISH absent",
+    "once": "FROM S//b->x PUBLISH once ONCE PER (x/@id)",
+    "chain": "FROM S//b->x JOIN {x/k = y/k, 1 h} S//b->y JOIN {y/k = z/k, 1 h} S//b->z PUBLISH chain",
+    "chain2": "FROM S//b->x JOIN {x/k = y/k, 1 h} S//b->y JOIN {z/k = y/k AND z/@id != x, 1 h} S//b->z PUBLISH chain2",
+    "of_documents": "FROM plain/match->m PUBLISH of_documents",
+}
+READERS = {"filtered": {"reader"}, "plain": {"of_documents"}, "B": {"filtered", "reader", "found"}}
+CASES = ["filtered once chain", "found absent chain2 of_documents", "plain absent B"]
+
+
+def opened(state: Path) -> Session:
+    return Session("duckdb", state=state, settle=0, lateness=0)
+
+
+def tellers(engine: Session, *times: int) -> set[str]:
+    """The queries that tell of documents at some times."""
+    found: set[str] = set()
+    for time in times:
+        given = {f"d{time}": f'<b id="{time}"><k>1</k></b>', f"z{time}": "<z/>"}
+        some = [Document(id, xml, time=time * SECOND + after) for after, (id, xml) in enumerate(given.items())]
+        found |= {output.query for output in engine.process(some)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def readable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    state = tmp_path_factory.mktemp("readable") / "s"
+    with opened(state) as engine:
+        engine.subscribe(DEFINITIONS + ";".join(STANDING.values()))
+        assert tellers(engine, 1, 4) == STANDING.keys()
+        engine.pause("absent")
+        engine.resume("absent")
+    return state
+
+
+@pytest.mark.parametrize("names", [*CASES, *(pytest.param(one, marks=pytest.mark.soak) for one in [*STANDING, "B"])])
+def test_queries_that_cannot_be_read_are_set_aside_and_the_others_go_on(names, readable, tmp_path):
+    state, unreadable = shutil.copytree(readable, tmp_path / "s"), {*names.split()}
+    with duckdb.connect(str(state / DUCKDB_FILE)) as store:
+        for name in unreadable:
+            table = "definitions" if name == "B" else "added_queries"
+            text = "DEFINE EVENT B FROM !" if name == "B" else f"FROM FILTER{{ ) NOT PUBLISH {name}"
+            store.execute(f"UPDATE {table} SET text = ? WHERE name = ?", [text, name])
+    silent = unreadable.union(*(READERS.get(name, ()) for name in unreadable)) - {"B"}
+    with Session("duckdb", state=state, read_only=True) as engine:
+        assert engine.queries().keys() == STANDING.keys()
+    with opened(state) as engine:
+        assert tellers(engine, 12, 22) == STANDING.keys() - silent
+        aside = engine.take_paused()
+        assert aside.keys() == silent - ({"of_documents"} - unreadable)  # which reads documents that do not come
+        assert all(reason.startswith("this version cannot read the query: ") for reason in aside.values())
+        for query in aside:
+            with pytest.raises(StoreError, match="cannot read"):
+                engine.resume(query)
+    with opened(state) as engine:
+        assert tellers(engine, 32, 42) == STANDING.keys() - silent and not engine.take_paused()
+        engine.subscribe(DEFINITIONS + ";".join(STANDING[one] for one in STANDING if one in silent))
+        assert tellers(engine, 52, 62) == STANDING.keys()
+    with opened(state) as engine:
+        assert tellers(engine, 72, 82) == STANDING.keys()
+        engine.unsubscribe("absent")
