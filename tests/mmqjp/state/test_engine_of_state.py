@@ -14,8 +14,8 @@ import pytest
 from feeds.files import EXPANDED
 from feeds.tail import input_bytes
 from join_stage.duckdb import DuckDBFilesReader
-from join_stage.plans import JoinEngine
-from join_stage.store.protocol import Outdated, QuestionRefused, StoreError, StoreSchema
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import QuestionRefused, StoreError, StoreSchema
 from join_stage.store.spark.parquet_store import GRACE, ParquetStore
 from mmqjp.commands import demo
 from mmqjp.commands import formats as opening
@@ -162,16 +162,6 @@ def test_columns_that_older_files_lack_are_null(tmp_path):
     types = [str(row["column_type"]) for row in reader.select("DESCRIBE none").to_pylist()]
     assert types == ["BIGINT", "VARCHAR[]", "BLOB", "INTEGER"]
     reader.close()
-
-
-def test_a_store_of_an_older_format_is_told(stores, tmp_path):
-    as_files(stores[0], tmp_path)
-    store = parquet_store(tmp_path)
-    store.append("settings", settings_row("schema_version", "5"))
-    store.commit()
-    store.close()
-    with pytest.raises(Outdated):
-        CoreEngine(state=tmp_path, read_only=True)
 
 
 def test_commands_that_look_need_no_spark_and_do_not_wait_for_who_writes(stores, monkeypatch):

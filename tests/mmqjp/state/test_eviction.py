@@ -15,29 +15,10 @@ from tests.support.delivery import mark_delivered
 
 SECOND, HOUR = 1_000_000, 3_600_000_000
 NOW = 1_800_000_000 * SECOND
-WINDOW = "S/r->x JOIN {x = y, 2 h} S/r->y PUBLISH pairs"
 
 
-def doc(hours: float, stream: str = "S", id: str | None = None) -> Document:
-    return Document(id or f"{stream}{hours:g}", "<r>v</r>", stream, NOW + int(hours * HOUR))
-
-
-def test_what_could_meet_documents_that_are_gone_is_late(tmp_path):
-    with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
-        engine.subscribe(f"{WINDOW}; T/r PUBLISH alone")
-        for hours in (0, 50, 100):
-            engine.process([doc(hours), doc(hours, "T")])
-        mark_delivered(engine)
-        engine.prune(10 * HOUR)
-    with Session("duckdb", state=tmp_path) as engine:
-        # Documents that begin before hour 89 are gone.
-        assert engine.process([doc(90.5, id="gone")]) == []
-        (dead,) = engine.dead_letters()
-        assert dead["id"] == "gone" and "still kept to be joined" in dead["reason"]
-        assert engine.process([doc(91, id="kept")]) == []
-        # Nothing is joined with what only a filter reads, or nobody.
-        assert len(engine.process([doc(1, "T"), doc(1, "U")])) == 1
-        assert len(list(engine.dead_letters())) == 1
+def doc(hours: float) -> Document:
+    return Document(f"d{hours:g}", "<r>v</r>", "S", NOW + int(hours * HOUR))
 
 
 GAPS = st.lists(st.builds(CoverageGap, st.integers(0, 60), st.integers(0, 20)), max_size=40)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -190,6 +189,7 @@ def test_the_list_of_functions_is_not_all_that_keeps_files_out(engine: Session, 
     """The judge is left out, as if it had a hole: DuckDB and the system refuse."""
     secret = tmp_path / "secret.txt"
     secret.write_text("hush")
+    can_leave_files = nursery.run(leave_files).returncode == 0  # whether this system can keep a process from files
     script = f"""
 import os, sys
 from pathlib import Path
@@ -204,7 +204,7 @@ def tried(*arguments):
         os._exit(3)
     except PermissionError:
         serve(*arguments)
-sql_worker._serve = tried if {can_leave_files()} else serve
+sql_worker._serve = tried if {can_leave_files} else serve
 sql_worker.main(int(sys.argv[1]), sys.argv[2])
 """
     workers = SqlWorkers(workers_of(engine)._source)
@@ -225,11 +225,8 @@ sql_worker.main(int(sys.argv[1]), sys.argv[2])
         workers.close()
 
 
-def can_leave_files() -> bool:
-    """Whether this system can keep a process from files."""
-    asks = "import sys; from common import child; sys.exit(not child.leave_files([], []))"
-    command = [sys.executable, "-c", asks]
-    return subprocess.run(command, check=False, env={"PYTHONPATH": str(Path.cwd())}).returncode == 0
+def leave_files() -> None:
+    sys.exit(not child.leave_files([], []))
 
 
 def test_answers_are_data(engine: Session):

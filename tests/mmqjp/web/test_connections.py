@@ -29,6 +29,7 @@ from mmqjp.web.serving import (
 )
 from mmqjp.web.site import Access, Hosts
 from tests.generate.seeds import at_length, seeds
+from tests.support.service import Events
 
 TOKEN = "t" * 40
 
@@ -155,14 +156,9 @@ def test_strangers_time_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_message_is_logged_once_a_minute_with_a_count() -> None:
-    now, said = [0.0], list[tuple[object, object]]()
-
-    class Log:
-        def event(self, name: str, /, **fields: object) -> None:
-            said.append((fields["text"], fields.get("times")))
-
+    now, log = [0.0], Events()
     logger = logging.getLogger("tests.connections")
-    with records_in(Log(), logger.name, clock=lambda: now[0]):
+    with records_in(log, logger.name, clock=lambda: now[0]):
         for number in range(10_000):
             now[0] = number / 100
             logger.warning("Invalid request %s", "a")
@@ -173,7 +169,7 @@ def test_a_message_is_logged_once_a_minute_with_a_count() -> None:
         except KeyError:
             for _ in range(2):
                 logger.exception("it failed")
-    assert said == [
+    assert [(fields["text"], fields.get("times")) for _, fields in log] == [
         ("Invalid request a", None),
         ("another 0", None),
         ("Invalid request a", 6_000),

@@ -1,11 +1,9 @@
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from html import escape
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -120,6 +118,8 @@ def test_a_reader_shows_the_newest_batch_and_only_reads_a_bounded_number_of_rows
             other = Site(reader, site.ask, site.access, URL, site.state, now=lambda: NOW, clock=site.clock)
             assert shown(other, ids) == shown(site, ids)
             engine.process([Document(f"d{number + 2}", "<blog><author>Ada</author></blog>", time=NOW)])
+        sql = "SELECT id, t0, [t0, t1] AS times, NULL AS nothing, 1.5 AS x, true AS yes FROM documents WHERE id < 'd3'"
+        assert reader.select(sql, 10, 5).to_pylist() == engine.question(sql).answer().to_pylist()
         for sql in REFUSED:
             with pytest.raises((QuestionRefused, CommandError)):
                 reader.select(sql, 10, 30)
@@ -168,48 +168,11 @@ def test_few_questions_run_at_once_and_can_be_ended():
 
 
 def test_another_process_is_asked_once_a_second(unchanged_engine):
-    engine = unchanged_engine
-    now, ask = [0.0], Mock(wraps=asking(engine))
+    now, ask = [0.0], Mock(wraps=asking(unchanged_engine))
     reader = readers.SpoolReader(ask, lambda: now[0])
-    sql = "SELECT id, t0, [t0, t1] AS times, NULL AS nothing, 1.5 AS x, true AS yes FROM documents ORDER BY id"
-    rows = reader.select(sql, 10, 5).to_pylist()
-    assert rows == readers.CursorReader(engine).select(sql, 10, 5).to_pylist() and len(rows) == 2
-    assert reader.select(sql, 10, 5).to_pylist() == rows and ask.call_count == 1
-    version = reader.version()
-    now[0] += readers.KEPT_SECONDS
-    assert reader.version() != version
-    reader.select(sql, 10, 5)
-    assert ask.call_count == 2
-    assert reader.select("SELECT id FROM documents WHERE false", 10, 5).to_pylist() == []
-
-
-HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;{{ 8191 * 8191 }}\u202e"
-ITEM = """<item><title>{0}</title><item_url>{1}</item_url><channel_url>javascript:alert(3)</channel_url>
-<feed_title>{0}</feed_title><author>{0}</author></item>"""
-LINKS = re.compile(
-    rf"""<a [^>]*(href="/|href="{URL}/f/|\#main|href="https://x\.example/"[^>]*rel="noopener\ noreferrer\ nofollow")""",
-    re.VERBOSE,
-)
-
-
-def test_text_of_feeds_is_escaped_on_every_page():
-    urls = "javascript:alert(4)", 'https://x.example/"onclick=alert(5)', "https://x.example/"
-    with Session("duckdb") as engine:
-        engine.subscribe("""FROM S//item->a[./title->t] FOLLOWED BY {t = u, 1 d} S//item->b[./title->u] PUBLISH hostile;
-            SELECT a/title AS t FROM S//item->a[contains(./title, "<script>")] PUBLISH selecting""")
-        engine.process(
-            [Document(f"<b>{n}", ITEM.format(escape(HOSTILE), url), time=NOW + n) for n, url in enumerate(urls)]
-        )
-        site = site_of(engine, now=lambda: NOW)
-        outputs = list(engine.outputs())
-        assert {output.query for output in outputs} == {"hostile", "selecting"}
-        client = browser(site)
-        for address in ("/", "/q/hostile", "/q/selecting", *(f"/o/{output.id}" for output in outputs)):
-            page = client.get(address).text
-            assert not re.findall(r"<script>alert|<img|onclick=alert\(5\)\"|67092481", page), address
-            assert len(LINKS.findall(page)) == page.count("<a "), address
-        found = client.get("/api/v1/queries/hostile/outputs").json()["outputs"]
-        assert {item["link"] for one in found for item in one["items"]} <= {"", "https://x.example/"}
+    for now[0], asked in ((0.0, 1), (0.9, 1), (readers.KEPT_SECONDS, 2)):
+        assert reader.select("SELECT id FROM documents WHERE false", 10, 5).to_pylist() == []
+        assert ask.call_count == asked
 
 
 def test_a_pipe_answers_as_the_store_does_also_many_at_once_and_tells_of_new_batches_by_itself(engine, tmp_path):
