@@ -179,15 +179,6 @@ def test_lines_and_plots_of_two_documents(tmp_path):
         assert ("6.14" if name == "split" else "6.8") + ": two-level" in (tmp_path / f"{name}.svg").read_text()
 
 
-def test_each_default_is_in_its_sweeps():
-    swept = technical.technical_cases([10, 1000], sweeps=True)
-    assert len(swept) == len(set(swept)) == 2 * 2 + 4 + 3 + 2 * 4
-    assert set(technical.technical_cases([10, 1000], sweeps=False)) < set(swept)
-    assert rss.rss_cases([10], sweeps=False) == [rss.RssCase(20_000, 5_000, 10)]
-    feed = rss.rss_cases(rss.NUMBERS, sweeps=True)
-    assert len(feed) == len(set(feed)) and max(case.state + case.batch for case in feed) == 225_000
-
-
 @soak
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")  # they run more than once here
 @pytest.mark.parametrize("name", ["technical", "rss", "realistic"])
@@ -321,11 +312,6 @@ def ran():
     return batches, asked, realistic.run_path("duckdb", "basic", batches, asked)
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return realistic.measure_realistic(SMALL, "duckdb", REALISTIC_PLANS, rounds=1, sample=20)
-
-
 @soak  # each registers hundreds of queries
 @pytest.mark.parametrize("kind", ["title", "link", "author", "retitled", "recording"])
 def test_statements_of_each_kind_find_what_the_engine_finds(kind):
@@ -391,7 +377,8 @@ def test_the_parts_are_the_whole_and_outputs_are_left_alone(ran):
 
 
 @soak
-def test_lines_and_plot(measured, tmp_path):
+def test_lines_and_plot(tmp_path):
+    measured = realistic.measure_realistic(SMALL, "duckdb", REALISTIC_PLANS, rounds=1, sample=20)
     assert [(line.bench, line.plan) for line in measured] == [
         *(("realistic", plan) for plan in REALISTIC_PLANS),
         *(("realistic-path", plan) for plan in REALISTIC_PLANS),

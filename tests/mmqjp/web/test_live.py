@@ -76,7 +76,6 @@ def test_outputs_are_told_once_in_order_with_their_numbers(server, engine):
         assert next(told)["id"] == "2"
         engine.process([blog(3)])
         assert next(told)["id"] == "3"
-    assert httpx.get(f"{server.base_url}/api/v1/events").status_code == 401
 
 
 def test_those_of_one_query_and_as_pieces_of_the_page(server, engine):
