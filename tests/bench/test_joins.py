@@ -305,13 +305,6 @@ SMALL = realistic.RealisticCase(60, 6000, 3000)
 REALISTIC_PLANS = plans_of("duckdb", None, quick=False)
 
 
-@pytest.fixture(scope="module")
-def ran():
-    """A run of the tiny case over its batches."""
-    batches, asked = realistic.realistic_workload(SMALL)
-    return batches, asked, realistic.run_path("duckdb", "basic", batches, asked)
-
-
 @soak  # each registers hundreds of queries
 @pytest.mark.parametrize("kind", ["title", "link", "author", "retitled", "recording"])
 def test_statements_of_each_kind_find_what_the_engine_finds(kind):
@@ -343,8 +336,9 @@ def test_other_pairs_are_refused():
 
 
 @soak
-def test_documents_past_all_windows_are_evicted_and_the_floor_joins_the_values_that_the_engine_joins(ran):
-    batches, asked, of = ran
+def test_a_run_evicts_what_is_past_all_windows_joins_what_its_floor_joins_and_is_the_sum_of_its_parts():
+    batches, asked = realistic.realistic_workload(SMALL)
+    of = realistic.run_path("duckdb", "basic", batches, asked)
     inputs = list(realistic.floor_inputs(of.calls))
     hours = [int(found[1]) for one in asked if (found := re.search(r", (\d+) h}", one.xscl))]
     assert len(hours) == len(asked) and max(hours) <= LONGEST_HOURS
@@ -362,11 +356,6 @@ def test_documents_past_all_windows_are_evicted_and_the_floor_joins_the_values_t
     with JoinFloor() as floor:
         floor.keep(*inputs[1].kept)
         assert floor.join(*inputs[1].joined) == expected > 0
-
-
-@soak
-def test_the_parts_are_the_whole_and_outputs_are_left_alone(ran):
-    batches, asked, of = ran
     assert set(of.parts) == set(realistic.PARTS) and all(of.parts[part] > 0 for part in realistic.PARTS)
     assert sum(of.parts.values()) == pytest.approx(of.seconds, rel=0.05)
     with Session("duckdb", lateness=HOUR) as engine:
@@ -377,7 +366,7 @@ def test_the_parts_are_the_whole_and_outputs_are_left_alone(ran):
 
 
 @soak
-def test_lines_and_plot(tmp_path):
+def test_lines_of_the_realistic_benchmark():
     measured = realistic.measure_realistic(SMALL, "duckdb", REALISTIC_PLANS, rounds=1, sample=20)
     assert [(line.bench, line.plan) for line in measured] == [
         *(("realistic", plan) for plan in REALISTIC_PLANS),
@@ -390,5 +379,3 @@ def test_lines_and_plot(tmp_path):
     assert (path.baseline, path.extrapolated) == ("statements", True)
     assert path.speedup == pytest.approx(statements.seconds / path.seconds)
     assert stage2.over_floor is not None and path.over_floor is not None and statements.over_floor is None
-    realistic.draw_parts(measured[len(REALISTIC_PLANS) : 2 * len(REALISTIC_PLANS)], tmp_path / "parts")
-    assert (tmp_path / "parts.png").exists() and (tmp_path / "parts.svg").exists()
