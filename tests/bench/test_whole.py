@@ -73,9 +73,6 @@ def _restored(monkeypatch):
     monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
 
 
-LINE = Line("it", {"queries": 7}, "duckdb", "basic", 1.0, 3, "sequential", 7400.0, 0.5, True, {"ms": 2.5})
-
-
 def test_help_names_every_benchmark_and_their_options():
     text = mmqjp("bench", "--help").stdout
     assert [name for name in MODULES if f"  {name} " not in text and name != "cluster"] == []
@@ -88,20 +85,15 @@ def test_help_names_every_benchmark_and_their_options():
     assert result.stderr.endswith("(see mmqjp bench --help)\n") and len(result.stderr.splitlines()) == 1
 
 
-SHARED = [
-    (["--bogus"], "unrecognized arguments: --bogus"),
-    (["--engine", "sqlite"], "invalid choice: 'sqlite'"),
-    (["--plan", "best"], "invalid choice: 'best'"),
-    (["--queries", "10,ten"], "'10,ten' is not some numbers separated by commas"),
-    (["--queries", "0"], "'0' is not some numbers"),
-    (["--json", "nowhere/x.json"], "there is no directory 'nowhere'"),
-]
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        *(("technical", *one) for one in SHARED),
+        ("technical", ["--bogus"], "unrecognized arguments: --bogus"),
+        ("technical", ["--engine", "sqlite"], "invalid choice: 'sqlite'"),
+        ("technical", ["--plan", "best"], "invalid choice: 'best'"),
+        ("technical", ["--queries", "10,ten"], "'10,ten' is not some numbers separated by commas"),
+        ("technical", ["--queries", "0"], "'0' is not some numbers"),
+        ("technical", ["--json", "nowhere/x.json"], "there is no directory 'nowhere'"),
         ("stage1", ["--documents", "items,novels"], "no documents are called 'novels'"),
         ("near", ["--headlines", "nowhere"], "there is no file 'nowhere'"),
         ("patterns", ["memory", "--plot", "it"], "--plot does not draw memory"),
@@ -149,7 +141,8 @@ def test_each_case_has_a_process_of_its_own_whose_errors_reach_the_user(work, it
 
 
 def test_a_line_as_json_as_csv_and_in_a_table(tmp_path, capsys):
-    lines = [LINE, replace(LINE, floor=None, details={"more": 1})]
+    one = Line("it", {"queries": 7}, "duckdb", "basic", 1.0, 3, "sequential", 7400.0, 0.5, True, {"ms": 2.5})
+    lines = [one, replace(one, floor=None, details={"more": 1})]
     harness.write_json(lines, tmp_path / "it.json")
     first, second = (json.loads(line) for line in (tmp_path / "it.json").read_text("utf-8").splitlines())
     assert tuple(first) == (*harness.COMMON, "ms") and first["case"] == {"queries": 7}
@@ -465,12 +458,10 @@ def test_other_lines_or_pages_are_an_error(monkeypatch):
     monkeypatch.setattr(services, "_line_ids", lambda lines: next(numbers))
     with pytest.raises(AssertionError, match="different lines"):
         services.measure_latency(LATENCY)
-    monkeypatch.setattr(services.Pages, "_get", lambda pages, path: httpx.Response(200, json=SHOWN))
+    other = httpx.Response(200, json={"outputs": [{"id": "another"}]})
+    monkeypatch.setattr(services.Pages, "_get", lambda pages, path: other)
     with pytest.raises(AssertionError, match="shows other outputs"):
         services.measure_serve(SERVE)
-
-
-SHOWN = {"outputs": [{"id": "another"}]}
 
 
 FEED = rss.RssCase(60, 20, 40)

@@ -85,9 +85,6 @@ def test_sinks_and_errors_serve_everybody(visit, site: Site):
     assert violations(page) == []
 
 
-OUTLINE = "getComputedStyle(document.activeElement).outlineStyle"
-"""What shows where the focus is."""
-
 FOCUSED = "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
 
 
@@ -168,7 +165,8 @@ def test_everything_is_reached_by_keyboard(visit, living):
     while (now := page.evaluate(FOCUSED)) not in reached:
         reached.add(now)
         page.keyboard.press("Tab")
-        if not page.evaluate(f"document.activeElement === document.body || {OUTLINE} !== 'none'"):
+        outline = "getComputedStyle(document.activeElement).outlineStyle"  # which shows where the focus is
+        if not page.evaluate(f"document.activeElement === document.body || {outline} !== 'none'"):
             unseen.append(page.evaluate("document.activeElement.outerHTML"))
     inside = page.locator("main").locator("a[href], button, input:not([type=hidden]), textarea, summary")
     assert len(reached) >= inside.count()

@@ -1,9 +1,12 @@
+"""Stores that are opened again, of every format, and what is evicted from them."""
+
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -12,18 +15,24 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from feeds.documents import Document
-from join_stage.plans import PLANS
+from join_stage.protocol import PLANS
+from join_stage.signature import join
+from join_stage.signature.plan import SignaturePlan
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
 from mmqjp.sinks.files import open_sink
+from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, missed_from, with_gap, with_recalled
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.generate.documents import SECOND, START
+from tests.mmqjp.documents.test_time import kept
 from tests.mmqjp.present.test_event_why import select_of
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
@@ -67,20 +76,18 @@ def test_texts_are_parsed_when_something_is_delivered(tmp_path, monkeypatch):
         assert len(parsed) == 4
 
 
-DISAGREEMENTS = [
-    "UPDATE variables SET node = '[1]'",
-    "UPDATE variables SET node = '{'",
-    "DELETE FROM variables WHERE parent IS NOT NULL",
-    "DELETE FROM templates",
-    "DELETE FROM inner_placements",
-    "UPDATE placements SET streams = NULL",
-]
-
-
 def test_a_store_whose_tables_do_not_agree_is_refused(tmp_path):
     with Session("duckdb", state=tmp_path / "whole") as engine:
         engine.subscribe(QUERIES)
-    for number, damage in enumerate(DISAGREEMENTS):
+    damages = (
+        "UPDATE variables SET node = '[1]'",
+        "UPDATE variables SET node = '{'",
+        "DELETE FROM variables WHERE parent IS NOT NULL",
+        "DELETE FROM templates",
+        "DELETE FROM inner_placements",
+        "UPDATE placements SET streams = NULL",
+    )
+    for number, damage in enumerate(damages):
         state = shutil.copytree(tmp_path / "whole", tmp_path / f"copy {number}")
         with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
             connection.execute(damage)
@@ -162,17 +169,16 @@ def test_more_chains_than_numbers_are_refused_and_leave_nothing(monkeypatch):
 
 
 LINES = "out.jsonl"
-TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 OUTPUTS = "SELECT seq, query, t0, t1, documents, streams, nodes, xml, id FROM outputs ORDER BY seq"
 
 
 def told(engine: Session, *documents: tuple[str, str]) -> list[tuple[str, tuple[str, ...]]]:
     """The outputs when documents come, given by their ids, `b5` in second 5, and values."""
-    given = [
+    some = [
         Document(id, f"<{id[0]}><k>{text}</k></{id[0]}>", "S", 1_767_225_600_000_000 + int(id[1:]) * 1_000_000)
         for id, text in documents
     ]
-    return [(o.query, o.documents) for o in engine.process(given)]
+    return [(o.query, o.documents) for o in engine.process(some)]
 
 
 def write_duckdb(directory: Path, recorded: Path) -> None:
@@ -186,7 +192,8 @@ def write_spark(directory: Path, recorded: Path) -> None:
     store = parquet_store(directory)
     with duckdb.connect() as connection:
         connection.execute(recorded.read_text("utf-8"))
-        tables = {name: connection.table(name).to_arrow_table() for (name,) in connection.sql(TABLE_NAMES).fetchall()}
+        names = connection.sql("SELECT table_name FROM duckdb_tables()").fetchall()
+        tables = {name: connection.table(name).to_arrow_table() for (name,) in names}
         if "bound" in tables:
             flat = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
             tables["r_bin"] = connection.sql(flat).to_arrow_table()
@@ -465,8 +472,8 @@ def tellers(engine: Session, *times: int) -> set[str]:
     """The queries that tell of documents at some times."""
     found: set[str] = set()
     for time in times:
-        given = {f"d{time}": f'<b id="{time}"><k>1</k></b>', f"z{time}": "<z/>"}
-        some = [Document(id, xml, time=time * SECOND + after) for after, (id, xml) in enumerate(given.items())]
+        xmls = {f"d{time}": f'<b id="{time}"><k>1</k></b>', f"z{time}": "<z/>"}
+        some = [Document(id, xml, time=time * SECOND + after) for after, (id, xml) in enumerate(xmls.items())]
         found |= {output.query for output in engine.process(some)}
     return found
 
@@ -508,3 +515,72 @@ def test_queries_that_cannot_be_read_are_set_aside_and_the_others_go_on(names, r
     with opened(state) as engine:
         assert tellers(engine, 72, 82) == STANDING.keys()
         engine.unsubscribe("absent")
+
+
+HOUR = 3_600 * SECOND
+GAPS = st.lists(st.builds(CoverageGap, st.integers(0, 60), st.integers(0, 20)), max_size=40)
+
+
+@given(GAPS, st.integers(0, 80))
+def test_gaps_miss_nothing_that_any_eviction_left_out(evictions, time):
+    gaps: Gaps = ()
+    for gap in evictions:
+        gaps = with_gap(gaps, gap)
+    assert len(gaps) <= MAX_GAPS
+    assert all(one.before > other.before for one, other in pairwise(gaps))
+    # Of an eviction that a later one took in, its queries are gone, or the later one is as wide.
+    for gap in evictions[-1:]:
+        if time - gap.window < gap.before:
+            low = missed_from(gaps, time)
+            assert low is not None and low <= time - gap.window
+    low = missed_from(gaps, time)
+    if low is not None:
+        assert missed_from(with_recalled(gaps, low), time) is None
+    else:
+        assert all(time - gap.window >= gap.before for gap in gaps)
+
+
+def at_half_hour(number: int) -> Document:
+    return Document(f"d{number}", "<r>v</r>", "S", START + number * HOUR // 2)
+
+
+def test_documents_are_evicted_when_there_is_a_part_of_the_window_to_evict():
+    with Session("duckdb", lateness=0, now=lambda: START + 300 * HOUR) as engine:
+        engine.subscribe("S/r->x JOIN {x = y, 32 h} S/r->y PUBLISH pairs")
+        engine.process([at_half_hour(half_hours) for half_hours in range(60)])
+        counts = [kept(engine)]
+        for half_hours in range(60, 84):
+            engine.process([at_half_hour(half_hours)])
+            counts.append(kept(engine))
+        evictions = [number for number, pair in enumerate(pairwise(counts)) if pair[1] <= pair[0]]
+        assert max(counts) <= 32 * 2 + 1 + 3
+        assert 2 <= len(evictions) <= 16
+        mark_delivered(engine)
+        engine.prune(0)
+        assert kept(engine) == 32 * 2 + 1
+        assert engine.sql("SELECT min(t0) AS t FROM documents")["t"][0].as_py() >= START + 9 * HOUR
+
+
+def posted(tag: str, value: int, second: int) -> Document:
+    return Document(f"d{second}", f"<{tag}><k>{value}</k></{tag}>", "S", START + second * SECOND)
+
+
+def test_postings_that_cannot_be_loaded_are_loaded_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
+    with Session("duckdb", state=tmp_path) as session:
+        session.subscribe("S//i->x[./k->p] JOIN {p = q, 1 h} S//o->y[./k->q] PUBLISH n")
+        session.process([posted("i", second, second) for second in range(20)])
+        session.subscribe("S//i->x[./k->p] PUBLISH m", backfill=True)  # has the postings built anew
+        with monkeypatch.context() as full:
+            full.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)
+            full.setattr(SignaturePlan, "_settle", _no_room)
+            with pytest.raises(StoreError, match="no room"):
+                session.process([posted("o", 7, 30)])
+        session.pause("m")  # a batch without documents
+    with Session("duckdb", state=tmp_path) as session:
+        assert [output.query for output in session.process([posted("o", 7, 31), posted("o", 19, 32)])] == ["n", "n"]
+
+
+def _no_room(plan: SignaturePlan, end: int, *, wholly: bool = False) -> None:
+    if end >= 9:
+        raise StoreError("no room")
