@@ -14,7 +14,8 @@ from bench import cluster, joins, realistic, rss, state, technical
 from bench.joins import JoinFloor, plans_of
 from bench.spark_cluster import SETTINGS
 from bench.workload import HOUR, LONGEST_HOURS, script_of, subscriptions
-from join_stage.protocol import PLANS, RESULT
+from join_stage.plans import PLANS
+from join_stage.protocol import RESULT
 from join_stage.signature import join
 from mmqjp.engine import Session
 from templates.catalog import Change

@@ -45,7 +45,7 @@ from bench.stage1 import ATTACKS, LIMITS, AttackCase, Stage1Case, measure_attack
 from bench.stage1_workload import DOCUMENT_KINDS, VOCABULARIES, patterns, stage1_documents, xpaths
 from bench.workload import HOUR, items, parameters, queries, script_of, subscriptions, write_workload
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from mmqjp.commands.bench import MODULES
 from tests.generate.seeds import at_length
 from tests.support.cli import mmqjp

@@ -15,7 +15,7 @@ from common.files import read_mark, write_mark
 from feeds.documents import Document, SourceError
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
 from join_stage import near_candidates
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from join_stage.signature import disk, join
 from join_stage.spark import tasks
 from join_stage.store.duckdb import CommitMark

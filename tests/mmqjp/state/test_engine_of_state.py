@@ -14,7 +14,7 @@ import pytest
 from feeds.files import EXPANDED
 from feeds.tail import input_bytes
 from join_stage.duckdb import DuckDBFilesReader
-from join_stage.protocol import JoinEngine
+from join_stage.plans import JoinEngine
 from join_stage.store.protocol import QuestionRefused, StoreError, StoreSchema
 from join_stage.store.spark.parquet_store import GRACE, ParquetStore
 from mmqjp.commands import demo

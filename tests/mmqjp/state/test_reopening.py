@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.documents import Document
-from join_stage.protocol import PLANS
+from join_stage.plans import PLANS
 from join_stage.signature import join
 from join_stage.signature.plan import SignaturePlan
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
@@ -33,7 +33,7 @@ from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.generate.documents import SECOND, START
 from tests.mmqjp.documents.test_time import kept
-from tests.mmqjp.present.test_event_why import select_of
+from tests.mmqjp.present.test_explanations import select_of
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
 from tests.support.delivery import mark_delivered, undelivered
