@@ -69,9 +69,9 @@ def test_few_files_take_part(entered, most):
 def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
-        "modules of the product": (len(house.files_of(*house.PRODUCT)), 238),
-        "lines of the product": (house.line_count(*house.PRODUCT), 82_600),
-        "lines of tests": (house.line_count("tests"), 49_700),
+        "modules of the product": (len(house.files_of(*house.PRODUCT)), 240),
+        "lines of the product": (house.line_count(*house.PRODUCT), 82_000),
+        "lines of tests": (house.line_count("tests"), 45_000),
         "modules of bench": (len(house.files_of("bench")), 30),
         "lines of bench": (house.line_count("bench"), 10_000),
     }
