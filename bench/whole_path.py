@@ -133,7 +133,7 @@ class ExpertRun:
 
 
 _JOINS = {
-    "title": "items l ON l.channel = p.channel JOIN items r ON r.title = l.title",
+    "title": "items l ON l.channel = p.channel JOIN items r ON lower(r.title) = lower(l.title)",
     "author": "items l ON l.channel = p.channel JOIN authors a ON a.doc = l.doc JOIN authors b ON b.author = a.author "
     "JOIN items r ON r.doc = b.doc",
     "mention": "items l ON l.channel = p.channel JOIN links k ON k.href = l.url JOIN items r ON r.doc = k.doc",
@@ -159,7 +159,8 @@ class Expert:
         for kind, join in _JOINS.items():
             found = self._database.connection.execute(
                 f"SELECT DISTINCT p.name, l.doc, r.doc FROM parameters p JOIN {join} "
-                f"WHERE p.kind = '{kind}' AND r.doc >= {first} AND l.t < r.t AND r.t - l.t <= p.width"
+                f"WHERE p.kind = '{kind}' AND r.doc >= {first} AND l.t < r.t AND r.t - l.t <= p.width "
+                "AND (NOT p.elsewhere OR l.channel <> r.channel)"
             )
             while rows := found.fetchmany(10_000):
                 self._lines.write("".join(self._line(*row) for row in rows).encode())

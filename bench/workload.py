@@ -303,37 +303,46 @@ LONGEST_WINDOWS = {"title": 96, "author": 6, "mention": 168}
 """The kinds of subscription to a channel, and the hours of their longest windows."""
 
 _XSCL = {
-    "title": ("[./title->t]", "t = t'", "[./title->t']"),
+    "title": ("[./title->t]", "lower-case(t) = lower-case(t')", "[./title->t']"),
     "author": ("[./author->p]", "p = p'", "[./author->p']"),
     "mention": ("[./item_url->u]", "u = h", "[./link/@href->h]"),
 }
+ELSEWHERE = "title", "mention"
+"""The kinds that can have the second condition that the other item is of another channel."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """A subscription: an item of `channel`, then one of the same title or author, or linking to it, within `hours`."""
+    """A subscription: an item of `channel`, then one of the same title or author, or linking to it, within `hours`.
+    `elsewhere`: on another channel."""
 
     name: str
     kind: str
     channel: str
     hours: int
+    elsewhere: bool = False
 
     @property
     def xscl(self) -> str:
         left, equal, right = _XSCL[self.kind]
         here = f'[./channel_url = "{self.channel}"]'
+        if self.elsewhere:
+            here, equal, right = f"{here}[./channel_url->c]", f"{equal} AND c != c'", f"{right}[./channel_url->c']"
         return f"FROM S//item->a{here}{left} FOLLOWED BY {{{equal}, {self.hours} h}} S//item->b{right}"
 
 
-def parameters(count: int, seed: int = 6) -> list[Parameters]:
-    """`count` subscriptions, the kinds in turn. Their names are those that unnamed queries get."""
+def parameters(count: int, seed: int = 6, *, second: bool = False) -> list[Parameters]:
+    """`count` subscriptions, the kinds in turn. Their names are those that unnamed queries get. `second`: two kinds of
+    three have a second condition."""
     rng = Random(seed)
     kinds = list(LONGEST_WINDOWS)
     made = []
     for number in range(count):
         kind = kinds[number % len(kinds)]
-        about = int(CHANNELS * rng.random() ** 2)
-        made.append(Parameters(f"q{number + 1}", kind, channel(about), rng.randint(1, LONGEST_WINDOWS[kind])))
+        about, elsewhere = int(CHANNELS * rng.random() ** 2), second and kind in ELSEWHERE
+        made.append(
+            Parameters(f"q{number + 1}", kind, channel(about), rng.randint(1, LONGEST_WINDOWS[kind]), elsewhere)
+        )
     return made
 
 

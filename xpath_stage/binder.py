@@ -7,8 +7,11 @@ is entered only if something below it binds, so no search fails twice."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, product
+from typing import NamedTuple
 
+from common.tools import ClearedCache
 from xpath_stage.documents import ParsedDocument
 from xpath_stage.filters import xpath_holds
 from xscl.algebra.joins import PatternNode
@@ -220,3 +223,149 @@ class _Binder:
         else:
             for child in document.elements[element]:
                 yield document.number[child], 0
+
+
+MOST_SHAPES = 1_000
+"""The cache of a pattern's bindings by shape is cleared at this many."""
+
+MOST_CHECKED = 50
+"""Maximum number of bindings, and of nodes to compare, of a cached shape."""
+
+
+class _Guard(NamedTuple):
+    """A node that satisfies a condition: its value is each of `literals`, and each of `children` has such a node."""
+
+    node: Node
+    literals: tuple[str, ...]
+    children: tuple[tuple[_Guard, ...], ...]
+
+    def holds(self, document: ParsedDocument) -> bool:
+        return all(document.string_value(*self.node) == literal for literal in self.literals) and all(
+            any(one.holds(document) for one in some) for some in self.children
+        )
+
+
+class _Candidate(NamedTuple):
+    """A binding that a document has if each of `checks` holds for one of its guards."""
+
+    nodes: tuple[Node, ...]
+    checks: tuple[tuple[_Guard, ...], ...]
+
+
+class SideBinder:
+    """The bindings of a pattern's variables, in the pattern's order, given the nodes at `fixed` paths. Documents of one
+    shape have the same ones, but for conditions on values: those of a shape are found once, and conditions checked in
+    each document. The steps taken depend on the document and the fixed nodes alone."""
+
+    def __init__(self, pattern: PatternNode, fixed: Sequence[PatternPath]) -> None:
+        self.variables = tuple(pattern.variables())
+        self._pattern, self._fixed = PreparedNode(pattern), tuple(fixed)
+        self._loose = _Loose.of(pattern, self._fixed)
+        self._known = ClearedCache[tuple[object, tuple[Node, ...]], tuple[int, list[_Candidate]] | None](MOST_SHAPES)
+
+    def find(self, document: ParsedDocument, nodes: tuple[Node, ...], take: Take) -> list[tuple[Node, ...]]:
+        """`nodes` are those at the fixed paths. Takes HELD steps for each binding, beside those of the search."""
+        known = self._of_shape(document, nodes)
+        found: list[tuple[Node, ...]] = []
+        if known is not None:
+            take(known[0])
+            for one in known[1]:
+                if all(any(guard.holds(document) for guard in some) for some in one.checks):
+                    found.append(one.nodes)
+            return list(dict.fromkeys(found)) if len(found) > 1 else found
+        for binding in each_binding(self._pattern, document, dict(zip(self._fixed, nodes, strict=True)), take):
+            take(HELD)
+            found.append(tuple([node for _, node in binding]))
+        return found
+
+    def _of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> tuple[int, list[_Candidate]] | None:
+        """The candidates and the steps that they cost; None if they are too many."""
+        if self._loose is None:
+            return None
+        key = document.shape, nodes
+        if key not in self._known:
+            self._known[key] = self._loose.candidates(document, nodes, self.variables)
+        return self._known[key]
+
+
+class _TooManyError(Exception): ...
+
+
+class _Loose:
+    """A pattern without its conditions on values, which are checked where named nodes are bound: `named` has for each
+    variable the literals that its value must equal and the branches that must have a node below it."""
+
+    def __init__(self, pattern: PatternNode, fixed: Mapping[PatternPath, PatternPath], named: dict[str, _Checked]):
+        self._pattern, self._fixed, self._named = PreparedNode(pattern), fixed, named
+
+    @classmethod
+    def of(cls, pattern: PatternNode, fixed: Sequence[PatternPath]) -> _Loose | None:
+        """None if other conditions than literals decide, or the axis is another."""
+        if any(one.axis not in ("/", "//") or any(c.literal is None for c in one.conditions) for one in pattern.walk()):
+            return None
+        places: dict[PatternPath, PatternPath] = {}
+        named: dict[str, _Checked] = {}
+
+        def is_kept(node: PatternNode, path: PatternPath) -> bool:
+            return bool(node.variables()) or any(one[: len(path)] == path for one in fixed)
+
+        def without_conditions(node: PatternNode, path: PatternPath, new: PatternPath) -> PatternNode:
+            places[path] = new
+            children: list[PatternNode] = []
+            branches: list[PatternNode] = []
+            for place, child in enumerate(node.children):
+                if any(one.conditions for one in child.walk()) and not is_kept(child, (*path, place)):
+                    branches.append(child)
+                else:
+                    children.append(without_conditions(child, (*path, place), (*new, len(children))))
+            literals = tuple(str(condition.literal) for condition in node.conditions)
+            var = node.var
+            if literals or branches:
+                var = var or f"#{len(places)}"
+                named[var] = _Checked(literals, tuple(branches))
+            return replace(node, var=var, conditions=(), children=tuple(children))
+
+        loose = without_conditions(pattern, (), ())
+        return cls(loose, {path: places[path] for path in fixed}, named)
+
+    def candidates(
+        self, document: ParsedDocument, nodes: tuple[Node, ...], variables: Sequence[str]
+    ) -> tuple[int, list[_Candidate]] | None:
+        left = 100 * MOST_CHECKED
+        steps = guards = 0
+
+        def take(number: int) -> None:
+            nonlocal steps
+            steps += number
+            if steps > left:
+                raise _TooManyError
+
+        def guard(node: Node, checked: _Checked) -> _Guard:
+            nonlocal guards
+            guards += 1
+            if guards > MOST_CHECKED:
+                raise _TooManyError
+            return _Guard(node, checked.literals, tuple(below(node, branch) for branch in checked.branches))
+
+        def below(node: Node, branch: PatternNode) -> tuple[_Guard, ...]:
+            alone = PreparedNode(replace(branch, var="#", conditions=(), children=()))
+            literals = tuple(str(condition.literal) for condition in branch.conditions)
+            checked = _Checked(literals, branch.children)
+            return tuple(guard(found, checked) for ((_, found),) in each_below(alone, document, node, take))
+
+        fixed = dict(zip(self._fixed.values(), nodes, strict=True))
+        found: list[_Candidate] = []
+        try:
+            for binding in each_binding(self._pattern, document, fixed, take):
+                take(HELD)
+                bound = dict(binding)
+                checks = tuple((guard(bound[var], checked),) for var, checked in self._named.items())
+                found.append(_Candidate(tuple([bound[var] for var in variables]), checks))
+        except _TooManyError:
+            return None
+        return steps + guards, found
+
+
+class _Checked(NamedTuple):
+    literals: tuple[str, ...]
+    branches: tuple[PatternNode, ...]

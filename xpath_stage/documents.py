@@ -280,7 +280,7 @@ class ParsedDocument:
 
     @lazy
     def elements(self) -> list[etree._Element]:
-        return list(self.root.iter())
+        return list(self.top.iter())
 
     @lazy
     def number(self) -> dict[etree._Element, int]:
@@ -301,11 +301,19 @@ class ParsedDocument:
         """Each element's parent, by number; None for the root."""
         if self.outline is not None:
             return self.outline.parents
-        elements = list(self.top.iter())
-        numbers: dict[etree._Element | None, int] = dict(zip(elements, range(len(elements)), strict=True))
-        parents = [numbers.get(element.getparent()) for element in elements]
+        numbers = self.number
+        above = (element.getparent() for element in self.elements)
+        parents = [None if one is None else numbers.get(one) for one in above]
         parents[0] = None  # what is above the root element is not of this document
         return parents
+
+    @lazy
+    def shape(self) -> object:
+        """Equal for documents whose elements and attributes have the same names in the same order."""
+        if self.outline is not None:
+            return self.outline
+        named = [(str(element.tag), len(element), *element.attrib) for element in self.elements]
+        return tuple(named)
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
         """(name, value) of an element's attribute at a position from 1."""

@@ -19,15 +19,19 @@ from heapq import merge
 from itertools import chain, product
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from common.arrays import Ints
 from common.bounds import EARLIEST, INFINITE, LATEST, deadline
 from common.tools import from_json
 from join_stage import near_candidates
 from join_stage.near_candidates import learnt
-from mmqjp.answers import operators, output
+from mmqjp.answers import bindings, operators, output
 from mmqjp.answers.accounts import charge
+from mmqjp.answers.bindings import Block, Joints, MatchColumns, Rows, SideBinders, Values
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
-from mmqjp.queries.forms import RowPart, TargetGroup
+from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, Registered, Subscription
 from mmqjp.queries.registry import Registry, behind
 from pattern_stage.assemble import EVENT_TIME
@@ -278,12 +282,10 @@ class PartnerKeys(NamedTuple):
     words: str = ""
 
 
-def wanted(
-    records: StoredRecords, order: WordsInOrder, binding: output.JointBinding, terms: Sequence[Term], steps: Steps
-) -> PartnerKeys:
+def wanted(order: WordsInOrder, binding: bindings.JointBinding, terms: Sequence[Term], steps: Steps) -> PartnerKeys:
     """Returns the keys that a partner shares with the values of terms."""
-    texts = [operators.value_of(records, binding, term).text() for term in terms]
-    steps.take(1 + sum(map(len, texts)) // output.CHARACTERS_READ_PER_STEP)
+    texts = [bindings.value_of(binding, term).text() for term in terms]
+    steps.take(1 + sum(map(len, texts)) // bindings.CHARACTERS_READ_PER_STEP)
     if many_valued(terms[0].functions) is None:
         return PartnerKeys((operators.once_key(texts),))
     (words,) = texts  # what is found by near() has no equality beside it
@@ -301,12 +303,12 @@ class Partners:
     watched: Sequence[AbsenceDisjunct]
     in_vain: int = 0
 
-    def first(self, record: Record, binding: output.JointBinding, after: int, steps: Steps) -> RightMatch | None:
+    def first(self, record: Record, binding: bindings.JointBinding, after: int, steps: Steps) -> RightMatch | None:
         """Returns a partner of a joint binding that appeared after document `after`, or None."""
         left = record.t0, record.t1, record.docid
         for watched in self.watched:
             for joint in self._with_paths(watched, binding, steps):
-                having = wanted(self.records, self.order, joint, watched.left_terms, steps)
+                having = wanted(self.order, joint, watched.left_terms, steps)
                 for sighting in self._having(having, watched.sightings, left, after):
                     before = steps.left
                     steps.take()
@@ -331,30 +333,30 @@ class Partners:
             last = sighting
 
     def _with_paths(
-        self, watched: AbsenceDisjunct, binding: output.JointBinding, steps: Steps
-    ) -> Iterator[output.JointBinding]:
+        self, watched: AbsenceDisjunct, binding: bindings.JointBinding, steps: Steps
+    ) -> Iterator[bindings.JointBinding]:
         if not watched.paths:
             yield binding
             return
-        ends: list[list[tuple[str, tuple[Record, Node]]]] = []
+        ends: list[list[tuple[str, bindings.BoundValue]]] = []
         for var, path in watched.paths:
-            value = operators.value_of(self.records, binding, Term(var))
+            value = binding[var]
             found = each_binding(path, value.record.tree, {(): value.node}, steps.take)
-            ends.append([(end, (value.record, node)) for one in found for end, node in one])
+            ends.append([(end, bindings.BoundValue(value.record, node)) for one in found for end, node in one])
         for choice in product(*ends):
             steps.take()
             yield {**binding, **dict(choice)}
 
-    def _holds(self, watched: AbsenceDisjunct, joint: output.JointBinding, sighting: RightMatch, steps: Steps) -> bool:
+    def _holds(
+        self, watched: AbsenceDisjunct, joint: bindings.JointBinding, sighting: RightMatch, steps: Steps
+    ) -> bool:
         def text_of(var: str) -> str:
-            if var in joint:
-                value = operators.value_of(self.records, joint, Term(var))
-            else:
+            if (value := joint.get(var)) is None:
                 docid, node = sighting.bound[watched.bound[var]]
-                value = output.BoundValue(self.records[docid], node)
+                value = bindings.BoundValue(self.records[docid], node)
             return output.read_value(value, steps)
 
-        return all(output.residual_holds(expr, text_of) for expr in watched.absent.residual)
+        return all(bindings.residual_holds(expr, text_of) for expr in watched.absent.residual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -448,7 +450,7 @@ class SeenBy(NamedTuple):
     every: Callable[[], list[int]]
 
     def partner_seen(
-        self, partners: Partners, record: Record, binding: output.JointBinding, steps: Steps
+        self, partners: Partners, record: Record, binding: bindings.JointBinding, steps: Steps
     ) -> int | None:
         """Returns the greatest document after which a recipient sees a partner: less than NOBODY if no recipient does,
         None if all do."""
@@ -534,25 +536,31 @@ class KeptMatches:
     def wait(self, row: int, entry: LeftMatch) -> None:
         self.waiting(row).add(entry, self._undo)
 
-    def see(self, right: AbsenceDisjunct, match: output.Match, record: Record, steps: Steps) -> int:
-        """Adds a right match, once for absences that share sightings, and returns its cost in steps."""
-        key = right.sightings, match.docid1, tuple(match.nodes)
-        if key in self._seen:
-            return self._seen[key]
-        allowed = steps.left
-        with suppress(OutOfSteps):
-            steps.take()
-            for binding in output.JointBindings().of(right.part, (record,), match.nodes, steps):
-                values = [operators.value_of(self._records, binding, Term(var)) for var in right.bound]
-                bound = tuple((value.record.docid, value.node) for value in values)
-                found = wanted(self._records, self.order, binding, right.right_terms, steps)
-                if found.words:
-                    self.order.see(found.words)
-                one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
-                for values_key in found.keys:
-                    right.sightings.add(values_key, one, self._undo)
-        self._seen[key] = allowed - steps.left
-        return self._seen[key]
+    def see(self, right: AbsenceDisjunct, matches: MatchColumns, places: Ints, allowed: int) -> list[int]:
+        """Adds right matches, each once for absences that share sightings, and returns their costs in steps."""
+        keys = [(right.sightings, *matches.key(place)) for place in places.tolist()]
+        fresh = [row for row, key in enumerate(keys) if key not in self._seen]
+        if fresh:
+            rows = Rows([right.part], np.zeros(len(fresh), np.int64), places[fresh])
+            joints = Joints(right.part.plan[0], rows, matches, SideBinders(), Values(self._records), allowed)
+            for block in joints.blocks():
+                for row, binding in zip(block.of.tolist(), block.bindings(), strict=True):
+                    steps = Steps(left := allowed - int(joints.steps[row]))
+                    with suppress(OutOfSteps):
+                        self._see(right, matches.records[matches.left[rows.place[row]]], binding, steps)
+                    joints.steps[row] += left - steps.left
+            for row, taken in zip(fresh, joints.steps.tolist(), strict=True):
+                self._seen[keys[row]] = taken
+        return [self._seen[key] for key in keys]
+
+    def _see(self, right: AbsenceDisjunct, record: Record, binding: bindings.JointBinding, steps: Steps) -> None:
+        bound = tuple((binding[var].record.docid, binding[var].node) for var in right.bound)
+        found = wanted(self.order, binding, right.right_terms, steps)
+        if found.words:
+            self.order.see(found.words)
+        one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
+        for key in found.keys:
+            right.sightings.add(key, one, self._undo)
 
     def waiting(self, row: int) -> LeftMatches:
         if row not in self._waiting:
@@ -582,13 +590,15 @@ class KeptMatches:
         for group in groups:
             self.waiting(group.row).is_whole = True
             self._undo.callback(setattr, self.waiting(group.row), "is_whole", False)
-        for match in self._replayed({group.row for group in groups}, low):
-            self.wait(match.row, LeftMatch(self._records[match.docid1].t0, match.docid1, tuple(match.nodes)))
+        for matches in self._replayed({group.row for group in groups}, low):
+            for place, row in enumerate(matches.rows.tolist()):
+                self.wait(row, LeftMatch(int(matches.t0[place]), *matches.key(place)))
 
-    def _replayed(self, rows: Collection[int], low: int) -> Iterable[output.Match]:
+    def _replayed(self, rows: Collection[int], low: int) -> Iterator[MatchColumns]:
         for _, matches in operators.stored_matches(self._store, self._registry, self._records, rows, low):
             for chunk in matches.to_batches(max_chunksize=operators.MATCH_CHUNK):
-                yield from output.matches_in(chunk)
+                if chunk.num_rows:
+                    yield MatchColumns(chunk, self._records)
 
     def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
         """Loads evicted sightings that the entries need."""
@@ -604,9 +614,8 @@ class KeptMatches:
         sightings = right.sightings
         for name in ("cut", "earlier_from"):
             self._undo.callback(setattr, sightings, name, getattr(sightings, name))
-        steps = Steps(NEVER)
-        for match in self._replayed({right.row}, low):
-            self.see(right, match, self._records[match.docid1], steps)
+        for matches in self._replayed({right.row}, low):
+            self.see(right, matches, np.arange(len(matches)), NEVER)
         sightings.cut, sightings.earlier_from = min(sightings.cut, low), min(sightings.earlier_from, low)
 
     def save(self) -> None:
@@ -672,19 +681,26 @@ class AbsenceOperator:
         self._done: dict[TargetGroup, set[LeftMatch]] = {}
         self._noted = self._decided
 
-    def on_match(
-        self, part: RowPart, context: operators.StepContext, match: output.Match, inputs: Inputs
-    ) -> Sequence[operators.Expanded]:
-        assert isinstance(part, TargetGroup), "absences have no literal tests"
-        if not (payers := context.payers(part, inputs)):
-            return ()
-        steps = Steps(self._quota.work)
-        if part.first.disjunct:
-            charge(payers, inputs.arrival, 0, self._kept.see(self._plans.right(part), match, inputs[0], steps))
-        else:
-            charge(payers, inputs.arrival, *self._size(part, context, match, inputs, steps))
-            self._kept.wait(match.row, LeftMatch(inputs.t0, match.docid1, tuple(match.nodes)))
-        return ()
+    def on_matches(
+        self, parts: Sequence[operators.OfRow], context: operators.StepContext, matches: MatchColumns
+    ) -> None:
+        for part, places in parts:
+            assert isinstance(part, TargetGroup), "absences have no literal tests"
+            all_payers = [context.payers(part, matches.inputs(place)) for place in places.tolist()]
+            places = places[[bool(payers) for payers in all_payers]]
+            if not len(places):
+                continue
+            if part.first.disjunct:
+                sizes, right = [0] * len(places), self._plans.right(part)
+                steps = self._kept.see(right, matches, places, self._quota.work)
+            else:
+                sizes, steps = self._sizes(part, context, matches, places)
+                for place in places.tolist():
+                    entry = LeftMatch(int(matches.t0[place]), *matches.key(place))
+                    self._kept.wait(int(matches.rows[place]), entry)
+            arrivals = matches.arrival[places].tolist()
+            for payers, given in zip(filter(None, all_payers), zip(arrivals, sizes, steps, strict=True), strict=True):
+                charge(payers, *given)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether `on_watermark` would yield anything at these greatest times, by stream."""
@@ -692,22 +708,21 @@ class AbsenceOperator:
 
     def on_watermark(
         self, context: operators.StepContext, greatest: Mapping[str, int] | None
-    ) -> Iterator[operators.Expanded]:
-        """Yields decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
-        of all streams. Called again once its results are answered, until it yields nothing."""
-        has_given = False
+    ) -> list[operators.Decided]:
+        """Returns decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
+        of all streams. Called again once its results are answered, until it returns nothing."""
+        found: list[operators.Decided] = []
         self._now |= {group.right_stream: self._watermark(group, greatest) for group in self._plans.groups}
-        while not has_given and (ready := self._ready(self._due(greatest, context.backfilled), context)):
+        while not found and (ready := self._ready(self._due(greatest, context.backfilled), context)):
             for plan, entries in ready:
                 self._kept.recall(plan, entries)
+                self._done.setdefault(plan.part, set()).update(entries)
+                by_number: dict[int, list[LeftMatch]] = {}
                 for entry, told_before in entries.items():
-                    self._done.setdefault(plan.part, set()).add(entry)
-                    inputs = Inputs([record := self._records[entry.docid]])
-                    inputs.t1 = over_at(plan.group.op, plan.group.window, record.t0, record.t1)
-                    inputs.arrival = self._decided_by(plan.group, record, context.progress, greatest)
-                    for found in self._decide(plan, entry, inputs, context, told_before):
-                        has_given = True
-                        yield found
+                    by_number.setdefault(told_before, []).append(entry)
+                for told_before, some in by_number.items():
+                    found += self._decide(plan, some, context, told_before, greatest)
+        return found
 
     def _due(self, greatest: Mapping[str, int] | None, backfilled: Collection[Owner] = ()) -> Due:
         due: Due = []
@@ -782,24 +797,25 @@ class AbsenceOperator:
         self._done.clear()
         self._now.clear()
 
-    def _size(
-        self, part: TargetGroup, context: operators.StepContext, match: output.Match, inputs: Inputs, steps: Steps
-    ) -> tuple[int, int]:
-        """Returns the number of outputs, if there is no partner, and the steps to find that."""
-        allowed, choices = steps.left, set[object]()
-        terms: Sequence[Term]
+    def _sizes(
+        self, part: TargetGroup, context: operators.StepContext, matches: MatchColumns, places: Ints
+    ) -> tuple[list[int], list[int]]:
+        """Returns the number of outputs of each match, if there is no partner, and the steps to find that."""
+        choices: list[set[object]] = [set() for _ in places]
         if part.form is not None:
-            terms = part.form.selection.terms
+            names = [term.var for term in part.form.selection.terms]
         else:
-            terms = [Term(var) for var in part.hidden_stream.hidden.variables]
-        with suppress(OutOfSteps):
-            steps.take()
-            for binding in context.bindings.of(part, inputs, match.nodes, steps):
-                values = [operators.value_of(self._records, binding, term) for term in terms]
-                choices.add(tuple((value.record.docid, value.node) for value in values))
-                if len(choices) > self._quota.matches:
-                    break
-        return len(choices), allowed - steps.left
+            names = list(part.hidden_stream.hidden.variables)
+        rows = Rows([part], np.zeros(len(places), np.int64), places)
+        joints = Joints(part.plan[0], rows, matches, context.binders, Values(self._records), self._quota.work)
+        for block in joints.blocks():
+            columns = [block.codes(var).tolist() for var in names]
+            for row, choice in zip(
+                block.of.tolist(), zip(*columns, strict=True) if columns else [()] * len(block.of), strict=True
+            ):
+                choices[row].add(choice)
+            joints.stop(np.array([len(some) > self._quota.matches for some in choices]))
+        return list(map(len, choices)), joints.steps.tolist()
 
     def _watermark(self, group: AbsenceGroup, greatest: Mapping[str, int] | None) -> int:
         if greatest is None:
@@ -828,37 +844,74 @@ class AbsenceOperator:
         return max(record.arrival, progress.came_to(group.decided_at(record.t0), sources, self._watermarks))
 
     def _decide(
-        self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: operators.StepContext, told_before: int
-    ) -> Iterator[operators.Expanded]:
-        """Yields the outputs of an entry for queries from number `told_before` on."""
-        part, record, steps = plan.part, inputs[0], Steps(self._quota.work)
-        match = output.Match(plan.group.row, entry.docid, None, entry.nodes)
-        partners = Partners(self._records, self._kept.order, plan.group.op, plan.group.window, plan.watched)
+        self,
+        plan: LeftPlan,
+        entries: Sequence[LeftMatch],
+        context: operators.StepContext,
+        told_before: int,
+        greatest: Mapping[str, int] | None,
+    ) -> Iterator[operators.Decided]:
+        """Yields the outputs of entries for queries from number `told_before` on."""
+        part, group = plan.part, plan.group
+        chunk = output.as_batch([bindings.Match(group.row, one.docid, None, one.nodes) for one in entries])
+        matches = MatchColumns(chunk, self._records)
+        for place, one in enumerate(entries):
+            record = self._records[one.docid]
+            matches.t1[place] = over_at(group.op, group.window, record.t0, record.t1)
+            matches.arrival[place] = self._decided_by(group, record, context.progress, greatest)
         if part.form is None and told_before:
             # There may be tuples from when other queries read the stream.
             known = frozenset(operators.known_tuples(self._store, [part.hidden_stream.stream]))
             context = replace(context, known_tuples=known)
-        if not (payers := context.payers(part, inputs, first_qid=told_before)):
-            return
-        seen_by, documents = self._seen_by(part, payers[0][1], inputs, context), list[Record]()
-        try:
-            alone = [
-                operators.Alone(binding, until)
-                for binding in context.bindings.of(part, (record,), entry.nodes, steps)
-                if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
-            ]
-            for one in alone if part.form is None else ():
-                _, document = self._inner.tuple_of(part.hidden_stream, context, inputs, one.binding, steps)
-                documents += [] if document is None else [document]
-        except OutOfSteps:
-            charge(payers, inputs.arrival, 0, self._quota.work + 1)
-            return
-        if partners.in_vain:
-            charge(payers, inputs.arrival, 0, partners.in_vain)
-        if documents:
-            yield operators.Expanded(documents=documents)
-        if part.form is not None:
-            yield from self._queries.answer_alone(part, payers[0][1], context, match, inputs, alone)
+        inputs = list(map(matches.inputs, range(len(entries))))
+        payers = [context.payers(part, one, first_qid=told_before) for one in inputs]
+        those = np.flatnonzero([bool(some) for some in payers])
+        rows = Rows([part], np.zeros(len(those), np.int64), those)
+        joints = Joints(part.plan[0], rows, matches, context.binders, Values(self._records), self._quota.work)
+        partners = [Partners(self._records, self._kept.order, group.op, group.window, plan.watched) for _ in those]
+        steps: dict[int, Steps] = {}
+        seen_by: dict[int, SeenBy] = {}
+        alone: list[tuple[Block, list[tuple[int, int]]]] = []
+        out: set[int] = set()
+        for block in joints.blocks():
+            found: list[tuple[int, int]] = []
+            for joint, (row, binding) in enumerate(zip(block.of.tolist(), block.bindings(), strict=True)):
+                place = int(those[row])
+                if row not in steps:
+                    steps[row] = Steps(self._quota.work - int(joints.steps[row]))
+                    seen_by[row] = self._seen_by(part, payers[place][0][1], inputs[place], context)
+                if row in out:
+                    continue
+                try:
+                    until = seen_by[row].partner_seen(partners[row], inputs[place][0], binding, steps[row])
+                except OutOfSteps:
+                    out.add(row)
+                    continue
+                if until is not None:
+                    found.append((joint, until))
+            alone.append((block, found))
+        out.update(np.flatnonzero(joints.steps > self._quota.work).tolist())
+        for row, place in enumerate(those.tolist()):
+            if row in out:
+                charge(payers[place], inputs[place].arrival, 0, self._quota.work + 1)
+            elif partners[row].in_vain:
+                charge(payers[place], inputs[place].arrival, 0, partners[row].in_vain)
+        result = operators.Expanded()
+        for block, found in alone:
+            kept = [(joint, until) for joint, until in found if int(block.of[joint]) not in out]
+            if not kept:
+                continue
+            some = block.take(np.array([joint for joint, _ in kept]))
+            if part.form is None:
+                for row, binding in zip(some.of.tolist(), some.bindings(), strict=True):
+                    _, document = self._inner.tuple_of(part.hidden_stream, context, inputs[those[row]], binding)
+                    result.documents += [] if document is None else [document]
+            else:
+                shares = [payers[place][0][1] for place in those.tolist()]
+                alone_after = [until for _, until in kept]
+                self._queries.answer_alone(part, rows, shares, context, matches, some, alone_after, result)
+        if result.documents or result.ids:
+            yield operators.Decided(chunk, matches, result)
 
     def _seen_by(self, part: TargetGroup, share: Share, inputs: Inputs, context: operators.StepContext) -> SeenBy:
         if part.form is None:
@@ -872,7 +925,7 @@ class AbsenceOperator:
 
         latest = max(audience.members.latest_since, audience.latest_gap)
         if latest < inputs.appeared and not share.first_qid:
-            return SeenBy(int(audience.sinces[0]), latest, every)
+            return SeenBy(int(audience.members.sorted_sinces[0]), latest, every)
         known = every()
         return SeenBy(known[0], known[-1], lambda: known)
 

@@ -17,7 +17,8 @@ from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
 from join_stage.plans import JoinEngine
 from mmqjp.answers import events_run
-from mmqjp.answers.output import Answer, Body, BoundValue, PatternDocuments, end_of_match, json_nodes
+from mmqjp.answers.bindings import BoundValue
+from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match, json_nodes
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
 from mmqjp.queries.model import EventPause, Pause, Subscription
@@ -76,22 +77,26 @@ class EventOutput:
     def __init__(self, registry: Registry, records: Records, ledger: Ledger) -> None:
         self._registry, self._records, self._ledger = registry, records, ledger
 
-    def answers(
-        self, results: Sequence[events_run.FormResults], running: events_run.RunningForms, first_qid: int = 0
-    ) -> tuple[list[Answer], list[Record]]:
-        """Returns answers, and those that other queries read as documents. Only queries with at least `first_qid`
+    def add(
+        self,
+        results: Sequence[events_run.FormResults],
+        running: events_run.RunningForms,
+        answers: AnswerColumns,
+        first_qid: int = 0,
+    ) -> list[Record]:
+        """Adds answers, and returns those that other queries read as documents. Only queries with at least `first_qid`
         receive them; `running` found the results."""
-        answers: list[Answer] = []
         documents: list[Record] = []
         events = self._registry.events
         for found in results:
             made = self._answers(found, running, first_qid)
-            answers += made
+            for answer in made:
+                answers.append(answer)
             publishers = [one for one in events.members(found.form_id) if one.publishes and one.qid >= first_qid]
             for query in sorted(publishers, key=lambda query: (query.name, query.qid)):
                 if self._registry.is_read(query.name):
                     documents += [_document(query, answer) for answer in made if since_of(query) < answer.appeared]
-        return answers, documents
+        return documents
 
     def pauses(self, exceeded: Mapping[str, Excess], quota: Quota, horizon: int, first_qid: int = 0) -> Iterable[Pause]:
         """Yields a pause, effective at the horizon, for each query with at least `first_qid` whose form exceeded a

@@ -24,11 +24,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from common.arrays import Ints
+from common.arrays import Ints, group_starts
 from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
-from mmqjp.answers.output import Answer, Body, Output, json_nodes, json_texts, node_orders, output_order, read_nodes
+from mmqjp.answers.output import (
+    AnswerColumns,
+    Body,
+    Output,
+    json_nodes,
+    json_texts,
+    node_orders,
+    output_order,
+    read_nodes,
+)
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
@@ -54,48 +63,63 @@ class AnswerRows:
 
 
 def answer_rows(
-    given: Sequence[Answer], members: Mapping[str, Members], batch: int, first_answer: int, first_seq: int
+    given: AnswerColumns, members: Mapping[str, Members], batch: int, first_answer: int, first_seq: int
 ) -> AnswerRows:
     """Numbers the answers that have recipients, in the order of outputs, and these from `first_seq`."""
-    ordered = _in_order([answer for answer in given if answer.form in members])
-    counts = np.array([count_recipients(answer, members[answer.form], batch) for answer in ordered], np.int64)
-    answers = [answer for answer, count in zip(ordered, counts.tolist(), strict=True) if count]
-    counts = counts[counts > 0]
-    number = range(first_answer, first_answer + len(answers))
-    first, last, place = _numbers(np.array([answer.t1 for answer in answers], np.int64), counts, first_seq)
-    shared = zip(*map(_SHARED, answers), strict=True) if answers else [()] * len(_ATTRIBUTES)
-    columns: dict[str, object] = dict(zip(_ATTRIBUTES, shared, strict=True))
+    recipients = count_recipients(given, members, batch)
+    order = _in_order(given, np.flatnonzero(recipients))
+    counts, count = recipients[order], len(order)
+    number = np.arange(first_answer, first_answer + count)
+    first, last, place = _numbers(given.ints("t1")[order], counts, first_seq)
+    places = order.tolist()
+    columns: dict[str, object] = {name: list(map(given[name].__getitem__, places)) for name in _ATTRIBUTES}
     columns |= {
         "answer": number,
-        "head": [answer.body.before for answer in answers],
-        "tail": [answer.body.after for answer in answers],
-        "batch": np.full(len(answers), batch),
+        "batch": np.full(count, batch),
         "first_seq": first,
         "last_seq": last,
         "place": place,
         "recipients": counts,
     }
+    of_place: Ints = np.full(len(given), -1)
+    of_place[order] = number
+    linked, matches = given.links()
+    is_output = of_place[linked] >= 0
+    behind = np.stack([of_place[linked], matches])[:, is_output]
+    behind = behind[:, np.lexsort(behind[::-1])]
+    withheld = [(answer, qid) for answer, place in enumerate(places, first_answer) for qid in given["withheld"][place]]
     return AnswerRows(
         pa.table({name: columns[name] for name in ANSWERS.names}, ANSWERS),
-        _pairs(number, (answer.withheld for answer in answers), WITHHELD),
-        _pairs(number, (answer.matches for answer in answers), ANSWER_MATCHES),
+        schema.rows_table(withheld, WITHHELD),
+        pa.table([pa.array(column) for column in behind], schema=ANSWER_MATCHES),
     )
 
 
 _ATTRIBUTES = (
-    "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid", "arrival",
+    "form", "t0", "t1", "documents", "streams", "nodes", "head", "tail", "choice", "width", "appeared", "first_qid",
+    "arrival",
 )  # fmt: skip
-"""Columns of `answers` copied from an answer's attributes."""
-
-_SHARED = attrgetter(*_ATTRIBUTES)
-_BY_DOCUMENTS = attrgetter("t1", "documents")
+"""Columns of `answers` copied from an answer's."""
 
 
-def count_recipients(answer: Answer, members: Members, batch: int) -> int:
-    of = answer.width, answer.appeared, answer.first_qid, batch, answer.arrival
-    if not answer.withheld:
-        return members.count(*of)
-    return int(np.count_nonzero(members.get(slice(None), *of) & ~np.isin(members.qids, answer.withheld)))
+def count_recipients(given: AnswerColumns, members: Mapping[str, Members], batch: int) -> Ints:
+    """Returns the number of members of its form that get each answer."""
+    found: Ints = np.zeros(len(given), np.int64)
+    columns = [given.ints(name) for name in ("width", "appeared", "first_qid", "arrival")]
+    by_form: dict[str, list[int]] = {}
+    for place, form in enumerate(given["form"]):
+        by_form.setdefault(form, []).append(place)
+    for form, places in by_form.items():
+        if form in members:
+            width, appeared, first_qid, arrival = (column[places] for column in columns)
+            found[places] = members[form].counts(width, appeared, first_qid, batch, arrival)
+    for place, withheld in enumerate(given["withheld"]):
+        if withheld and found[place]:
+            of_form = members[given["form"][place]]
+            *of, arrived = (int(column[place]) for column in columns)
+            gets = of_form.get(slice(None), of[0], of[1], of[2], batch, arrived)
+            found[place] = np.count_nonzero(gets & ~np.isin(of_form.qids, withheld))
+    return found
 
 
 def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:
@@ -117,20 +141,31 @@ def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
     return np.repeat(ends - outputs, sizes), np.repeat(ends - 1, sizes), place
 
 
-def _pairs(numbers: range, others: Iterator[Sequence[int]], schema: pa.Schema) -> pa.Table:
-    lists = list(others)
-    counts = [len(one) for one in lists]
-    columns = np.repeat(np.array(numbers, np.int64), counts), [other for one in lists for other in one]
-    return pa.table([pa.array(column, pa.int64()) for column in columns], schema=schema)
-
-
-def _in_order(answers: Sequence[Answer]) -> list[Answer]:
-    """Sorts answers by output order. Compares nodes only where documents are equal: parsing them dominates the time."""
-    found: list[Answer] = []
-    for _, same in groupby(sorted(answers, key=_BY_DOCUMENTS), key=_BY_DOCUMENTS):
-        several = list(same)
-        found += sorted(several, key=attrgetter("order")) if len(several) > 1 else several
-    return found
+def _in_order(given: AnswerColumns, places: Ints) -> Ints:
+    """Sorts places of answers by output order. Compares nodes only where documents are equal: parsing them dominates
+    the time."""
+    if not len(places):
+        return places
+    documents = given["documents"]
+    ids = {id for place in places.tolist() for id in documents[place]}
+    rank = {id: place for place, id in enumerate(sorted(ids))}
+    most = max((len(documents[place]) for place in places.tolist()), default=0)
+    columns = [given.ints("t1")[places]]
+    for at in range(most):
+        of_place = (documents[place] for place in places.tolist())
+        columns.append(np.array([rank[one[at]] if at < len(one) else -1 for one in of_place], np.int64))
+    order = np.lexsort(columns[::-1])
+    places = places[order]
+    starts = group_starts(*(column[order] for column in columns))
+    ends = np.append(starts[1:], len(places))
+    for start, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True):
+        several = places[start:end].tolist()
+        keys = {
+            place: (node_orders(read_nodes(given["nodes"][place])), given["choice"][place], given["form"][place])
+            for place in several
+        }
+        places[start:end] = sorted(several, key=keys.__getitem__)
+    return places
 
 
 ROWS_AT_A_TIME, CHARACTERS_AT_A_TIME = 10_000, 16 << 20
@@ -645,7 +680,7 @@ class Outbox:
         self._store.append("match_rows", rows)
         self._ledger.next_match += len(rows)
 
-    def withhold_told(self, answers: Sequence[Answer], members: Mapping[str, Members], first_qid: int) -> None:
+    def withhold_told(self, answers: AnswerColumns, members: Mapping[str, Members], first_qid: int) -> None:
         """Withholds from the queries with at least `first_qid` what is stored already, under the same ids, as outputs
         of equal queries before them."""
         pairs = (zip(of.qids.tolist(), of.identities, strict=True) for of in members.values())
@@ -653,25 +688,25 @@ class Outbox:
         asked = pa.table({"qid": pa.array(own, pa.int64()), "identity": pa.array(own.values(), pa.string())})
         again = set(schema.registered_before(self._store, asked, first_qid)["qid"].to_pylist()) if own else set()
         rows = [
-            (place, qid, own[qid], answer.choice)
-            for place, answer in enumerate(answers)
-            for qid in (again.intersection(members[answer.form].qids.tolist()) if answer.form in members else ())
+            (place, qid, own[qid], choice)
+            for place, (form, choice) in enumerate(zip(answers["form"], answers["choice"], strict=True))
+            for qid in (again.intersection(members[form].qids.tolist()) if again and form in members else ())
         ]
         if not rows:
             return
         given = dict(zip(("place", "qid", "identity", "choice"), zip(*rows, strict=True), strict=True))
         for row in schema.output_before(self._store, pa.table(given)).to_pylist():
-            answer = answers[row["place"]]
-            answer.withheld = tuple({*answer.withheld, row["qid"]})
+            withheld, place = answers["withheld"], row["place"]
+            withheld[place] = tuple({*withheld[place], row["qid"]})
 
-    def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
+    def save_answers(self, answers: AnswerColumns, members: Mapping[str, Members]) -> Outputs:
         """Numbers and appends answers and outputs with the matches behind them. Returns the outputs by number, which is
         line order. `members` are by form."""
         ledger, first_seq = self._ledger, self._ledger.next_seq
         if self._spread is not None and (files := self._spread.write(answers, members)) is not None:
             stored = partial(stored_chunks, self._store)
             return WrittenOutputs(files, members, range(first_seq, ledger.next_seq), stored)
-        if not answers:
+        if not len(answers):
             return Outputs()
         rows = answer_rows(answers, members, ledger.batch, ledger.next_answer, ledger.next_seq)
         self._store.append("answers", rows.answers)

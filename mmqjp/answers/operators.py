@@ -13,13 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import product
+from itertools import compress, product
+from json.encoder import encode_basestring as json_text
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from common.arrays import GrowingInts, Ints, distinct, group_starts
 from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
 from join_stage.plans import JoinEngine
@@ -27,26 +30,19 @@ from join_stage.protocol import Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge
-from mmqjp.answers.output import (
-    Answer,
-    BoundValue,
-    JointBinding,
-    JointBindings,
-    Match,
-    Mirrors,
-    body,
-    match_rows,
-    matches_in,
-)
+from mmqjp.answers.bindings import Block, JointBinding, Joints, MatchColumns, Rows, SideBinders, Values
+from mmqjp.answers.output import Answer, AnswerColumns, Mirrors, Shown, match_rows, shown
 from mmqjp.answers.quota import (
     MOST_STEPS,
     NEVER,
     XML_CHARACTERS_PER_STEP,
     Arrivals,
+    ChargeKey,
     EqualTimeBudget,
     OutOfSteps,
     Share,
     SharedAccount,
+    Shares,
     Steps,
     TieCounts,
 )
@@ -61,14 +57,13 @@ from mmqjp.documents.record import (
     published_record,
     tuple_record,
 )
-from mmqjp.queries.forms import DirectSelection, DirectTerm, Form, LiteralGroup, RowPart, TargetGroup, element
+from mmqjp.queries.forms import Form, JointPlan, LiteralGroup, RowPart, Selection, TargetGroup, element
 from mmqjp.queries.model import HiddenStream, Members, Owner, Pause, Subscription, choice_of
 from mmqjp.queries.registry import KnownQueries, Registry, behind
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.tables.schema import Ledger, TableRows, ToldRow, hidden_tuples, told_among
 from templates.witness import R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.joins import Term
 
 
 class Components(NamedTuple):
@@ -126,7 +121,8 @@ class PutOff:
 Undecided = tuple[Set[str], Set[HiddenStream]]
 """Form ids and hidden streams for which a step may still find something."""
 
-AllPutOff = dict[Form, dict[Answer, PutOff]]
+AllPutOff = dict[Form, dict[int, PutOff]]
+"""By the answers' ids in the step."""
 
 
 def once_key(texts: Sequence[str]) -> OnceKey:
@@ -144,7 +140,7 @@ class Telling:
     def __init__(self, registry: Registry, store: TableStore) -> None:
         self._registry, self._store, self._rows = registry, store, TableRows(store)
 
-    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided, answers: list[Answer]) -> list[Record]:
+    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided, answers: AnswerColumns) -> list[Record]:
         """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`. Appends
         those that have recipients to `answers`, and returns the documents for their readers."""
         due = [waiting.pop(form) for form in self._due(waiting, undecided)]
@@ -205,18 +201,23 @@ def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
     return place < len(ends) and ends[place] <= t1 + window
 
 
-class Expanded(NamedTuple):
-    """Result of a match or watermark: an answer, and documents for readers of streams.
+@dataclass(slots=True)
+class Expanded:
+    """Results of matches of a chunk: which answers, by id, came of which matches, by place; and documents for readers
+    of streams."""
 
-    `duplicate`: another match gave the answer before. `put_off`: decided at the end of the step. `match` is the
-    match behind a watermark's decision. All fields empty: nothing new.
-    """
+    ids: list[Ints] = field(default_factory=list)
+    places: list[Ints] = field(default_factory=list)
+    documents: list[Record] = field(default_factory=list)
 
-    answer: Answer | None = None
-    documents: Sequence[Record] = ()
-    duplicate: bool = False
-    put_off: bool = False
-    match: Match | None = None
+
+class Decided(NamedTuple):
+    """Results of matches that a watermark decided: the matches, as rows of `join_stage.protocol.RESULT` and by columns,
+    and what came of them."""
+
+    chunk: pa.RecordBatch
+    matches: MatchColumns
+    found: Expanded
 
 
 @dataclass(slots=True)
@@ -233,14 +234,33 @@ class StepContext:
     known_tuples: Collection[tuple[object, ...]] = frozenset()
     backfilled: Collection[Owner] = frozenset()
     progress: Progress | None = None
-    bindings: JointBindings = field(default_factory=JointBindings)
+    answers: AnswerColumns = field(default_factory=AnswerColumns)
+    binders: SideBinders = field(default_factory=SideBinders)
     mirrors: Mirrors = field(default_factory=Mirrors)
     ties: set[tuple[Form | EqualTimeBudget, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
     """Pairs of documents with equal times, as their parts: with a budget if examined, with a form if counted."""
-    emitted: dict[tuple[object, ...], tuple[Answer, Match] | None] = field(default_factory=dict)
-    """By identity of the answer or tuple; an answer comes with the last match that gave it. It is recorded with all
-    its matches, if they are not very many: the first ones depend on the plan."""
+    emitted: dict[bytes, int] = field(default_factory=dict)
+    """The ids of answers by their choice of documents and nodes, as `choices` numbers it."""
+    link_counts: GrowingInts = field(default_factory=GrowingInts)
+    """By an answer's id, the number of its matches. They are all recorded, if they are not very many: the first ones
+    depend on the plan."""
+    tuples: set[tuple[object, ...]] = field(default_factory=set)
+    """Tuples of hidden streams, as (stream, parts, bound)."""
     put_off: AllPutOff = field(default_factory=dict)
+    _numbers: dict[object, int] = field(default_factory=dict)
+
+    def number(self, key: object) -> int:
+        """Numbers forms, and the parts of documents."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def link(self, ids: Ints, matches: Ints) -> None:
+        """Links answers, also those put off, to matches by number."""
+        self.answers.link(ids, matches)
+        if self.put_off:
+            waiting = {id: one.answer for some in self.put_off.values() for id, one in some.items()}
+            for id, match in zip(ids.tolist(), matches.tolist(), strict=True):
+                if id in waiting:
+                    waiting[id].matches.append(match)
 
     def payers(self, part: TargetGroup, inputs: Inputs, first_qid: int = 0) -> Payers:
         """Returns the accounts of those that get a match, whatever their windows."""
@@ -254,19 +274,6 @@ class StepContext:
         return [] if share is None else [(account, share)]
 
 
-def is_in_order(part: RowPart, inputs: Inputs) -> bool:
-    return part.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
-
-
-def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> BoundValue:
-    """Returns a term's value. A tuple's variable refers to a node of an earlier document."""
-    record, node = binding[term.var]
-    if record.kind == "hidden":
-        docid, node = record.bound[node[0] - 1]
-        record = records[docid]
-    return BoundValue(record, node, term.functions)
-
-
 class QuotaExceeded(Exception):
     """Queries exceeded their quotas; rerun the step with `cutoffs`, by qid. Never leaves `mmqjp.answers`."""
 
@@ -277,7 +284,7 @@ class QuotaExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    answers: list[Answer]
+    answers: AnswerColumns
     members: Mapping[str, Members]
     pauses: list[Pause]
 
@@ -325,7 +332,7 @@ def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[
         yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))
 
 
-MATCH_CHUNK = 2_000
+MATCH_CHUNK = 10_000
 """Matches expanded at a time; their documents are in memory together."""
 
 
@@ -337,8 +344,11 @@ class MatchLog(Protocol):
         """Appends rows of `match_rows`, numbered from `next_match`."""
 
 
-OnMatch = Callable[[RowPart, StepContext, Match, Inputs], Sequence[Expanded]]
-"""Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their accounts;
+OfRow = tuple[RowPart, Ints]
+"""A part of a row of R_T, and the places of the row's matches."""
+
+OnMatches = Callable[[Sequence[OfRow], StepContext, MatchColumns, Expanded], None]
+"""Adds results of matches, for the plan nodes of parts that take part and see their documents. Charges their accounts;
 a node over its quota gets nothing."""
 
 
@@ -348,19 +358,19 @@ class MatchReader:
 
     _queries: KnownQueries
     _records: StoredRecords
-    _on_match: OnMatch
+    _on_matches: OnMatches
     _context: StepContext
     _arrivals: Arrivals
     _log: MatchLog
 
-    def read(self, matches: Matches, answers: list[Answer]) -> list[Record]:
-        """Expands matches: appends to `answers`, logs the matches, returns the published documents."""
+    def read(self, matches: Matches) -> list[Record]:
+        """Expands matches: adds answers to those of the step, logs the matches, returns the published documents."""
         published: list[Record] = []
         for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
-            published += self.read_chunk(chunk, answers)
+            published += self.read_chunk(chunk)
         return published
 
-    def read_chunk(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
+    def read_chunk(self, chunk: pa.RecordBatch) -> list[Record]:
         if closed := self._closed(chunk["qid"].unique().to_pylist()):
             until = self._arrivals.latest(chunk) < [closed.get(qid, NEVER) for qid in chunk["qid"].to_pylist()]
             chunk = chunk.filter(pa.array(until))
@@ -368,9 +378,17 @@ class MatchReader:
             chunk = self._without_spent(chunk)
         if not chunk.num_rows:
             return []
-        matches = matches_in(chunk)
-        self._records.load(docid for match in matches for docid in match.docids)
-        return self.note(self._expand(matches), chunk, answers)
+        matches, found = MatchColumns(chunk, self._records), Expanded()
+        self._on_matches(list(self._parts(matches.rows)), self._context, matches, found)
+        self.log(chunk, matches, found)
+        return found.documents
+
+    def _parts(self, rows: Ints) -> Iterator[OfRow]:
+        order = np.argsort(rows, kind="stable")
+        starts = group_starts(rows[order])
+        for row, places in zip(rows[order[starts]].tolist(), np.split(order, starts[1:]), strict=True):
+            for part in self._queries.parts_of_row(row):
+                yield part, places
 
     def _without_spent(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         qids = chunk["qid"].to_numpy()
@@ -393,14 +411,6 @@ class MatchReader:
         stays[among] = ~is_spent
         return chunk.filter(pa.array(stays))
 
-    def _expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
-        for match in matches:
-            inputs = Inputs([self._records[docid] for docid in match.docids])
-            found: list[Expanded] = []
-            for part in self._queries.parts_of_row(match.row):
-                found += self._on_match(part, self._context, match, inputs)
-            yield inputs, found
-
     def _closed(self, rows: Iterable[int]) -> dict[int, int]:
         """Maps rows of R_T to the arrival from which no plan node needs their matches; omits rows without one."""
         accounts = self._context.accounts
@@ -417,31 +427,17 @@ class MatchReader:
         looking = [one for part in parts if (one := self._context.accounts.looking(part)) is not None]
         return looking if all(one.is_limited for one in looking) else None
 
-    def note(
-        self,
-        expanded: Iterable[tuple[Inputs | Answer | None, Sequence[Expanded]]],
-        chunk: pa.RecordBatch,
-        answers: list[Answer],
-    ) -> list[Record]:
-        """Appends to `answers`, logs the matches behind them, rows of a chunk, and returns published documents."""
-        published: list[Record] = []
-        places: list[int] = []
-        times: list[tuple[int, int]] = []
-        for place, (interval, found) in enumerate(expanded):
-            number = self._log.next_match + len(places)
-            for item in found:
-                published += item.documents
-                if item.answer is not None:
-                    item.answer.matches.append(number)
-                    if not (item.duplicate or item.put_off):
-                        answers.append(item.answer)
-            if interval is not None and any(item.answer is not None for item in found):
-                places.append(place)
-                times.append((interval.t0, interval.t1))
-        if places:
-            rows = chunk.take(pa.array(places))
-            self._log.save_matches(match_rows(rows, times, self._log.next_match, self._queries.template_of))
-        return published
+    def log(self, chunk: pa.RecordBatch, matches: MatchColumns, found: Expanded) -> None:
+        """Logs the matches that gave answers, rows of a chunk, and links these to them."""
+        if not found.ids:
+            return
+        ids, places = np.concatenate(found.ids), np.concatenate(found.places)
+        logged = distinct(places)
+        rows, first = chunk.take(pa.array(logged)), self._log.next_match
+        numbers = first + logged.searchsorted(places)
+        self._context.link(ids, numbers)
+        of_rows = self._queries.template_of
+        self._log.save_matches(match_rows(rows, matches.t0[logged], matches.t1[logged], first, of_rows))
 
 
 PREFIX = "ties "
@@ -517,42 +513,8 @@ def is_tie(left: Record, right: Record) -> bool:
     return left.t1 == right.t0 and not set(left.sources) & set(right.sources)
 
 
-def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs, quota: Quota) -> None:
-    """Counts a match's documents for the forms of a part that would get it but for the times. A pair counts once for a
-    form, whatever its rows, nodes and order. Takes at most the steps of `looking`, and costs the queries nothing."""
-    if part.op != "FOLLOWED BY" or not is_tie(*inputs):
-        return
-    arrival, looking = inputs.arrival, context.accounts.of_part(part).looking
-    if not looking.counts(arrival) or len(context.ties) >= MOST_TIES:
-        looking.left_out = True
-        return
-    one, other = sorted((inputs[0].parts, inputs[1].parts))
-    pair = looking, one, other
-    is_new = pair not in context.ties
-    context.ties.add(pair)
-    steps = Steps(allowed := min(quota.work, MOST_STEPS))
-    with suppress(OutOfSteps):
-        for form in _matching(part, context, match, inputs, steps):
-            key = form, inputs[0].parts, inputs[1].parts
-            if key in context.ties:
-                continue
-            account = context.accounts.of(form)
-            if (share := account.share(inputs.t1 - inputs.t0, inputs, context.accounts.first_qid)) is None:
-                continue
-            if is_tie(inputs[1], inputs[0]) and context.mirrors.tell(form.tie_mirror, inputs, steps):
-                continue  # the other order is counted
-            context.ties.add(key)
-            account.tie(arrival, share)
-    looking.add(arrival, is_new, 1 + allowed - steps.left)
-
-
-def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs, steps: Steps) -> Iterator[Form]:
-    if isinstance(part, LiteralGroup):
-        for binding in context.bindings.of(part, inputs, match.nodes, steps):
-            for group in part.groups_for(context.bindings.text(part.operand, binding, steps)):
-                yield group.form_of_queries
-    elif not part.residual or any(True for _ in context.bindings.of(part, inputs, match.nodes, steps)):
-        yield part.form_of_queries  # without residual predicates, a match always has a joint binding
+def forms_of(parts: Iterable[RowPart]) -> list[Form]:
+    return [part.form_of_queries for part in parts if isinstance(part, TargetGroup)]
 
 
 class QueryOperator:
@@ -561,207 +523,377 @@ class QueryOperator:
     def __init__(self, registry: KnownQueries, records: StoredRecords, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
 
-    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns the answers of a part's forms, each once per row of R_T."""
-        if not is_in_order(part, inputs):
-            count_ties(part, context, match, inputs, self._quota)
-            return ()
-        account = context.accounts.of_part(part)
-        if (share := account.share(_width(inputs), inputs, context.accounts.first_qid)) is None:
-            return ()
-        if isinstance(part, TargetGroup) and (direct := part.direct) is not None and self._is_free(part, direct):
-            form, arrival = part.form_of_queries, inputs.arrival
-            if form.mirror is not None and context.mirrors.tell(form.mirror, inputs, Steps()):
-                account.charge(arrival, share, 0, 1)
-                return ()
-            item = self._expanded(form, share, context, match, inputs, _direct_values(direct, inputs, match.nodes))
-            if item is None or item.answer is None or item.duplicate:
-                account.charge(arrival, share, 0, direct.steps)
-            else:
-                account.charge(arrival, share, 1, direct.steps + len(item.answer.body) // XML_CHARACTERS_PER_STEP)
-            return () if item is None else (item,)
-        steps = Steps(allowed := self._quota.work)
-        if isinstance(part, LiteralGroup):
-            answered = self._answer_literals(part, context, match, inputs, steps)
-            account.charge(inputs.arrival, share, 0, allowed - steps.left)
-            for one in answered:
-                one.account.charge(inputs.arrival, one.share, one.new, allowed - one.steps.left)
-        else:
-            answered = [one := _Answering(part.form_of_queries, account, share, steps)]
-            with suppress(OutOfSteps):
-                steps.take()
-                told = context.mirrors.tell(one.form.mirror, inputs, steps)
-                for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
-                    if not self._answer(one, context, match, inputs, binding):
-                        break
-            account.charge(inputs.arrival, share, one.new, allowed - steps.left)
-        return [expanded for one in answered for expanded in self._published(one, context, inputs)]
+    def on_matches(self, parts: Sequence[OfRow], context: StepContext, matches: MatchColumns, found: Expanded) -> None:
+        """Adds the answers of the parts' forms, each once per row of R_T."""
+        values = Values(self._records)
+        alike: dict[tuple[JointPlan, Selection | None], list[OfRow]] = {}
+        for part, places in parts:
+            alike.setdefault(part.plan, []).append((part, places))
+        for plan, some in alike.items():
+            rows = Rows.of(some)
+            if plan[0].op == "FOLLOWED BY":
+                in_order = matches.is_in_order(rows.place)
+                for row in np.flatnonzero(~in_order).tolist():
+                    self._count_ties(plan[0], rows.take(np.array([row])), context, matches, values)
+                rows = rows.take(in_order)
+            self._answer_rows(plan, rows, context, matches, values, found)
 
-    def answer_alone(
-        self, group: TargetGroup, share: Share, context: StepContext, match: Match, inputs: Inputs, alone: list[Alone]
-    ) -> list[Expanded]:
-        """Returns a form's answers from joint bindings without a partner, which are already charged."""
-        form, account = group.form_of_queries, context.accounts.of_part(group)
-        seen: dict[tuple[object, ...], int] = {}
-        for one in alone:
-            choice = _choice(form, inputs, self._values(form, one.binding)[0])
-            seen[choice] = min(one.partner_after, seen.get(choice, one.partner_after))
-        found: list[Expanded] = []
-        for one in alone:
-            after = seen[_choice(form, inputs, self._values(form, one.binding)[0])]
-            gone = tuple(q for q in account.audience.queries if q.sees_after <= after) if after >= NOBODY else ()
-            got = [q for q in gone if account.gets(share, q, inputs.arrival)]
-            ours = share._replace(withheld=(*share.withheld, *got)) if got else share
-            answering = _Answering(form, account, ours, Steps())
-            self._answer(answering, context, match, inputs, one.binding)
-            found += self._published(answering, context, inputs)
-        return [item._replace(match=match) for item in found]
+    def _answer_rows(
+        self,
+        plan: tuple[JointPlan, Selection | None],
+        rows: Rows,
+        context: StepContext,
+        matches: MatchColumns,
+        values: Values,
+        found: Expanded,
+    ) -> None:
+        joint_plan, selection = plan
+        accounts = [context.accounts.of_part(part) for part in rows.parts]
+        rows, shares = self._getting(accounts, rows, context, matches)
+        arrival, work = matches.arrival[rows.place], self._quota.work
+        if selection is None:
+            joints = Joints(joint_plan, rows, matches, context.binders, values, work)
+            for block in joints.blocks():
+                self._answer_literals(joint_plan, rows, block, context, matches, found)
+            shares.charge(arrival, np.zeros(len(rows), np.int64), joints.steps)
+            return
+        forms = forms_of(rows.parts)
+        told, steps = self._mirrored(forms, rows, context, matches)
+        if told.any():
+            gone = np.flatnonzero(told)
+            shares.take(gone).charge(arrival[gone], np.zeros(len(gone), np.int64), 1 + steps[gone])
+            stay = np.flatnonzero(~told)
+            rows, shares, steps, arrival = rows.take(stay), shares.take(stay), steps[stay], arrival[stay]
+        if not len(rows):
+            return
+        joints = Joints(joint_plan, rows, matches, context.binders, values, work)
+        joints.steps += steps
+        emission = _Emission(
+            self._registry, self._quota, context, matches, selection, forms, rows, shares, joints.steps
+        )
+        for block in joints.blocks():
+            found_more = emission.emit(block, block.of, found)
+            if not found_more:
+                joints.stop(emission.new > self._quota.matches)
+        shares.charge(arrival, emission.new, joints.steps)
 
-    def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
-        form = group.form_of_queries
-        costs_nothing = direct.steps <= self._quota.work and (form.mirror is None or form.mirror.always)
-        return costs_nothing and not self._registry.read_of(form.id)
+    def _getting(
+        self, accounts: Sequence[SharedAccount], rows: Rows, context: StepContext, matches: MatchColumns
+    ) -> tuple[Rows, Shares]:
+        place = rows.place
+        width, appeared, first_qid = matches.width[place], matches.appeared[place], context.accounts.first_qid
+        shares = Shares(accounts, rows.part, width, appeared, first_qid, lambda row: matches.inputs(place[row]))
+        those = np.flatnonzero(shares.gets)
+        return rows.take(those), shares.take(those)
+
+    def _mirrored(
+        self, forms: Sequence[Form], rows: Rows, context: StepContext, matches: MatchColumns
+    ) -> tuple[NDArray[np.bool_], Ints]:
+        """Returns the rows whose mirrors cover them, or exceed the quota, and the steps to find that."""
+        told, steps = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.int64)
+        mirrors = [form.mirror for form in forms]
+        for row in np.flatnonzero(np.array([one is not None for one in mirrors])[rows.part]).tolist():
+            one = Steps(allowed := self._quota.work)
+            try:
+                told[row] = context.mirrors.tell(mirrors[rows.part[row]], matches.inputs(rows.place[row]), one)
+            except OutOfSteps:
+                told[row] = True
+            steps[row] = allowed - one.left
+        return told, steps
 
     def _answer_literals(
-        self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
-    ) -> list[_Answering]:
-        """Returns results for the forms whose literals occur in a joint binding's text. They share `steps`."""
-        found: dict[TargetGroup, _Answering | None] = {}
+        self, plan: JointPlan, rows: Rows, block: Block, context: StepContext, matches: MatchColumns, found: Expanded
+    ) -> None:
+        """Answers the forms whose literals occur in a joint binding's text."""
+        assert plan.operand is not None, "a group of literals tests a text"
+        text = block.text(plan.operand)
+        block, (text,) = block.charged([text])
+        part = rows.part[block.of]
+        keys, place = np.unique(part * len(text.texts) + text.codes, return_inverse=True)
+        groups: list[list[TargetGroup]] = []
+        for key in keys.tolist():
+            of_part = rows.parts[key // len(text.texts)]
+            assert isinstance(of_part, LiteralGroup), "others test no text"
+            groups.append(of_part.groups_for(text.texts[key % len(text.texts)]))
+        joint = np.repeat(np.arange(len(place)), np.array([len(some) for some in groups], np.int64)[place])
+        by_selection: dict[Selection, dict[TargetGroup, int]] = {}
+        flat = [group for key in place.tolist() for group in groups[key]]
+        for group in dict.fromkeys(flat):
+            of = by_selection.setdefault(group.form_of_queries.selection, {})
+            of[group] = len(of)
+        for selection, of in by_selection.items():
+            those = np.flatnonzero([group in of for group in flat])
+            numbers = np.array([of[flat[at]] for at in those.tolist()], np.int64)
+            pairs, row = np.unique(block.of[joint[those]] * len(of) + numbers, return_inverse=True)
+            some = Rows(list(of), pairs % len(of), rows.place[pairs // len(of)])
+            self._answer_forms(selection, some, block.take(joint[those]), row, context, matches, found)
+
+    def _answer_forms(
+        self,
+        selection: Selection,
+        rows: Rows,
+        block: Block,
+        of: Ints,
+        context: StepContext,
+        matches: MatchColumns,
+        found: Expanded,
+    ) -> None:
+        """Answers the forms of rows over joint bindings, `of` a row each."""
+        forms = forms_of(rows.parts)
+        accounts = list(map(context.accounts.of, forms))
+        width, appeared = matches.width[rows.place], matches.appeared[rows.place]
+        place, first_qid = rows.place, context.accounts.first_qid
+        shares = Shares(accounts, rows.part, width, appeared, first_qid, lambda row: matches.inputs(place[row]))
+        told, steps = self._mirrored(forms, rows, context, matches)
+        joint = np.flatnonzero(shares.gets[of] & ~told[of])
+        emission = _Emission(self._registry, self._quota, context, matches, selection, forms, rows, shares, steps)
+        if len(joint):
+            emission.emit(block.take(joint), of[joint], found)
+        gets = np.flatnonzero(shares.gets)
+        shares.take(gets).charge(matches.arrival[rows.place[gets]], emission.new[gets], steps[gets])
+
+    def answer_alone(
+        self,
+        group: TargetGroup,
+        rows: Rows,
+        shares: Sequence[Share],
+        context: StepContext,
+        matches: MatchColumns,
+        block: Block,
+        partner_after: Sequence[int],
+        found: Expanded,
+    ) -> None:
+        """Adds a form's answers from joint bindings without a partner, which are already charged. Each is alone except
+        for recipients that see everything after a document, its `partner_after`, or an earlier one: the least one of
+        the bindings with the same choice counts. If that is less than NOBODY, it is alone for all. `shares` has who
+        gets each of the `rows`."""
+        form, account = group.form_of_queries, context.accounts.of_part(group)
+        codes = [block.codes(term.var).tolist() for term in form.selection.terms]
+        choices = list(zip(block.of.tolist(), *codes, strict=True))
+        seen: dict[tuple[int, ...], int] = {}
+        for choice, after in zip(choices, partner_after, strict=True):
+            seen[choice] = min(after, seen.get(choice, after))
+        numbers: dict[tuple[int, int], int] = {}
+        of = [numbers.setdefault((choice[0], seen[choice]), len(numbers)) for choice in choices]
+        given: list[Share] = []
+        for row, after in numbers:
+            share, arrival = shares[row], int(matches.arrival[rows.place[row]])
+            gone = [q for q in account.audience.queries if q.sees_after <= after] if after >= NOBODY else []
+            got = [q for q in gone if account.gets(share, q, arrival)]
+            given.append(share._replace(withheld=(*share.withheld, *got)) if got else share)
+        some = rows.take(np.array([row for row, _ in numbers]))
+        emission = _Emission(
+            self._registry, self._quota, context, matches, form.selection, [form], some, Shares.listed(given),
+            np.zeros(len(some), np.int64),
+        )  # fmt: skip
+        emission.emit(block, np.array(of), found)
+
+    def _count_ties(
+        self, plan: JointPlan, rows: Rows, context: StepContext, matches: MatchColumns, values: Values
+    ) -> None:
+        """Counts the documents of a match, a single row, for the forms of its part that would get it but for the times.
+        A pair counts once for a form, whatever its rows, nodes and order. Takes at most the steps of `looking`, and
+        costs the queries nothing."""
+        part, inputs = rows.parts[rows.part[0]], matches.inputs(rows.place[0])
+        if not is_tie(*inputs):
+            return
+        arrival, looking = inputs.arrival, context.accounts.of_part(part).looking
+        if not looking.counts(arrival) or len(context.ties) >= MOST_TIES:
+            looking.left_out = True
+            return
+        one, other = sorted((inputs[0].parts, inputs[1].parts))
+        pair = looking, one, other
+        is_new = pair not in context.ties
+        context.ties.add(pair)
+        steps = Steps(allowed := min(self._quota.work, MOST_STEPS))
         with suppress(OutOfSteps):
-            steps.take()
-            for binding in context.bindings.of(group, inputs, match.nodes, steps):
-                for one in group.groups_for(context.bindings.text(group.operand, binding, steps)):
-                    if one not in found:
-                        found[one] = self._begun(one.form_of_queries, context, inputs, steps)
-                    if (answering := found[one]) is not None:
-                        with suppress(OutOfSteps):
-                            self._answer(answering, context, match, inputs, binding)
-        ordered = sorted(found.items(), key=lambda item: item[0].number)
-        return [answering for _, answering in ordered if answering is not None]
+            for form in self._matching(plan, rows, context, matches, values, steps):
+                key = form, inputs[0].parts, inputs[1].parts
+                if key in context.ties:
+                    continue
+                account = context.accounts.of(form)
+                if (share := account.share(inputs.t1 - inputs.t0, inputs, context.accounts.first_qid)) is None:
+                    continue
+                if is_tie(inputs[1], inputs[0]) and context.mirrors.tell(form.tie_mirror, inputs, steps):
+                    continue  # the other order is counted
+                context.ties.add(key)
+                account.tie(arrival, share)
+        looking.add(arrival, is_new, 1 + allowed - steps.left)
 
-    def _begun(self, form: Form, context: StepContext, inputs: Inputs, steps: Steps) -> _Answering | None:
-        """Returns a form's empty result; None if no member gets the match or its mirror covers it. Takes `steps`."""
-        account = context.accounts.of(form)
-        share = account.share(_width(inputs), inputs, context.accounts.first_qid)
-        if share is None or context.mirrors.tell(form.mirror, inputs, steps):
-            return None
-        return _Answering(form, account, share, Steps(self._quota.work))
-
-    def _values(self, form: Form, binding: JointBinding) -> _Values:
-        records, holes = self._records, form.selection.normal.holes
-        return (
-            [value_of(records, binding, term) for term in form.selection.terms],
-            [hole if isinstance(hole, str) else value_of(records, binding, hole) for hole in holes],
-        )
-
-    def _answer(
-        self, answering: _Answering, context: StepContext, match: Match, inputs: Inputs, binding: JointBinding
-    ) -> bool:
-        """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if no quota allows it."""
-        if answering.new > self._quota.matches or answering.steps.left < 0:
-            return False
-        form, share = answering.form, answering.share
-        values = self._values(form, binding)
-        item = self._expanded(form, share, context, match, inputs, values)
-        if form.once is not None:
-            emitted = context.emitted[_choice(form, inputs, values[0])]
-            assert emitted is not None, "answers are emitted with their rows"
-            waiting, answer = context.put_off.setdefault(form, {}), emitted[0]
-            if (one := waiting.get(answer)) is None:
-                told = answering.account, share, context.backfilled, form.once.window
-                one = waiting[answer] = PutOff(answer, inputs, *told)
-            one.keys.add(once_key([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
-            item = item and item._replace(put_off=True)
-        if item is not None:
-            answering.found.append(item)
-            if item.answer is not None and not item.duplicate:
-                answering.new += 1
-                answering.steps.take(len(item.answer.body) // XML_CHARACTERS_PER_STEP)
-        return True
-
-    def _published(self, answering: _Answering, context: StepContext, inputs: Inputs) -> list[Expanded]:
-        found = answering.found
-        if not found or answering.form.once is not None:
-            return found
-        if readers := self._registry.read_of(answering.form.id):
-            account, share = answering.account, answering.share
-            getting = [query for query in readers if query.active and account.gets(share, query, inputs.arrival)]
-            for place, item in enumerate(found):
-                if item.answer is not None and not item.duplicate:
-                    documents = [
-                        as_published(query, item.answer, inputs, within=query not in context.backfilled)
-                        for query in getting
-                    ]
-                    found[place] = item._replace(documents=documents)
-        return found
-
-    def _expanded(
-        self, form: Form, share: Share, context: StepContext, match: Match, inputs: Inputs, found: _Values
-    ) -> Expanded | None:
-        values, holes = found
-        key = _choice(form, inputs, values)
-        if (emitted := context.emitted.get(key)) is not None:
-            answer, last = emitted
-            if last is match or len(answer.matches) >= MOST_MATCHES:
-                return None
-            context.emitted[key] = answer, match
-            return Expanded(answer, duplicate=True)
-        selection, t0, t1 = form.selection, inputs.t0, inputs.t1
-        nodes, withheld = tuple([value.json() for value in values]), tuple([query.qid for query in share.withheld])
-        text, shown = body(selection, t0, t1, values, holes), selection.nodes % nodes
-        choice = choice_of(inputs.part_ids_json, selection.node_list % nodes)
-        given = form.id, share.width, share.appeared, share.first_qid, inputs.arrival
-        answer = Answer(t0, t1, inputs.documents, inputs.streams, shown, text, choice, *given, withheld)
-        context.emitted[key] = answer, match
-        return Expanded(answer)
+    def _matching(
+        self, plan: JointPlan, rows: Rows, context: StepContext, matches: MatchColumns, values: Values, steps: Steps
+    ) -> Iterator[Form]:
+        part = rows.parts[rows.part[0]]
+        if isinstance(part, TargetGroup) and not part.residual:
+            yield part.form_of_queries  # without residual predicates, a match always has a joint binding
+            return
+        joints = Joints(plan, rows, matches, context.binders, values, steps.left)
+        forms: dict[Form, None] = {}
+        for block in joints.blocks():
+            if isinstance(part, TargetGroup):
+                forms[part.form_of_queries] = None
+                break
+            assert plan.operand is not None, "a group of literals tests a text"
+            for text in block.text(plan.operand).texts:
+                forms |= dict.fromkeys(group.form_of_queries for group in part.groups_for(text))
+        steps.take(int(joints.steps[0]))
+        yield from forms
 
 
-MOST_MATCHES = 100
-"""Maximum number of matches that are stored for an answer: equal values of two documents may make millions."""
+class _Emission:
+    """Answers rows of one selection. `new` counts the answers of each row, and `steps` its steps."""
+
+    def __init__(
+        self,
+        registry: KnownQueries,
+        quota: Quota,
+        context: StepContext,
+        matches: MatchColumns,
+        selection: Selection,
+        forms: Sequence[Form],
+        rows: Rows,
+        shares: Shares,
+        steps: Ints,
+    ) -> None:
+        self._registry, self._quota, self._context, self._matches = registry, quota, context, matches
+        self._selection, self._forms, self._rows, self._shares = selection, forms, rows, shares
+        self._form_numbers = np.array([context.number(form) for form in forms], np.int64)
+        self.new: Ints = np.zeros(len(rows), np.int64)
+        self.steps = steps
+
+    def emit(self, block: Block, of: Ints, found: Expanded) -> bool:
+        """Adds the answers of joint bindings, `of` a row each. Returns whether all rows may have more."""
+        selection, rows, matches = self._selection, self._rows, self._matches
+        place = rows.place[of]
+        columns = [block.value(term) for term in selection.terms]
+        ids = self._ids(block, of, place, columns)
+        _, first = np.unique(ids, return_index=True)
+        first = first[ids[first] >= self._known]
+        self._link(ids, place, found)
+        if len(first):
+            holes = [hole if isinstance(hole, str) else block.take(first).value(hole) for hole in selection.holes]
+            terms = [(codes[first], values) for codes, values in columns]
+            made = shown(selection, matches.t0[place[first]], matches.t1[place[first]], terms, holes)
+            self._add(made, ids[first], of[first], place[first], found)
+        if any(form.once is not None for form in self._forms):
+            self._put_off(block, of, ids)
+        return int(self.new.max(initial=0)) <= self._quota.matches
+
+    def _ids(self, block: Block, of: Ints, place: Ints, columns: Sequence[tuple[Ints, object]]) -> Ints:
+        """Returns the answers' ids of joint bindings; `_known` is then the first new one."""
+        context, values = self._context, block.joints.values
+        docids, nodes = np.array(values.docids, np.int64), np.array(values.nodes, np.int64)
+        parts = self._matches.parts(context.number)
+        right = self._matches.right[place]
+        keys = [self._form_numbers[self._rows.part[of]], parts[self._matches.left[place]]]
+        keys.append(np.where(right < 0, -1, parts[right]))
+        for codes, _ in columns:
+            keys += [docids[codes], nodes[codes]]
+        packed = np.ascontiguousarray(np.stack(keys, axis=1))
+        as_bytes = packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1])))[:, 0].tolist()
+        known, answers, ids = context.emitted, context.answers, list[int]()
+        self._known = answers.next_id
+        for key in as_bytes:
+            if (id := known.get(key)) is None:
+                id = known[key] = answers.next_id
+                answers.next_id += 1
+            ids.append(id)
+        return np.array(ids, np.int64)
+
+    def _link(self, ids: Ints, place: Ints, found: Expanded) -> None:
+        """Links answers to matches, each to at most MOST_MATCHES."""
+        counts = self._context.link_counts
+        if (more := self._context.answers.next_id - len(counts)) > 0:
+            counts.extend(np.zeros(more, np.int64))
+        pairs = distinct(ids * len(self._matches) + place)
+        ids, place = pairs // len(self._matches), pairs % len(self._matches)
+        starts = group_starts(ids)
+        sizes = np.diff(np.append(starts, len(ids)))
+        rank = np.arange(len(ids)) - np.repeat(starts, sizes) + counts.values[ids]
+        few = rank < MOST_MATCHES
+        counts.values[ids[starts]] += sizes
+        found.ids.append(ids[few])
+        found.places.append(place[few])
+
+    def _add(self, made: Shown, ids: Ints, of: Ints, place: Ints, found: Expanded) -> None:
+        context, matches, shares = self._context, self._matches, self._shares
+        np.add.at(self.new, of, 1)
+        lengths = [len(head) + len(tail) for head, tail in zip(made.heads, made.tails, strict=True)]
+        np.add.at(self.steps, of, np.array(lengths, np.int64) // XML_CHARACTERS_PER_STEP)
+        forms = [self._forms[part] for part in self._rows.part[of].tolist()]
+        withheld: list[tuple[int, ...]] = [()] * len(of)
+        if shares.single:
+            single = (shares.single.get(row) for row in of.tolist())
+            withheld = [() if one is None else tuple([query.qid for query in one.withheld]) for one in single]
+        parts = matches.joined(place, lambda record: tuple(map(json_text, record.part_ids)))
+        columns: dict[str, Sequence[Any]] = {
+            **{name: getattr(matches, name)[place].tolist() for name in ("t0", "t1", "width", "appeared", "arrival")},
+            "first_qid": [shares.first_qid] * len(of),
+            "form": [form.id for form in forms],
+            "documents": matches.joined(place, lambda record: tuple([id for id, _ in record.sources])),
+            "streams": matches.joined(place, lambda record: tuple([stream for _, stream in record.sources])),
+            "nodes": made.nodes,
+            "head": made.heads,
+            "tail": made.tails,
+            "choice": list(map(choice_of, map(_json_list, parts), made.node_lists)),
+            "withheld": withheld,
+        }
+        is_told = [form.once is None for form in forms]
+        if all(is_told):
+            context.answers.add(columns, ids.tolist())
+        else:
+            told = {name: list(compress(column, is_told)) for name, column in columns.items()}
+            context.answers.add(told, list(compress(ids.tolist(), is_told)))
+        readers = {form: self._registry.read_of(form.id) for form in dict.fromkeys(forms) if form.once is None}
+        if all(is_told) and not any(readers.values()):
+            return
+        for at, (form, id, row) in enumerate(zip(forms, ids.tolist(), of.tolist(), strict=True)):
+            if form.once is None and not readers[form]:
+                continue
+            answer, account, share = Answer.of(columns, at), context.accounts.of(form), self._share(row)
+            inputs = matches.inputs(int(place[at]))
+            if form.once is not None:
+                one = PutOff(answer, inputs, account, share, context.backfilled, form.once.window)
+                context.put_off.setdefault(form, {})[id] = one
+            for query in readers.get(form, ()):
+                if query.active and account.gets(share, query, inputs.arrival):
+                    within = query not in context.backfilled
+                    found.documents.append(as_published(query, answer, inputs, within=within))
+
+    def _share(self, row: int) -> Share:
+        if (single := self._shares.single.get(row)) is not None:
+            return single
+        place, first_qid = self._rows.place[row], self._shares.first_qid
+        width, appeared = int(self._matches.width[place]), int(self._matches.appeared[place])
+        key = ChargeKey(int(self._shares.window[row]), int(self._shares.since[row]), first_qid, 0)
+        return Share(key, width, appeared, first_qid)
+
+    def _put_off(self, block: Block, of: Ints, ids: Ints) -> None:
+        """Notes the keys of ONCE PER answers."""
+        for part in distinct(self._rows.part[of]).tolist():
+            form = self._forms[part]
+            if form.once is None:
+                continue
+            those = np.flatnonzero(self._rows.part[of] == part)
+            some = block.take(those)
+            texts = [some.text(key) for key in form.once.keys]
+            for one in texts:
+                np.add.at(self.steps, of[those], one.costs())
+            waiting = self._context.put_off[form]
+            rows = zip(*(one.rows() for one in texts), strict=True) if texts else ([()] * len(those))
+            for id, row in zip(ids[those].tolist(), rows, strict=True):
+                waiting[id].keys.add(once_key(row))
+
+
+def _json_list(texts: Sequence[str]) -> str:
+    return f"[{', '.join(texts)}]"
+
 
 NOBODY = -1
 """A docid before all others."""
 
-
-class Alone(NamedTuple):
-    """A joint binding that is alone except for recipients that see everything after document `partner_after` or an
-    earlier one; if that is less than NOBODY, it is alone for all."""
-
-    binding: JointBinding
-    partner_after: int
-
-
-@dataclass(slots=True)
-class _Answering:
-    """A form's results for a match; `new` counts those in `found` that are not duplicates."""
-
-    form: Form
-    account: SharedAccount
-    share: Share
-    steps: Steps
-    found: list[Expanded] = field(default_factory=list)
-    new: int = 0
-
-
-def _choice(form: Form, inputs: Inputs, values: Sequence[BoundValue]) -> tuple[object, ...]:
-    return form, inputs.parts, tuple([(value.record.docid, value.node) for value in values])
-
-
-_Values = tuple[list[BoundValue], list[BoundValue | str]]
-"""Values of a selection's terms, and of the holes of its constructor."""
-
-
-def _direct_values(direct: DirectSelection, inputs: Inputs, nodes: Sequence[int]) -> _Values:
-    def value(term: DirectTerm) -> BoundValue:
-        side, variable, functions = term
-        record = inputs[side]
-        return BoundValue(record, variable.node(record.tree, nodes), functions)
-
-    return list(map(value, direct.terms)), [hole if isinstance(hole, str) else value(hole) for hole in direct.holes]
-
-
-def _width(inputs: Inputs) -> int:
-    return inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
+MOST_MATCHES = 100
+"""Maximum number of matches that are stored for an answer: equal values of two documents may make millions."""
 
 
 class InnerJoinOperator:
@@ -770,42 +902,75 @@ class InnerJoinOperator:
     def __init__(self, records: Records, quota: Quota) -> None:
         self._records, self._quota = records, quota
 
-    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns the tuples not emitted before, until they exceed every reader's quota."""
-        assert isinstance(part, TargetGroup), "only queries have literal tests"
-        if _width(inputs) > part.first.window or not is_in_order(part, inputs):
-            return ()
-        if not (payers := context.payers(part, inputs)):
-            return ()
-        stream = part.hidden_stream
-        found: list[Record] = []
-        count = 0
-        steps = Steps(allowed := self._quota.work)
-        with suppress(OutOfSteps):
-            steps.take()
-            told = context.mirrors.tell(stream.mirror, inputs, steps)
-            for binding in () if told else context.bindings.of(part, inputs, match.nodes, steps):
-                new, document = self.tuple_of(stream, context, inputs, binding, steps)
-                count += new
-                if count > self._quota.matches:
-                    break
-                if document is not None:
-                    found.append(document)
-        charge(payers, inputs.arrival, count, allowed - steps.left)
-        return [Expanded(documents=found)] if found else ()
+    def on_matches(self, parts: Sequence[OfRow], context: StepContext, matches: MatchColumns, found: Expanded) -> None:
+        """Adds the tuples not found before in the step, until they exceed every reader's quota."""
+        values = Values(self._records)
+        alike: dict[JointPlan, list[OfRow]] = {}
+        for part, places in parts:
+            alike.setdefault(part.plan[0], []).append((part, places))
+        for plan, some in alike.items():
+            rows = Rows.of(some)
+            gets = (
+                matches.width[rows.place] <= np.array([part.first.window for part in rows.parts], np.int64)[rows.part]
+            )
+            if plan.op == "FOLLOWED BY":
+                gets &= matches.is_in_order(rows.place)
+            self._add_tuples(plan, rows.take(gets), context, matches, values, found)
+
+    def _add_tuples(
+        self, plan: JointPlan, rows: Rows, context: StepContext, matches: MatchColumns, values: Values, found: Expanded
+    ) -> None:
+        streams: list[HiddenStream] = []
+        for part in rows.parts:
+            assert isinstance(part, TargetGroup), "only queries have literal tests"
+            streams.append(part.hidden_stream)
+        inputs = [matches.inputs(place) for place in rows.place.tolist()]
+        payers = [context.payers(rows.parts[part], one) for part, one in zip(rows.part.tolist(), inputs, strict=True)]
+        work, steps = self._quota.work, np.zeros(len(rows), np.int64)
+        for row, part in enumerate(rows.part.tolist()):
+            if payers[row]:
+                of_row = Steps(work)
+                try:
+                    told = context.mirrors.tell(streams[part].mirror, inputs[row], of_row)
+                except OutOfSteps:
+                    told = True
+                steps[row] = work - of_row.left
+                if told:
+                    charge(payers[row], inputs[row].arrival, 0, 1 + int(steps[row]))
+                    payers[row] = ()
+        those = [row for row, some in enumerate(payers) if some]
+        if not those:
+            return
+        rows, steps = rows.take(np.array(those)), steps[those]
+        joints = Joints(plan, rows, matches, context.binders, values, work)
+        joints.steps += steps
+        counts: Ints = np.zeros(len(rows), np.int64)
+        for block in joints.blocks():
+            for row, binding in zip(block.of.tolist(), block.bindings(), strict=True):
+                if counts[row] <= self._quota.matches:
+                    stream = streams[rows.part[row]]
+                    new, document = self.tuple_of(stream, context, inputs[those[row]], binding)
+                    counts[row] += new > 0
+                    joints.steps[row] += new
+                    if document is not None:
+                        found.documents.append(document)
+            joints.stop(counts > self._quota.matches)
+        for row, count, taken in zip(those, counts.tolist(), joints.steps.tolist(), strict=True):
+            charge(payers[row], inputs[row].arrival, count, taken)
 
     def tuple_of(
-        self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
-    ) -> tuple[bool, Record | None]:
-        """Returns whether a tuple is new in this step, and its document unless one exists from before."""
-        values = [value_of(self._records, binding, Term(var)) for var in stream.hidden.variables]
+        self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding
+    ) -> tuple[int, Record | None]:
+        """Returns the steps of a tuple, at least 1, or 0 if it is not new in this step; and its document unless one
+        exists from before."""
+        values = [binding[var] for var in stream.hidden.variables]
         bound = tuple((value.record.docid, value.node) for value in values)
         key = stream.stream, inputs.parts, bound
-        if key in context.emitted:
-            return False, None
-        context.emitted[key] = None
+        if key in context.tuples:
+            return 0, None
+        context.tuples.add(key)
         children = "".join(element(f"v{i}", value.text()) for i, value in enumerate(values))
         xml = f"<tuple>{children}</tuple>" if children else "<tuple/>"
-        steps.take(len(xml) // XML_CHARACTERS_PER_STEP)
+        steps = 1 + len(xml) // XML_CHARACTERS_PER_STEP
         # A tuple from before the query is charged to it, too.
-        return True, None if key in context.known_tuples else tuple_record(stream.stream, inputs, xml, bound)
+        return steps, None if key in context.known_tuples else tuple_record(stream.stream, inputs, xml, bound)

@@ -10,218 +10,34 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from json.encoder import encode_basestring as json_text
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from lxml import etree
 
+from common.arrays import Ints
 from common.tools import ClearedCache
 from join_stage.protocol import RESULT
+from mmqjp.answers.bindings import CHARACTERS_READ_PER_STEP, BoundValue, Match, residual_holds
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Inputs, Record
-from mmqjp.queries.forms import FixedSide, OutputChild, RowPart, Selection, element
+from mmqjp.queries.forms import OutputChild, Selection, element
 from mmqjp.tables.schema import ANSWER_TABLES
 from pattern_stage.lineage import EventOrigin
-from templates.witness import PLAIN, plain_node
+from templates.witness import PLAIN
 from xpath_stage.binder import HELD, Node, PreparedNode, each_binding
 from xscl.algebra import values as algebra
 from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, letters_of
-from xscl.algebra.joins import Conjunct, Mirror, NormalQuery, Side, Term, naming, needed
-from xscl.algebra.regex import PatternError, PatternLimit
+from xscl.algebra.joins import Conjunct, Mirror, Side, Term, naming, needed
 
 if TYPE_CHECKING:
     from mmqjp.answers.events_run import Parts
 
-
-def residual_holds(expr: algebra.Expr, text_of: Callable[[str], str]) -> bool:
-    """Evaluates a residual predicate. A regular expression that times out does not match."""
-    match expr:
-        case algebra.Compare(op=op, left=left, right=right) if algebra.is_of_times(expr):
-            return algebra.compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))
-        case algebra.Compare(op=op, left=left, right=right):
-            return algebra.compare(op, _value(left, text_of), _value(right, text_of))
-        case algebra.Call(name=name, args=args) if name in algebra.TESTS:
-            try:
-                return algebra.TESTS[name](*[text_of_operand(arg, text_of) for arg in args])
-            except (PatternError, PatternLimit):
-                return False
-    raise AssertionError(f"not a residual predicate: {expr!r}")
-
-
-def _value(expr: algebra.Expr, text_of: Callable[[str], str]) -> str | float:
-    match expr:
-        case algebra.Number(text=text):
-            return float(text)
-        case algebra.Call(name=name, args=(arg,)) if name in algebra.NUMERIC:
-            return algebra.NUMERIC[name](text_of_operand(arg, text_of))
-    return text_of_operand(expr, text_of)
-
-
-def text_of_operand(expr: algebra.Expr, text_of: Callable[[str], str]) -> str:
-    match expr:
-        case algebra.VarPath(var=var):
-            return text_of(var)
-        case algebra.String(value=value):
-            return value
-        case algebra.Number(text=text):
-            return algebra.number_string(text)
-        case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
-            return algebra.derive(name, text_of_operand(arg, text_of))
-    raise AssertionError(f"not an operand: {expr!r}")
-
-
-SideBinding = Mapping[str, Node]
-
-JointBinding = Mapping[str, tuple[Record, Node]]
-
-MAX_CACHED_PER_DOCUMENT, MAX_CACHED_BINDINGS = 1_000, 100_000
-"""Maximum number of cached bindings per document; the cache is cleared above MAX_CACHED_BINDINGS in all."""
-
-MAX_CACHED_TEXT, MAX_CACHED_TEXTS = 10_000, 1_000
-"""Longest text, in characters, that is cached; the cache is cleared at MAX_CACHED_TEXTS."""
-
-
-class JointBindings:
-    """Finds the joint bindings of matches, caching each document's bindings for the step."""
-
-    def __init__(self) -> None:
-        self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
-        self._held = 0
-        self._parts: dict[FixedSide, PreparedNode] = {}
-        self._texts = ClearedCache[tuple[int, Node], str](MAX_CACHED_TEXTS)
-
-    def of(self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[JointBinding]:
-        """Yields a part's joint bindings with the match's nodes that satisfy its residual predicates. `inputs` has one
-        document per side. Each binding tried takes a step."""
-        for joint in self._joint(part, inputs, nodes, steps):
-            if part.residual:
-                text_of = partial(self._text, joint, steps)
-                if not all(residual_holds(expr, text_of) for expr in part.residual):
-                    continue
-            yield joint
-
-    def _joint(
-        self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
-    ) -> Iterator[JointBinding]:
-        if part.derived is not None:
-            steps.take(len(part.derived) + 1)
-            yield {one.var: (record := inputs[side], one.node(record.tree, nodes)) for side, one in part.derived}
-            return
-        sides = [
-            self._side(fixed, record, nodes, steps, is_right=bool(i))
-            for i, (fixed, record) in enumerate(zip(part.sides, inputs, strict=True))
-        ]
-        for choice in _choices(sides):
-            steps.take()
-            joint: dict[str, tuple[Record, Node]] = {}
-            for record, bound in zip(inputs, choice, strict=True):
-                for var, node in bound.items():
-                    joint[var] = record, node
-            yield joint
-
-    def text(self, operand: algebra.Expr, joint: JointBinding, steps: Steps) -> str:
-        return text_of_operand(operand, partial(self._text, joint, steps))
-
-    def _side(
-        self, fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps, *, is_right: bool
-    ) -> Iterable[SideBinding]:
-        """Returns the bindings of a side's variables, given the joined nodes. A right side returns a list: it is
-        iterated once per left binding."""
-        side = fixed_side.side
-        if side.hidden is not None:
-            return [_tuple_binding(side)]
-        derived = fixed_side.derived
-        key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
-        found: Iterable[SideBinding]
-        if (known := self._bound.get(key)) is not None:
-            taken, found = known
-            steps.take(taken)
-        elif derived is not None:
-            steps.take(len(derived))
-            found = [{one.var: one.node(record.tree, nodes) for one in derived}]
-            self._keep(key, len(derived), found)
-        else:
-            found = self._search(key, fixed_side, record, nodes, steps)
-        if derived is not None or not is_right:
-            return found
-        held = []
-        for bound in found:
-            steps.take(HELD)
-            held.append(bound)
-        return held
-
-    def _search(
-        self, key: tuple[object, ...], fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps
-    ) -> Iterator[SideBinding]:
-        if fixed_side not in self._parts:
-            self._parts[fixed_side] = PreparedNode(fixed_side.side.pattern)
-        part = self._parts[fixed_side]
-        fixed = {path: plain_node(nodes[slot]) for path, slot in fixed_side.fixed}
-        few: list[SideBinding] | None = []
-        before = steps.left
-        took = 0
-        for binding in each_binding(part, record.tree, fixed, steps.take):
-            took += before - steps.left
-            bound = dict(binding)
-            if few is not None:
-                few.append(bound)
-                if len(few) > MAX_CACHED_PER_DOCUMENT:
-                    few = None
-            yield bound
-            before = steps.left  # the consumer takes steps, too
-        if few is not None:
-            self._keep(key, took + before - steps.left, few)
-
-    def _keep(self, key: tuple[object, ...], took: int, found: list[SideBinding]) -> None:
-        if self._held > MAX_CACHED_BINDINGS:
-            self._bound.clear()
-            self._held = 0
-        self._bound[key] = took, found
-        self._held += 1 + len(found)
-
-    def _text(self, joint: JointBinding, steps: Steps, var: str) -> str:
-        record, node = joint[var]
-        key = record.docid, node
-        if (text := self._texts.get(key)) is None:
-            text = BoundValue(record, node).text()
-            if len(text) <= MAX_CACHED_TEXT:
-                self._texts[key] = text
-        steps.take(len(text) // CHARACTERS_READ_PER_STEP)
-        return text
-
-
-def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBinding, ...]]:
-    if len(sides) == 1:
-        return ((one,) for one in sides[0])
-    left, right = sides
-    return ((one, other) for one in left for other in right)
-
-
-class Match(NamedTuple):
-    """A row of R_outT: the shared row of R_T, one or two documents, and nodes in the template's numbering."""
-
-    row: int
-    docid1: int
-    docid2: int | None
-    nodes: Sequence[int]
-
-    @property
-    def docids(self) -> tuple[int, ...]:
-        return (self.docid1,) if self.docid2 is None else (self.docid1, self.docid2)
-
-
-def matches_in(found: pa.RecordBatch) -> list[Match]:
-    values = found["nodes"].flatten().to_pylist()
-    offsets = found["nodes"].value_lengths().to_numpy().cumsum()
-    nodes = [values[start:end] for start, end in pairwise([0, *offsets.tolist()])]
-    rows, *docids = (found[name].to_pylist() for name in ("qid", "docid1", "docid2"))
-    return list(map(Match, rows, *docids, nodes))
+T = TypeVar("T")
 
 
 def as_batch(matches: Sequence[Match]) -> pa.RecordBatch:
@@ -229,25 +45,19 @@ def as_batch(matches: Sequence[Match]) -> pa.RecordBatch:
     return pa.table(columns, schema=RESULT).combine_chunks().to_batches()[0]
 
 
-def match_rows(
-    found: pa.RecordBatch, times: Sequence[tuple[int, int]], first: int, template_of: Callable[[int], int]
-) -> pa.Table:
-    """Converts rows of `join_stage.protocol.RESULT` to rows of `match_rows`, numbered from `first`. `times` has t0 and
-    t1 of each; `template_of` maps rows of R_T to templates."""
+def match_rows(found: pa.RecordBatch, t0: Ints, t1: Ints, first: int, template_of: Callable[[int], int]) -> pa.Table:
+    """Converts rows of `join_stage.protocol.RESULT`, which begin at `t0` and end at `t1`, to rows of `match_rows`,
+    numbered from `first`. `template_of` maps rows of R_T to templates."""
     qids, place = np.unique(found["qid"].to_numpy(), return_inverse=True)
     templates = np.array([template_of(qid) for qid in qids.tolist()], np.int64)[place]
-    t0, t1 = zip(*times, strict=True)
     offsets = np.append(0, found["nodes"].value_lengths().to_numpy().cumsum())
     plain = found["nodes"].flatten().to_numpy() & PLAIN
     columns = [
-        np.arange(first, first + len(times)), templates, found["docid1"], found["docid2"], t0, t1,
+        np.arange(first, first + len(t0)), templates, found["docid1"], found["docid2"], t0, t1,
         pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(plain)),
     ]  # fmt: skip
     return pa.table([pa.array(column) for column in columns], schema=ANSWER_TABLES["match_rows"])
 
-
-CHARACTERS_READ_PER_STEP = 256
-"""Comparing a value costs one step per this many characters."""
 
 MAX_CACHED_PAIRS = 100_000
 """The cache is cleared at this many document pairs."""
@@ -310,19 +120,14 @@ class _Join:
         return False
 
 
-def _tuple_binding(side: Side) -> SideBinding:
-    """The variables of a hidden stream are the children of its tuples."""
-    return {child.var: (number, 0) for number, child in enumerate(side.pattern.children, 1) if child.var}
+SideBinding = Mapping[str, Node]
 
 
 class _Bound:
     def __init__(self, conjunct: Conjunct, side: Side) -> None:
         self._part = PreparedNode(naming(side.pattern, needed(conjunct)))
-        self._tuple = None if side.hidden is None else _tuple_binding(side)
 
     def bindings(self, record: Record, steps: Steps) -> Iterable[SideBinding]:
-        if self._tuple is not None:
-            return (self._tuple,)
         return map(dict, each_binding(self._part, record.tree, {}, steps.take))
 
 
@@ -442,67 +247,147 @@ class Answer:
     withheld: tuple[int, ...] = ()
     matches: list[int] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], place: int) -> Answer:
+        """Returns the answer at a place of `ANSWER_COLUMNS`."""
+        given = {name: columns[name][place] for name in ANSWER_COLUMNS}
+        return cls(body=Body(given.pop("head"), given.pop("tail")), **given)
+
     @property
     def order(self) -> tuple[object, ...]:
         return self.t1, self.documents, node_orders(read_nodes(self.nodes)), self.choice, self.form
 
 
-@dataclass(slots=True)
-class BoundValue:
-    """The node bound to a SELECT variable, with derived-value functions to apply."""
+_INTS = ("t0", "t1", "width", "appeared", "first_qid", "arrival")
 
-    record: Record
-    node: Node
-    functions: tuple[str, ...] = ()
+ANSWER_COLUMNS = (*_INTS, "form", "documents", "streams", "nodes", "head", "tail", "choice", "withheld")
+"""An answer's attributes; its body is `head` and `tail`."""
 
-    def text(self) -> str:
-        value = self.record.tree.string_value(*self.node)
-        for name in self.functions:
-            value = algebra.derive(name, value)
-        return value
 
-    def is_element(self) -> bool:
-        return not self.node[1] and not self.functions
+class AnswerColumns:
+    """The uncommitted answers of a step, by columns. Each has an id, by which matches behind it are linked to it."""
 
-    def markup(self) -> str:
-        record, number = self.record, self.node[0]
-        if number == 0 and record.kind == "external" and not record.has_namespaces:
-            return record.xml  # which was serialized in the same way
-        if (found := record.fragments.get(number)) is None:
-            element = record.tree.elements[number]
-            if record.has_namespaces:
-                # In a tree of its own, so that namespaces are declared where they are used.
-                etree.Element("match").append(element := self.copy())
-            found = record.fragments[number] = etree.tostring(element, encoding="unicode", with_tail=False)
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in (*ANSWER_COLUMNS, "id")}
+        self._links: list[tuple[Ints, Ints]] = []
+        self.next_id = 0
+
+    def __len__(self) -> int:
+        return len(self._columns["id"])
+
+    def add(self, columns: Mapping[str, Sequence[Any]], ids: Sequence[int]) -> None:
+        """Adds answers with ids that `next_id` gave."""
+        for name in ANSWER_COLUMNS:
+            self._columns[name] += columns[name]
+        self._columns["id"] += ids
+
+    def append(self, answer: Answer) -> None:
+        given = {name: getattr(answer, name) for name in ANSWER_COLUMNS if name not in ("head", "tail")}
+        given |= {"head": answer.body.before, "tail": answer.body.after}
+        self.add({name: (value,) for name, value in given.items()}, (self.next_id,))
+        if answer.matches:
+            self.link(np.full(len(answer.matches), self.next_id), np.array(answer.matches, np.int64))
+        self.next_id += 1
+
+    def link(self, ids: Ints, matches: Ints) -> None:
+        """Notes that answers come of matches, by number."""
+        self._links.append((ids, matches))
+
+    def clear(self) -> None:
+        for column in self._columns.values():
+            column.clear()
+        self._links.clear()
+
+    def forms(self) -> set[str]:
+        return set(self._columns["form"])
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """A column, in the order of addition."""
+        return self._columns[name]
+
+    def ints(self, name: str) -> Ints:
+        return np.array(self._columns[name], np.int64)
+
+    def links(self) -> tuple[Ints, Ints]:
+        """Returns places of answers, and the match of each; other ids are of answers that were not added."""
+        if not self._links:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        ids, matches = (np.concatenate(column) for column in zip(*self._links, strict=True))
+        own = self.ints("id")
+        order = np.argsort(own, kind="stable")
+        at = np.minimum(own[order].searchsorted(ids), max(len(own) - 1, 0))
+        known = own[order][at] == ids if len(own) else np.zeros(len(ids), np.bool_)
+        return order[at[known]] if len(own) else at[known], matches[known]
+
+    def split(self, part: Ints, parts: int) -> list[AnswerColumns]:
+        """Returns the answers of each part, given the part of each answer."""
+        places, matches = self.links()
+        found = []
+        for number in range(parts):
+            one = AnswerColumns()
+            those = np.flatnonzero(part == number)
+            for name, column in self._columns.items():
+                one._columns[name] = list(map(column.__getitem__, those.tolist()))
+            own = part[places] == number
+            one.link(self.ints("id")[places[own]], matches[own])
+            one.next_id = self.next_id
+            found.append(one)
         return found
 
-    def copy(self) -> etree._Element:
-        copied = deepcopy(self.record.tree.elements[self.node[0]])
-        copied.tail = None
-        return copied
-
-    def json_id(self) -> int | str:
-        element, place = self.node
-        return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
-
-    def json(self) -> str:
-        return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+    def extend(self, other: AnswerColumns, matches_of: Ints | None = None, first: int = 0) -> None:
+        """Adds all answers of other columns. Their matches, `matches_of` in order, are then numbered from `first`."""
+        for name in ANSWER_COLUMNS:
+            self._columns[name] += other._columns[name]
+        self._columns["id"] += [id + self.next_id for id in other._columns["id"]]
+        for ids, matches in other._links:
+            numbers = matches if matches_of is None else matches_of.searchsorted(matches) + first
+            self.link(ids + self.next_id, numbers)
+        self.next_id += other.next_id
 
 
-def body(
-    selection: Selection, t0: int, t1: int, values: Sequence[BoundValue], holes: Sequence[BoundValue | str]
-) -> Body:
-    """Builds the output document from the values of the selection's terms, and of a constructor's holes in order."""
-    normal = selection.normal
-    if normal.constructor is not None:
-        root = _Constructor(normal, holes).build(normal.constructor)
-        return Body("", etree.tostring(root, encoding="unicode"))
-    if all(map(BoundValue.is_element, values)):
-        children = selection.children % tuple([value.markup() for value in values])
-    else:
-        rest = iter(values)
-        children = "".join([item.constant or _child(item, next(rest), star=normal.star) for item in selection.items])
-    return Body('<match query="', f'" t0="{t0}" t1="{t1}"{end_of_match(children)}')
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What answers of one selection show, in parallel lists: the texts before and after the query's name, the nodes as
+    a JSON object, and as a JSON list."""
+
+    heads: list[str]
+    tails: list[str]
+    nodes: list[str]
+    node_lists: list[str]
+
+
+_Column = tuple[Ints, Mapping[int, BoundValue]]
+"""The code of each row's value, and the values by code."""
+
+
+def shown(selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], holes: Sequence[_Column | str]) -> Shown:
+    """Returns the output documents of rows, given the columns of the selection's terms, and of a constructor's holes in
+    order."""
+    count, constructor = len(t0), selection.constructor
+    nodes = [_texts(column, BoundValue.json) for column in values]
+    shared = (
+        list(map(template.__mod__, zip(*nodes, strict=True))) if nodes else [template % ()] * count
+        for template in (selection.nodes, selection.node_list)
+    )
+    if constructor is not None:
+        columns = [hole if isinstance(hole, str) else _texts(hole, lambda value: value) for hole in holes]
+        rows = zip(*([column] * count if isinstance(column, str) else column for column in columns), strict=True)
+        made = (_Constructor(selection, row).build(constructor) for row in (rows if columns else [()] * count))
+        return Shown([""] * count, [etree.tostring(root, encoding="unicode") for root in made], *shared)
+    rest, children, texts = iter(values), "", list[list[str]]()
+    for item in selection.items:
+        if item.constant is None:
+            texts.append(_texts(next(rest), partial(_child, item, star=selection.star)))
+        children += "%s" if item.constant is None else item.constant.replace("%", "%%")
+    tail = f'" t0="%s" t1="%s"{end_of_match(children)}'
+    tails = list(map(tail.__mod__, zip(t0.tolist(), t1.tolist(), *texts, strict=True)))
+    return Shown(['<match query="'] * count, tails, *shared)
+
+
+def _texts(column: _Column, text_of: Callable[[BoundValue], T]) -> list[T]:
+    codes, values = column
+    texts = {code: text_of(value) for code, value in values.items()}
+    return list(map(texts.__getitem__, codes.tolist()))
 
 
 def end_of_match(children: str) -> str:
@@ -522,8 +407,8 @@ def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
 
 
 class _Constructor:
-    def __init__(self, query: NormalQuery, holes: Sequence[BoundValue | str]) -> None:
-        self._uris = dict(query.namespaces)
+    def __init__(self, selection: Selection, holes: Sequence[BoundValue | str]) -> None:
+        self._uris = dict(selection.namespaces)
         self._holes = iter(holes)
 
     def build(self, constructor: algebra.ElementConstructor) -> etree._Element:

@@ -22,6 +22,7 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.accounts import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
+from mmqjp.answers.bindings import MatchColumns
 from mmqjp.answers.events import EventOutput, Patterns
 from mmqjp.answers.events_run import MakeKernel
 from mmqjp.answers.fan_out import Outbox, Outputs, number_outputs
@@ -31,6 +32,7 @@ from mmqjp.answers.operators import (
     Expanded,
     InnerJoinOperator,
     MatchReader,
+    OfRow,
     QueryOperator,
     QuotaExceeded,
     StepContext,
@@ -40,11 +42,10 @@ from mmqjp.answers.operators import (
     backfilled_matches,
     known_tuples,
 )
-from mmqjp.answers.output import Answer, Match, as_batch
+from mmqjp.answers.output import AnswerColumns
 from mmqjp.answers.quota import Arrivals
 from mmqjp.documents.admission import Admission, EvaluatedDocuments
 from mmqjp.documents.record import (
-    Inputs,
     Progress,
     Record,
     Records,
@@ -54,7 +55,6 @@ from mmqjp.documents.record import (
     latest_stream_times,
 )
 from mmqjp.queries.changes import QueryChanges, SubscribeMode, forms_to_backfill, no_action
-from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import (
     EventSubscription,
     JoinPause,
@@ -142,22 +142,20 @@ class Pipeline:
             context = StepContext(accounts, progress=Progress(records, self._ledger.next_arrival))
             reader = self._reader(context)
             joins = self.patterns.step(witnesses)
-            answers: list[Answer] = []
+            answers = context.answers
             forms: Iterable[str] = ()
             if self._spread is None or not records:
-                answers += self._rounds(reader, records, joins)
+                self._rounds(reader, records, joins)
             else:
                 matches = self._store.join(joins, records[0].docid, self._registry.scope)
                 rest, forms = self._spread.answer(matches, records, accounts, self._usage.block, cutoffs)
-                answers += self._rounds(reader, reader.read(rest, answers))
+                self._rounds(reader, reader.read(rest))
             until = None if lasts is False else greatest
-            answers += self._settled(context, reader, until)
+            self._settle(context, reader, until)
             for results in self.patterns.release(greatest, clock, lasts=lasts):
-                found_answers, documents = self._event_output.answers(results, self.patterns.running)
-                answers += found_answers
-                if documents:
-                    answers += self._rounds(reader, documents)
-                    answers += self._settled(context, reader, until)
+                if documents := self._event_output.add(results, self.patterns.running, answers):
+                    self._rounds(reader, documents)
+                    self._settle(context, reader, until)
             if not (over := accounts.cutoffs()):
                 break
             cutoffs |= {query.qid: cutoff for query, cutoff in over.items()}
@@ -170,8 +168,8 @@ class Pipeline:
         self._save(accounts, stops=self._registry.events.stops(pause.query for pause in pauses))
         return StepResult(answers, self._members(accounts, answers, forms), pauses)
 
-    def _members(self, accounts: Accounts, answers: Iterable[Answer], others: Iterable[str] = ()) -> dict[str, Members]:
-        return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
+    def _members(self, accounts: Accounts, answers: AnswerColumns, others: Iterable[str] = ()) -> dict[str, Members]:
+        return accounts.members(answers.forms().union(others), self._ledger.batch)
 
     def _save(self, accounts: Accounts, *, stops: bool = False) -> None:
         """Writes operator state and quota usage up to the last arrival. `stops`: a publisher of events does."""
@@ -215,21 +213,19 @@ class Pipeline:
         self._arrivals = Arrivals(self._ledger.arrivals)
         context = StepContext(accounts, owners, known, owners)
         reader = self._reader(context)
-        answers: list[Answer] = []
+        answers = context.answers
         records: list[Record] = []
         for matches in backfilled_matches(self._store, self._registry, self._records, self._state, owners):
-            records += reader.read(matches, answers)
+            records += reader.read(matches)
         accounts.serves_all = True
-        later = StepContext(accounts, known_tuples=known, backfilled=owners, put_off=context.put_off)
+        later = StepContext(accounts, None, known, owners, answers=answers, put_off=context.put_off)
         reader = self._reader(later)
-        answers += self._rounds(reader, fresh(records))
-        answers += self._settled(later, reader, until, fresh)
+        self._rounds(reader, fresh(records))
+        self._settle(later, reader, until, fresh)
         for results, running in self.patterns.backfill() if events else ():
-            found, documents = self._event_output.answers(results, running, first_new)
-            answers += found
-            if documents := fresh(documents):
-                answers += self._rounds(reader, documents)
-                answers += self._settled(later, reader, until, fresh)
+            if documents := fresh(self._event_output.add(results, running, answers, first_new)):
+                self._rounds(reader, documents)
+                self._settle(later, reader, until, fresh)
         if over := accounts.cutoffs():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in over.items()})
         new = {s.qid for s in subscriptions}
@@ -290,49 +286,55 @@ class Pipeline:
         return replace(witnesses, r_docts=pa.table(times, R_DOCTS))
 
     def _reader(self, context: StepContext) -> MatchReader:
-        return MatchReader(self._registry, self._records, self._on_match, context, self._arrivals, self.outbox)
+        return MatchReader(self._registry, self._records, self._on_matches, context, self._arrivals, self.outbox)
 
-    def _on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        if part.op in NEGATED:
-            return self.absences.on_match(part, context, match, inputs)
-        operator = self._queries if isinstance(part.first.owner, Registered) else self._inner
-        return operator.on_match(part, context, match, inputs)
+    def _on_matches(self, parts: Sequence[OfRow], context: StepContext, matches: MatchColumns, found: Expanded) -> None:
+        absent: list[OfRow] = []
+        of_queries: list[OfRow] = []
+        inner: list[OfRow] = []
+        for one in parts:
+            if one[0].op in NEGATED:
+                absent.append(one)
+            else:
+                (of_queries if isinstance(one[0].first.owner, Registered) else inner).append(one)
+        if absent:
+            self.absences.on_matches(absent, context, matches)
+        if of_queries:
+            self._queries.on_matches(of_queries, context, matches, found)
+        if inner:
+            self._inner.on_matches(inner, context, matches, found)
 
-    def _settled(
+    def _settle(
         self,
         context: StepContext,
         reader: MatchReader,
         greatest: Mapping[str, int] | None,
         fresh: Callable[[list[Record]], list[Record]] = list,
-    ) -> list[Answer]:
-        """Returns the operators' decisions at these greatest times, deferred answers once all else is found, and
-        whatever follows from the documents both publish, except those that `fresh` drops. Nothing is decided before its
+    ) -> None:
+        """Adds the operators' decisions at these greatest times, deferred answers once all else is found, and whatever
+        follows from the documents both publish, except those that `fresh` drops. Nothing is decided before its
         inputs."""
-        answers: list[Answer] = []
         while True:
-            if found := list(self.absences.on_watermark(context, greatest)):
-                if decided := [(item, item.match) for item in found if item.match is not None]:
-                    expanded = ((item.answer, [item]) for item, _ in decided)
-                    reader.note(expanded, as_batch([match for _, match in decided]), answers)
-                documents = [document for item in found for document in item.documents]
+            if decided := self.absences.on_watermark(context, greatest):
+                for one in decided:
+                    reader.log(*one)
+                documents = [document for one in decided for document in one.found.documents]
             elif context.put_off:
                 undecided = self.absences.undecided(greatest)
-                documents = self._telling.decide(context.put_off, self._ledger.batch, undecided, answers)
+                documents = self._telling.decide(context.put_off, self._ledger.batch, undecided, context.answers)
             else:
-                return answers
-            answers += self._rounds(reader, fresh(documents))
+                return
+            self._rounds(reader, fresh(documents))
 
-    def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses | None = None) -> list[Answer]:
-        """Returns the answers over records, which have entered if `witnesses` are given, and what these publish."""
-        answers: list[Answer] = []
+    def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses | None = None) -> None:
+        """Answers records, which have entered if `witnesses` are given, and what these publish."""
         while records:
             if witnesses is None:
                 self._state.recall(records)
                 self._enter(records)
                 witnesses = self.patterns.step(self._witnesses(records, None))
-            records = reader.read(self._store.join(witnesses, records[0].docid, self._registry.scope), answers)
+            records = reader.read(self._store.join(witnesses, records[0].docid, self._registry.scope))
             witnesses = None
-        return answers
 
 
 @dataclass(frozen=True, slots=True)

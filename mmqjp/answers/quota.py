@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common import limits
-from common.arrays import Ints
+from common.arrays import Ints, bisect_ranges, group_starts
 from common.limits import Excess, LimitName, Quota, first_excess, sums_in_blocks
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.model import Audience, JoinSubscription, Members, Subscription
@@ -406,11 +406,19 @@ class Account(ABC):
         """The arrival from which no query gets anything, or NEVER."""
 
     def charge(self, arrival: int, share: Share, outputs: int, work: int) -> None:
+        self.note(arrival, share, outputs, work)
+        self.check()
+
+    def note(self, arrival: int, share: Share, outputs: int, work: int) -> None:
+        """Charges without a check, which must follow."""
         book, used = self._book, Usage(outputs, work)
         book.step[arrival, share.key].add(used)
         for query in share.withheld:
             book.less[arrival, query.qid].add(used)
         book.used.add(used)
+
+    def check(self) -> None:
+        """Finds the queries over their quotas, if there may be any."""
         if self._is_near():
             self._check()
             self._safe_outputs = max(self._safe_outputs, int(self._book.used.outputs * CHECKED_AGAIN_AFTER))
@@ -472,12 +480,16 @@ class SharedAccount(Account):
         self._subsets: dict[int, Audience | None] = {0: audience if audience.queries else None}
         self._everyone: dict[int, ChargeKey] = {}
 
-    def share(self, width: int, inputs: Inputs, first_qid: int) -> Share | None:
-        """Returns who gets a match of documents `width` microseconds apart, or None."""
+    def subset(self, first_qid: int) -> Audience | None:
+        """Returns those of its queries with at least `first_qid`."""
         if first_qid not in self._subsets:
             some = [query for query in self.audience.queries if query.qid >= first_qid]
             self._subsets[first_qid] = Audience.of(some) if some else None
-        if (audience := self._subsets[first_qid]) is None:
+        return self._subsets[first_qid]
+
+    def share(self, width: int, inputs: Inputs, first_qid: int) -> Share | None:
+        """Returns who gets a match of documents `width` microseconds apart, or None."""
+        if (audience := self.subset(first_qid)) is None:
             return None
         appeared, members = inputs.appeared, audience.members
         sees_all = width <= members.narrowest and appeared > members.latest_since and appeared > audience.latest_gap
@@ -486,10 +498,10 @@ class SharedAccount(Account):
                 key = ChargeKey(members.narrowest, members.latest_since, first_qid, audience.latest_begun)
                 self._everyone[first_qid] = key
             return Share(key, width, appeared, first_qid)
-        return self._some(audience, width, inputs, first_qid)
+        return self.some(audience, width, inputs, first_qid)
 
-    def _some(self, audience: Audience, width: int, inputs: Inputs, first_qid: int) -> Share | None:
-        appeared, windows, sinces = inputs.appeared, audience.members.sorted_windows, audience.sinces
+    def some(self, audience: Audience, width: int, inputs: Inputs, first_qid: int) -> Share | None:
+        appeared, windows, sinces = inputs.appeared, audience.members.sorted_windows, audience.members.sorted_sinces
         at, before = int(np.searchsorted(windows, width)), int(np.searchsorted(sinces, appeared))
         if at == len(windows) or before == 0:
             return None
@@ -589,3 +601,111 @@ class SharedAccount(Account):
         for window, since, qid, begun, end in zip(*(c.tolist() for c in columns), until, strict=True):
             at = bisect_right(first_qids, qid)
             yield Holder(window, since, first_qids[at - 1] if at else -1, begun, end)
+
+
+class Shares:
+    """Who gets each of some matches, of one account each, by columns: `gets` says whether anybody does. `window` and
+    `since` are of the key that a match is charged to, and `single` has by row what is not charged with others."""
+
+    def __init__(
+        self,
+        accounts: Sequence[SharedAccount],
+        account: Ints,
+        width: Ints,
+        appeared: Ints,
+        first_qid: int,
+        inputs_of: Callable[[int], Inputs],
+    ) -> None:
+        """`account` indexes `accounts`, and `inputs_of` returns the documents of a row."""
+        self._accounts, self._account, self.first_qid = accounts, account, first_qid
+        audiences = [one.subset(first_qid) for one in accounts]
+        bounds = [
+            _NOBODY
+            if audience is None
+            else (
+                audience.members.narrowest,
+                audience.members.latest_since,
+                audience.latest_gap,
+                audience.latest_begun,
+                one.is_limited,
+            )
+            for one, audience in zip(accounts, audiences, strict=True)
+        ]
+        narrowest, latest_since, latest_gap, begun, limited = np.array(bounds, np.int64).T[:, account]
+        self.gets: NDArray[np.bool_] = begun >= 0
+        self.window, self.since, self._begun = narrowest, latest_since, begun
+        self.single: dict[int, Share] = {}
+        one_by_one = self.gets & ((appeared <= latest_gap) | (limited > 0))
+        some = np.flatnonzero(self.gets & ~one_by_one & ((width > narrowest) | (appeared <= latest_since)))
+        if len(some):
+            self._narrow(some, [audience or _EMPTY for audience in audiences], width, appeared)
+        for row in np.flatnonzero(one_by_one).tolist():
+            audience = audiences[account[row]]
+            assert audience is not None, "somebody gets it"
+            found = accounts[account[row]].some(audience, int(width[row]), inputs_of(row), first_qid)
+            if found is None:
+                self.gets[row] = False
+            else:
+                self.window[row], self.since[row] = found.key.width, found.key.since
+                if found.withheld:
+                    self.single[row] = found
+
+    @classmethod
+    def listed(cls, shares: Sequence[Share]) -> Shares:
+        """Returns shares that are not charged."""
+        found: Shares = object.__new__(cls)
+        found.first_qid = shares[0].first_qid
+        found.single = dict(enumerate(shares))
+        return found
+
+    def _narrow(self, some: Ints, audiences: Sequence[Audience], width: Ints, appeared: Ints) -> None:
+        """Finds the members whose windows or `since` let them get some rows."""
+        known, of = np.unique(self._account[some], return_inverse=True)
+        members = [audiences[place].members for place in known.tolist()]
+        ends = np.cumsum([len(one) for one in members])
+        start, end = np.append(0, ends)[of], ends[of]
+        windows, sinces, earliest = (
+            np.concatenate([getattr(one, name) for one in members])
+            for name in ("sorted_windows", "sorted_sinces", "earliest_since")
+        )
+        at = bisect_ranges(windows, start, end, width[some])
+        before = bisect_ranges(sinces, start, end, appeared[some])
+        is_wide = at < end
+        at[~is_wide] = 0
+        self.gets[some] = is_wide & (earliest[at] < appeared[some])
+        self.window[some], self.since[some] = windows[at], sinces[before - 1]
+
+    def take(self, those: Ints) -> Shares:
+        found: Shares = object.__new__(Shares)
+        found._accounts, found._account, found.first_qid = self._accounts, self._account[those], self.first_qid
+        found.gets, found.window, found.since = self.gets[those], self.window[those], self.since[those]
+        found._begun, found.single = self._begun[those], {}
+        if self.single:
+            places = {row: place for place, row in enumerate(those.tolist())}
+            found.single = {places[row]: share for row, share in self.single.items() if row in places}
+        return found
+
+    def charge(self, arrival: Ints, outputs: Ints, work: Ints) -> None:
+        if not len(arrival):
+            return
+        columns = self._account, arrival, self.window, self.since
+        order = np.lexsort(columns[::-1])
+        if self.single:
+            order = order[~np.isin(order, list(self.single))]
+            for row, share in self.single.items():
+                account = self._accounts[self._account[row]]
+                account.note(int(arrival[row]), share, int(outputs[row]), int(work[row]))
+        starts = group_starts(*(column[order] for column in columns))
+        if len(starts):
+            first = order[starts]
+            sums = (np.add.reduceat(column[order], starts).tolist() for column in (outputs, work))
+            given = (column[first].tolist() for column in (*columns, self._begun))
+            for place, at, window, since, begun, new, steps in zip(*given, *sums, strict=True):
+                key = ChargeKey(window, since, self.first_qid, begun)
+                self._accounts[place].note(at, Share(key, -1, 0, 0), new, steps)
+        for place in set(self._account.tolist()):
+            self._accounts[place].check()
+
+
+_EMPTY, _NOBODY = Audience.of(()), (0, 0, -1, -1, 0)
+"""An account without queries, and its bounds."""

@@ -38,7 +38,7 @@ from join_stage.store.spark.session import telling_loss
 from mmqjp.answers.accounts import Accounts, Cutoff, Cutoffs, EarlierUsage
 from mmqjp.answers.fan_out import FanOut, FileSegment, RangeFiles, answer_rows, by_answer, count_recipients
 from mmqjp.answers.operators import MATCH_CHUNK, MatchReader, QueryOperator, StepContext
-from mmqjp.answers.output import Answer
+from mmqjp.answers.output import AnswerColumns
 from mmqjp.answers.quota import Arrivals, Book
 from mmqjp.documents.record import Record, Records, StoredRecords
 from mmqjp.queries.forms import Form, LiteralGroup, RowPart, TargetGroup
@@ -143,7 +143,7 @@ class _Pickler(pickle.Pickler):
                 state |= {"_beside": None} | {name: getattr(one, name) for name in names}
             return __newobj__, (type(one),), state
         if isinstance(one, TargetGroup):
-            made = {name: getattr(one, name) for name in ("op", "residual", "sides", "derived", "direct")}
+            made = {name: getattr(one, name) for name in ("op", "residual", "sides", "plan")}
             known = {"number": one.number, "form": one.form}
             return __newobj__, (TargetGroup,), {**known, **made, "forms": None, "targets": CompactSet(), "placed": None}
         return NotImplemented
@@ -213,7 +213,7 @@ class TaskSummary:
 
 @dataclass(slots=True)
 class SliceAnswers:
-    answers: list[Answer]
+    answers: AnswerColumns
     matches: list[pa.Table] = field(default_factory=list)
 
 
@@ -251,31 +251,30 @@ def answer_slice(
     for docid, arrival in zip(*step.entered, strict=True):
         arrivals.add(docid, arrival)
     operator = QueryOperator(queries, records, step.quota)
-    reader = MatchReader(queries, records, operator.on_match, context, arrivals, log)
-    answers: list[Answer] = []
+    reader = MatchReader(queries, records, operator.on_matches, context, arrivals, log)
     rest: list[pa.RecordBatch] = []
     for chunk in matches.to_batches(MATCH_CHUNK):
         ours = np.isin(chunk["qid"].to_numpy(), queries.rows)
         if ours.all():
-            reader.read_chunk(chunk, answers)
+            reader.read_chunk(chunk)
         else:
             rest.append(chunk.filter(pa.array(~ours)))
             if ours.any():
-                reader.read_chunk(chunk.filter(pa.array(ours)), answers)
+                reader.read_chunk(chunk.filter(pa.array(ours)))
         records.release_trees()
-    of_ranges = [SliceAnswers([]) for _ in range(step.ranges)]
-    for answer in answers:
-        of_ranges[step.range_of(answer.t1)].answers.append(answer)
+    times = np.array(step.times, np.int64)
+    split = context.answers.split(times.searchsorted(context.answers.ints("t1"), "right"), step.ranges)
+    of_ranges = list(map(SliceAnswers, split))
     if log.rows:
         found = pa.concat_tables(log.rows)
-        of = np.array(step.times, np.int64).searchsorted(found["t1"].to_numpy(), "right")
+        of = times.searchsorted(found["t1"].to_numpy(), "right")
         for place in np.unique(of).tolist():
             of_ranges[place].matches.append(found.filter(pa.array(of == place)))
     for place, one in enumerate(of_ranges):
-        if one.answers:
+        if len(one.answers):
             yield place, (number, pickle.dumps(one, pickle.HIGHEST_PROTOCOL))
     rows = {part: row for row in queries.rows.tolist() for part in queries.parts_of_row(row)}
-    forms = frozenset(answer.form for answer in answers)
+    forms = frozenset(context.answers.forms())
     members = accounts.members(forms, step.batch)
     summary = TaskSummary(
         np.array([_counts(step, members, one.answers, one.matches) for one in of_ranges], np.int64),
@@ -289,10 +288,10 @@ def answer_slice(
 
 
 def _counts(
-    step: SpreadStep, members: Mapping[str, Members], answers: Iterable[Answer], matches: Iterable[pa.Table]
+    step: SpreadStep, members: Mapping[str, Members], answers: AnswerColumns, matches: Iterable[pa.Table]
 ) -> list[int]:
-    got = [count_recipients(answer, members[answer.form], step.batch) for answer in answers]
-    return [sum(map(len, matches)), sum(map(bool, got)), sum(got)]
+    got = count_recipients(answers, members, step.batch)
+    return [sum(map(len, matches)), int(np.count_nonzero(got)), int(got.sum())]
 
 
 # ------------------------------------------------------------ writing
@@ -319,16 +318,17 @@ def write_range(
 ) -> Iterator[WrittenRange]:
     first, name = writing.firsts[number].tolist(), f"{writing.prefix}{number}-{task_attempt()}"
     pickled = dict(one for _, one in told)
-    own: tuple[list[Answer], dict[str, Members]] = ([], {})
+    own: tuple[AnswerColumns, dict[str, Members]] = (AnswerColumns(), {})
     if DRIVER in pickled:
         own = pickle.loads(pickled.pop(DRIVER))
     answers, matches = _renumbered([pickled[slice_] for slice_ in sorted(pickled)], first[0])
-    members = step.accounts(queries).members({answer.form for answer in answers}, step.batch)
+    members = step.accounts(queries).members(answers.forms(), step.batch)
     counts = _counts(step, members, answers, matches)
     if counts != (known := writing.counts[number].tolist()):  # numbers have been given to others
         raise RuntimeError(f"a task was repeated, and found {counts} and not {known}")
     members |= own[1]
-    rows = answer_rows([*answers, *own[0]], members, step.batch, *first[1:])
+    answers.extend(own[0])
+    rows = answer_rows(answers, members, step.batch, *first[1:])
     tables = {
         "answers": rows.answers,
         "withheld": rows.withheld,
@@ -350,19 +350,15 @@ def write_range(
     yield number, files, lines, pieces
 
 
-def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[list[Answer], list[pa.Table]]:
-    answers: list[Answer] = []
-    matches: list[pa.Table] = []
+def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[AnswerColumns, list[pa.Table]]:
+    answers, matches = AnswerColumns(), list[pa.Table]()
     for one in pickled:
         found: SliceAnswers = pickle.loads(one)
-        rows = pa.concat_tables(found.matches)
-        known = rows["match"].to_numpy()
-        for answer in found.answers:
-            answer.matches[:] = (known.searchsorted(answer.matches) + first).tolist()
+        rows = pa.concat_tables([ANSWER_TABLES["match_rows"].empty_table(), *found.matches])
+        answers.extend(found.answers, rows["match"].to_numpy(), first)
         numbers = pa.array(np.arange(first, first + len(rows)))
         matches.append(rows.set_column(rows.schema.get_field_index("match"), "match", numbers))
         first += len(rows)
-        answers += found.answers
     return answers, matches
 
 
@@ -433,19 +429,19 @@ class SpreadAnswers:
         forms = frozenset(form for summary in summaries for form in summary.forms)
         return pa.concat_tables([RESULT.empty_table(), *rest]), forms
 
-    def write(self, own: Sequence[Answer], members: Mapping[str, Members]) -> list[RangeFiles] | None:
+    def write(self, own: AnswerColumns, members: Mapping[str, Members]) -> list[RangeFiles] | None:
         """Numbers and writes the step's answers and outputs, including the driver's `own`. Returns the files of each
         range by time; None if executors have no answers."""
         found, ledger = self._found, self._ledger
         if found is None or not found.counts[:, 1].any():
             return None
         step, counts = found.step, found.counts.copy()
-        of_range: list[list[Answer]] = [[] for _ in range(step.ranges)]
-        for answer in own:
-            if answer.form in members and (got := count_recipients(answer, members[answer.form], step.batch)):
-                number = step.range_of(answer.t1)
-                of_range[number].append(answer)
-                counts[number] += (0, 1, got)
+        got = count_recipients(own, members, step.batch)
+        ranges: Ints = np.array(step.times, np.int64).searchsorted(own.ints("t1"), "right")
+        of_range = own.split(np.where(got > 0, ranges, -1), step.ranges)
+        for number in range(step.ranges):
+            those = got[(ranges == number) & (got > 0)]
+            counts[number] += (0, len(those), those.sum())
         ends: Ints = counts.cumsum(axis=0) + np.array([found.first_match, ledger.next_answer, ledger.next_seq])
         writing = Writing(
             ends - counts,
@@ -455,9 +451,9 @@ class SpreadAnswers:
             self._store.emptied_scratch(),
         )
         ours = [
-            (number, (DRIVER, pickle.dumps((some, {one.form: members[one.form] for one in some}))))
+            (number, (DRIVER, pickle.dumps((some, {form: members[form] for form in some.forms()}))))
             for number, some in enumerate(of_range)
-            if some
+            if len(some)
         ]
         told = found.told.filter(lambda one: one[0] != SUMMARY)
         if ours:

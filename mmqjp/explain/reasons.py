@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from mmqjp.answers.output import BoundValue, Output, residual_holds
+from mmqjp.answers.bindings import BoundValue, residual_holds
+from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
 from mmqjp.explain import terms
 from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Evidence, EvidenceRow, paths

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from common.bounds import INFINITE
 from common.dates import SECOND, iso_utc
-from mmqjp.answers.output import text_of_operand
+from mmqjp.answers.bindings import text_of_operand
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape

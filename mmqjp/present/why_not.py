@@ -14,8 +14,8 @@ from common.bounds import EARLIEST
 from common.dates import iso_utc
 from common.tools import JsonRecord
 from mmqjp.answers.absence import ABSENCES, AbsenceGroup, Decided, LeftMatch
+from mmqjp.answers.bindings import BoundValue, text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
-from mmqjp.answers.output import BoundValue, text_of_operand
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, distance, steps_for
 from mmqjp.explain.reasons import known_at

@@ -6,7 +6,7 @@ steps are derived as its ancestors. Selections are templates that each answer fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring as json_text
@@ -22,7 +22,7 @@ from templates.witness import plain_node
 from xpath_stage.binder import Node, PatternPath
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra import joins
-from xscl.algebra.values import Call, Expr, String
+from xscl.algebra.values import Call, ElementConstructor, Expr, String
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,31 +184,42 @@ class OutputChild(NamedTuple):
 
 
 class Selection:
-    """What a normal form SELECTs.
+    """What normal forms SELECT.
 
     `terms` are the non-constant values. `nodes` and `node_list` format their nodes as a JSON object (for output lines)
-    and list. `items` are the children of a default output; `children` formats them all if every value is an element.
+    and list. `items` are the children of a default output. A `constructor` has `holes`, in order.
     """
 
-    __slots__ = ("children", "items", "node_list", "nodes", "normal", "terms")
+    __slots__ = ("constructor", "holes", "items", "namespaces", "node_list", "nodes", "star", "terms")
 
-    def __init__(self, normal: joins.NormalQuery) -> None:
-        self.normal = normal
-        chosen = [(entry.key, entry.value) for entry in normal.entries if isinstance(entry.value, joins.Term)]
+    def __init__(
+        self,
+        entries: tuple[joins.SelectEntry, ...],
+        star: bool,
+        constructor: ElementConstructor | None,
+        holes: tuple[joins.Term | str, ...],
+        namespaces: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.star, self.constructor, self.holes, self.namespaces = star, constructor, holes, namespaces
+        chosen = [(entry.key, entry.value) for entry in entries if isinstance(entry.value, joins.Term)]
         self.terms = tuple(term for _, term in chosen)
         self.nodes = f"{{{', '.join(f'{_literally(json_text(key))}: %s' for key, _ in chosen)}}}"
         self.node_list = f"[{', '.join(['%s'] * len(chosen))}]"
         items = []
-        for entry in normal.entries:
+        for entry in entries:
             name = entry.key.replace("'", "_")
-            before, after = ("", "") if normal.star else (f"<{name}>", f"</{name}>")
+            before, after = ("", "") if star else (f"<{name}>", f"</{name}>")
             constant = element(name, entry.value) if isinstance(entry.value, str) else None
             items.append(OutputChild(name, before, after, constant))
         self.items = tuple(items)
-        self.children = "".join(
-            f"{_literally(one.before)}%s{_literally(one.after)}" if one.constant is None else _literally(one.constant)
-            for one in self.items
-        )
+
+
+_selection = lru_cache(10_000)(Selection)
+"""Forms that SELECT the same share it, so that they are answered together."""
+
+
+def selection_of(normal: joins.NormalQuery) -> Selection:
+    return _selection(normal.entries, normal.star, normal.constructor, normal.holes, normal.namespaces)
 
 
 RETURN = {"\r": "&#13;"}
@@ -251,7 +262,7 @@ class Form(model.QuerySet):
 
     @cached_property
     def selection(self) -> Selection:
-        return Selection(self.normal)
+        return selection_of(self.normal)
 
     @cached_property
     def mirror(self) -> joins.Mirror | None:
@@ -337,21 +348,55 @@ class Forms(dict[str, Form]):
         return tuple(found)
 
 
-_Derived = Sequence[tuple[int, DerivedVariable]]
-"""Derivation of a joint binding's variables, each with its side's number."""
+class HiddenSide(NamedTuple):
+    """A side over a hidden stream: its variables are the children of its tuples, by number."""
+
+    variables: tuple[tuple[str, int], ...]
 
 
-DirectTerm = tuple[int, DerivedVariable, tuple[str, ...]]
-"""A term whose variable derives from joined nodes: side, derivation, functions to apply."""
+class DerivedSide(NamedTuple):
+    """A side whose variables derive from joined nodes."""
+
+    variables: tuple[DerivedVariable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DirectSelection:
-    """Derived SELECT terms and constructor holes. `steps` is a match's cost beside its output."""
+class SearchedSide(NamedTuple):
+    """A side whose pattern is matched, given the nodes at some slots of the template."""
 
-    terms: Sequence[DirectTerm]
-    holes: Sequence[DirectTerm | str]
-    steps: int
+    variables: tuple[str, ...]
+    slots: tuple[int, ...]
+
+
+SidePlan = HiddenSide | DerivedSide | SearchedSide
+
+
+@dataclass(frozen=True, eq=False)
+class JointPlan:
+    """What parts share whose matches are bound together: the operator, how each side's variables are found, and the
+    residual predicates. `operand` is the text that a group of literals tests."""
+
+    op: joins.JoinOp | None
+    sides: tuple[SidePlan, ...]
+    residual: tuple[Expr, ...]
+    operand: Expr | None = None
+
+
+_joint_plan = lru_cache(10_000)(JointPlan)
+
+
+def _plan(
+    op: joins.JoinOp | None, sides: Iterable[FixedSide], residual: tuple[Expr, ...], operand: Expr | None = None
+) -> JointPlan:
+    return _joint_plan(op, tuple(map(_side_plan, sides)), residual, operand)
+
+
+def _side_plan(fixed: FixedSide) -> SidePlan:
+    if fixed.side.hidden is not None:
+        children = enumerate(fixed.side.pattern.children, 1)
+        return HiddenSide(tuple((child.var, place) for place, child in children if child.var))
+    if (derived := fixed.derived) is not None:
+        return DerivedSide(tuple(derived))
+    return SearchedSide(fixed.side.variables(), tuple(slot for _, slot in fixed.fixed))
 
 
 @dataclass(eq=False)
@@ -391,22 +436,9 @@ class TargetGroup:
         return self.forms.sides(self.first)
 
     @cached_property
-    def derived(self) -> _Derived | None:
-        """How the only joint binding derives from joined nodes; None if patterns must be matched."""
-        return _derived(self.sides)
-
-    @cached_property
-    def direct(self) -> DirectSelection | None:
-        """The selection, if it derives from joined nodes and no other condition applies; else None."""
-        if self.form is None or self.derived is None or self.residual or self.form.once is not None:
-            return None
-        selection, derived = self.form.selection, {one.var: (side, one) for side, one in self.derived}
-        holes = selection.normal.holes
-        return DirectSelection(
-            [(*derived[term.var], term.functions) for term in selection.terms],
-            [hole if isinstance(hole, str) else (*derived[hole.var], hole.functions) for hole in holes],
-            2 + len(self.derived),
-        )
+    def plan(self) -> tuple[JointPlan, Selection | None]:
+        """What it shares with parts that are answered together; without a form there is no selection."""
+        return _plan(self.op, self.sides, self.residual), None if self.form is None else self.form.selection
 
     @property
     def literal_test(self) -> LiteralTest | None:
@@ -422,7 +454,7 @@ class LiteralGroup:
 
     def __init__(self, test: LiteralTest, group: TargetGroup) -> None:
         self.op, self.sides, self.residual, self.operand = group.op, group.sides, test.rest, test.operand
-        self.derived = _derived(self.sides)
+        self.plan = _plan(self.op, self.sides, test.rest, test.operand), None
         self.queries = model.QuerySet(test.id)
         self._index = INDEXES[test.name]()
         self._by_literal: dict[str, dict[TargetGroup, None]] = {}
@@ -546,13 +578,6 @@ class RowTargets:
             part.add(group, test)
         self._waiting = {}
         return self._parts.values()
-
-
-def _derived(sides: Sequence[FixedSide]) -> _Derived | None:
-    of_sides = [side.derived for side in sides]
-    if None in of_sides:
-        return None
-    return [(number, one) for number, derived in enumerate(of_sides) for one in derived or ()]
 
 
 def _query(target: model.Target) -> model.Subscription:

@@ -176,6 +176,16 @@ class Members:
         return np.sort(self.windows)
 
     @cached_property
+    def sorted_sinces(self) -> Ints:
+        return np.sort(self.sinces)
+
+    @cached_property
+    def earliest_since(self) -> Ints:
+        """The least `since` of the members with one of the `sorted_windows` or a later one."""
+        by_window = self.sinces[np.argsort(self.windows, kind="stable")]
+        return np.minimum.accumulate(by_window[::-1])[::-1]
+
+    @cached_property
     def narrowest(self) -> int:
         return int(self.windows.min(initial=INFINITE))
 
@@ -188,11 +198,16 @@ class Members:
     def _least(self) -> tuple[int, int]:
         return int(self.qids.min(initial=INFINITE)), int(self.ended.min(initial=INFINITE))
 
-    def count(self, width: int, appeared: int, first_qid: int, batch: int, arrival: int) -> int:
+    def counts(self, width: Ints, appeared: Ints, first_qid: Ints, batch: int, arrival: Ints) -> Ints:
+        """Returns the number of members that get each of some answers."""
         qid, ended = self._least
-        if self.latest_since < appeared and first_qid <= qid and ended == INFINITE:  # only windows matter
-            return len(self) - (int(np.searchsorted(self.sorted_windows, width)) if width > self.narrowest else 0)
-        return int(np.count_nonzero(self.get(slice(None), width, appeared, first_qid, batch, arrival)))
+        found: Ints = len(self) - self.sorted_windows.searchsorted(width)
+        # Of others, only windows matter.
+        one_by_one = (appeared <= self.latest_since) | (first_qid > qid) | (ended < INFINITE)
+        for place in np.flatnonzero(one_by_one).tolist():
+            of = int(width[place]), int(appeared[place]), int(first_qid[place]), batch, int(arrival[place])
+            found[place] = np.count_nonzero(self.get(slice(None), *of))
+        return found
 
     @cached_property
     def name_ranks(self) -> Ints:
@@ -567,10 +582,6 @@ class Audience:
         ]
         latest_gap = max(self.latest_gap, _latest_gap(ordered))
         return Audience(queries, Members.active(names, identities, columns), latest_gap)
-
-    @cached_property
-    def sinces(self) -> Ints:
-        return np.sort(self.members.sinces)
 
     @cached_property
     def latest_begun(self) -> int:

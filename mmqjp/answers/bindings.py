@@ -1,0 +1,586 @@
+"""Joint bindings of matches, by columns. A match fixes the joined nodes; joint bindings extend it to all variables of a
+conjunctive query (K+; docs/semantics.md, section 15), subject to residual predicates, comparisons that are not value
+joins. Matches of parts that differ only in constants are bound together: where variables derive from joined nodes, by
+arithmetic; else each document is searched once for each choice of its joined nodes. Values are coded, so that each pair
+of distinct texts is compared once. Steps, which bound the work of a match, are counted before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from json.encoder import encode_basestring as json_text
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from lxml import etree
+from numpy.typing import NDArray
+
+from common.arrays import Ints, dictionary_encode, distinct
+from common.dates import parse_timestamp
+from mmqjp.documents.record import Inputs, Record, StoredRecords
+from mmqjp.queries.forms import DerivedSide, DerivedVariable, FixedSide, HiddenSide, JointPlan, RowPart, SearchedSide
+from templates.witness import PLAIN, plain_node
+from xpath_stage.binder import Node, SideBinder
+from xscl.algebra import values as algebra
+from xscl.algebra.joins import Term
+from xscl.algebra.regex import PatternError, PatternLimit
+
+Mask = NDArray[np.bool_]
+
+CHARACTERS_READ_PER_STEP = 256
+"""Comparing a value costs one step per this many characters."""
+
+
+# ------------------------------------------------------------ residual predicates
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A residual predicate: the `test` of the texts of its operands. If it is a comparison, that is `op` between the
+    values that `keys` make of the texts; what has none, as NaN, is only unequal to others."""
+
+    operands: tuple[algebra.Expr, ...]
+    test: Callable[..., bool]
+    op: algebra.CompareOp | None = None
+    keys: tuple[Callable[[str], Any], ...] = ()
+
+
+@lru_cache(10_000)
+def predicate_of(expr: algebra.Expr) -> Predicate:
+    match expr:
+        case algebra.Compare(op=op, left=left, right=right) if algebra.is_of_times(expr):
+            times = parse_timestamp, parse_timestamp
+            return Predicate((left, right), lambda one, other: algebra.compare_times(op, one, other), op, times)
+        case algebra.Compare(op=op, left=left, right=right):
+            (one, one_key), (other, other_key) = _compared(left), _compared(right)
+            if op not in ("=", "!=") or one_key is not None or other_key is not None:
+                one_key, other_key = one_key or algebra.xpath_number, other_key or algebra.xpath_number
+            keys = one_key or str, other_key or str
+            return Predicate((one, other), lambda a, b: algebra.compare(op, keys[0](a), keys[1](b)), op, keys)
+        case algebra.Call(name=name, args=args) if name in algebra.TESTS:
+            return Predicate(args, _Test(name))
+    raise AssertionError(f"not a residual predicate: {expr!r}")
+
+
+def _compared(expr: algebra.Expr) -> tuple[algebra.Expr, Callable[[str], Any] | None]:
+    """Returns the operand whose text is read, and what makes a number of it, if it is one."""
+    match expr:
+        case algebra.Number(text=text):
+            number = float(text)
+            return expr, lambda _: number
+        case algebra.Call(name=name, args=(arg,)) if name in algebra.NUMERIC:
+            return arg, algebra.NUMERIC[name]
+    return expr, None
+
+
+class _Test:
+    """A function that is a condition. A regular expression that times out does not match."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *texts: str) -> bool:
+        try:
+            return algebra.TESTS[self._name](*texts)
+        except (PatternError, PatternLimit):
+            return False
+
+
+def residual_holds(expr: algebra.Expr, text_of: Callable[[str], str]) -> bool:
+    predicate = predicate_of(expr)
+    return predicate.test(*[text_of_operand(operand, text_of) for operand in predicate.operands])
+
+
+def text_of_operand(expr: algebra.Expr, text_of: Callable[[str], str]) -> str:
+    match expr:
+        case algebra.VarPath(var=var):
+            return text_of(var)
+        case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
+            return algebra.derive(name, text_of_operand(arg, text_of))
+    return _constant(expr)
+
+
+def _constant(expr: algebra.Expr) -> str:
+    match expr:
+        case algebra.String(value=value):
+            return value
+        case algebra.Number(text=text):
+            return algebra.number_string(text)
+    raise AssertionError(f"not an operand: {expr!r}")
+
+
+# ------------------------------------------------------------ matches
+
+
+class Match(NamedTuple):
+    """A row of R_outT: the shared row of R_T, one or two documents, and nodes in the template's numbering."""
+
+    row: int
+    docid1: int
+    docid2: int | None
+    nodes: Sequence[int]
+
+
+class MatchColumns:
+    """Matches with their documents: `left` and `right` index `records`; a filter has no right one, -1. The times and
+    the arrival are those of both documents, `appeared` that of the first part, and `width` the time that both cover, -1
+    in a filter."""
+
+    def __init__(self, chunk: pa.RecordBatch, records: StoredRecords) -> None:
+        self.rows: Ints = chunk["qid"].to_numpy()
+        left, right = chunk["docid1"].to_numpy(), chunk["docid2"].fill_null(-1).to_numpy(zero_copy_only=False)
+        docids = distinct(np.concatenate([left, right]))
+        docids = docids[docids >= 0]
+        records.load(docids.tolist())
+        self.records = [records[docid] for docid in docids.tolist()]
+        self.left, self.right = docids.searchsorted(left), np.where(right < 0, -1, docids.searchsorted(right))
+        self._nodes: Ints = chunk["nodes"].flatten().to_numpy()
+        lengths = chunk["nodes"].value_lengths().to_numpy().astype(np.int64)
+        self._starts: Ints = np.cumsum(lengths) - lengths
+        columns = [(one.t0, one.t1, one.arrival, min(one.appeared)) for one in self.records]
+        t0, t1, arrival, appeared = np.array(columns, np.int64).T
+        one, other = self.left, np.where(self.right < 0, self.left, self.right)
+        self.begins, self.ends = t0, t1
+        self.t0, self.t1 = np.minimum(t0[one], t0[other]), np.maximum(t1[one], t1[other])
+        self.arrival, self.appeared = (
+            np.maximum(arrival[one], arrival[other]),
+            np.minimum(appeared[one], appeared[other]),
+        )
+        self.width: Ints = np.where(self.right < 0, -1, self.t1 - self.t0)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def key(self, place: int) -> tuple[int, tuple[int, ...]]:
+        """Returns the first document of a match, and its nodes with the chains of functions."""
+        start = self._starts[place]
+        end = self._starts[place + 1] if place + 1 < len(self.rows) else len(self._nodes)
+        return self.records[self.left[place]].docid, tuple(self._nodes[start:end].tolist())
+
+    def node(self, places: Ints, slot: int) -> Ints:
+        """Returns the plain ids of the matches' nodes at a template's slot."""
+        return self._nodes[self._starts[places] + slot] & PLAIN
+
+    def parts(self, number: Callable[[object], int]) -> Ints:
+        """Returns numbers of the records' parts, by record: -1 and less are those that `number` gives."""
+        of = (one.parts[0] if len(one.parts) == 1 else -1 - number(one.parts) for one in self.records)
+        return np.fromiter(of, np.int64, len(self.records))
+
+    def joined(self, places: Ints, of: Callable[[Record], Any]) -> list[Any]:
+        """Returns what records of matches have, the right one's added to the left one's."""
+        known = list(map(of, self.records))
+        sides = zip(self.left[places].tolist(), self.right[places].tolist(), strict=True)
+        return [known[left] if right < 0 else known[left] + known[right] for left, right in sides]
+
+    def inputs(self, place: int) -> Inputs:
+        left, right = int(self.left[place]), int(self.right[place])
+        found = Inputs([self.records[left]] if right < 0 else [self.records[left], self.records[right]])
+        found.t1, found.arrival = int(self.t1[place]), int(self.arrival[place])
+        return found
+
+    def is_in_order(self, places: Ints) -> Mask:
+        """Returns whether the first document ends before the second begins, if there is one."""
+        right = self.right[places]
+        found: Mask = (right < 0) | (self.ends[self.left[places]] < self.begins[right])
+        return found
+
+
+# ------------------------------------------------------------ values
+
+
+@dataclass(slots=True)
+class BoundValue:
+    """The node bound to a SELECT variable, with derived-value functions to apply."""
+
+    record: Record
+    node: Node
+    functions: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        value = self.record.tree.string_value(*self.node)
+        for name in self.functions:
+            value = algebra.derive(name, value)
+        return value
+
+    def is_element(self) -> bool:
+        return not self.node[1] and not self.functions
+
+    def markup(self) -> str:
+        record, number = self.record, self.node[0]
+        if number == 0 and record.kind == "external" and not record.has_namespaces:
+            return record.xml  # which was serialized in the same way
+        if (found := record.fragments.get(number)) is None:
+            element = record.tree.elements[number]
+            if record.has_namespaces:
+                # In a tree of its own, so that namespaces are declared where they are used.
+                etree.Element("match").append(element := self.copy())
+            found = record.fragments[number] = etree.tostring(element, encoding="unicode", with_tail=False)
+        return found
+
+    def copy(self) -> etree._Element:
+        copied = deepcopy(self.record.tree.elements[self.node[0]])
+        copied.tail = None
+        return copied
+
+    def json_id(self) -> int | str:
+        element, place = self.node
+        return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
+
+    def json(self) -> str:
+        return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+
+
+JointBinding = Mapping[str, BoundValue]
+
+
+def value_of(binding: JointBinding, term: Term) -> BoundValue:
+    one = binding[term.var]
+    return BoundValue(one.record, one.node, term.functions)
+
+
+class Values:
+    """The nodes of a chunk's variables, coded. The variable of a tuple is a node of an earlier document."""
+
+    def __init__(self, records: StoredRecords) -> None:
+        self._records = records
+        self._codes: dict[tuple[int, int], int] = {}
+        self.bound: list[BoundValue] = []
+        self.docids: list[int] = []
+        self.nodes: list[int] = []
+        self._texts: list[str | None] = []
+
+    def codes(self, records: Sequence[Record], which: Ints, nodes: Ints) -> Ints:
+        """Returns the codes of plain node ids, each in the record that `which` indexes."""
+        keys, place = np.unique(which << _NODE_BITS | nodes, return_inverse=True)
+        of_keys = [self._code(records[key >> _NODE_BITS], key & PLAIN) for key in keys.tolist()]
+        return np.array(of_keys, np.int64)[place]
+
+    def _code(self, record: Record, id: int) -> int:
+        node = plain_node(id)
+        if record.kind == "hidden":
+            docid, node = record.bound[node[0] - 1]
+            record = self._records[docid]
+            id = node[0] | node[1] << 32
+        key = record.docid, id
+        if (code := self._codes.get(key)) is None:
+            code = self._codes[key] = len(self.bound)
+            self.bound.append(BoundValue(record, node))
+            self.docids.append(record.docid)
+            self.nodes.append(id)
+            self._texts.append(None)
+        return code
+
+    def value(self, code: int, functions: tuple[str, ...]) -> BoundValue:
+        one = self.bound[code]
+        return BoundValue(one.record, one.node, functions) if functions else one
+
+    def text(self, code: int) -> str:
+        if (found := self._texts[code]) is None:
+            found = self._texts[code] = self.bound[code].text()
+        return found
+
+
+_NODE_BITS = PLAIN.bit_length()
+
+
+class Encoded(NamedTuple):
+    """Texts by code, distinct or not, and the code of each row."""
+
+    codes: Ints
+    texts: list[str]
+
+    def costs(self) -> Ints:
+        """Returns the steps for reading each row's text."""
+        return np.array([len(text) // CHARACTERS_READ_PER_STEP for text in self.texts], np.int64)[self.codes]
+
+    def rows(self) -> list[str]:
+        return list(map(self.texts.__getitem__, self.codes.tolist()))
+
+
+# ------------------------------------------------------------ joint bindings
+
+
+class _TooManyStepsError(Exception): ...
+
+
+class SideBinders:
+    """The binders of a step, by side."""
+
+    def __init__(self) -> None:
+        self._binders: dict[FixedSide, SideBinder] = {}
+
+    def find(
+        self, fixed: FixedSide, record: Record, nodes: Sequence[int], allowed: int
+    ) -> tuple[list[tuple[Node, ...]], int]:
+        """Returns the bindings of a side's variables, and the steps to find them: more than `allowed`, if it was not
+        searched to the end."""
+        if (binder := self._binders.get(fixed)) is None:
+            binder = self._binders[fixed] = SideBinder(fixed.side.pattern, [path for path, _ in fixed.fixed])
+        steps = 0
+
+        def take(number: int) -> None:
+            nonlocal steps
+            steps += number
+            if steps > allowed:
+                raise _TooManyStepsError
+
+        try:
+            return binder.find(record.tree, tuple(map(plain_node, nodes)), take), steps
+        except _TooManyStepsError:
+            return [], allowed + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Bindings of a side: `start` and `count` of each row's among the nodes of the variables."""
+
+    start: Ints
+    count: Ints
+    nodes: Mapping[str, Ints]
+
+
+BLOCK = 100_000
+"""Maximum number of joint bindings in memory together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Matches of parts with one plan: for each row, the index of its part and the place of its match."""
+
+    parts: Sequence[RowPart]
+    part: Ints
+    place: Ints
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[RowPart, Ints]]) -> Rows:
+        """Returns the rows of parts, given with the places of their matches."""
+        sizes = [len(places) for _, places in parts]
+        return cls(
+            [part for part, _ in parts], np.repeat(np.arange(len(parts)), sizes), np.concatenate([p for _, p in parts])
+        )
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def take(self, those: Ints | Mask) -> Rows:
+        return Rows(self.parts, self.part[those], self.place[those])
+
+
+class Joints:
+    """The joint bindings of rows. `steps` counts those of each row so far; what has more than `allowed` binds nothing
+    more."""
+
+    def __init__(
+        self, plan: JointPlan, rows: Rows, matches: MatchColumns, binders: SideBinders, values: Values, allowed: int
+    ) -> None:
+        self._plan, self._rows, self._matches, self.values, self._allowed = plan, rows, matches, values, allowed
+        self.steps: Ints = np.ones(len(rows), np.int64)
+        self._stopped: Mask = np.zeros(len(rows), np.bool_)
+        self._which = [matches.left[rows.place], matches.right[rows.place]]
+        self._found = [
+            self._searched(side, number, binders) if isinstance(side, SearchedSide) else None
+            for number, side in enumerate(plan.sides)
+        ]
+        self._side_of: dict[str, int] = {}
+        for number, side in enumerate(plan.sides):
+            match side:
+                case HiddenSide(variables=pairs):
+                    names: Sequence[str] = [var for var, _ in pairs]
+                case DerivedSide(variables=derived):
+                    names = [one.var for one in derived]
+                    self.steps += len(names)
+                case _:
+                    names = side.variables
+            self._side_of.update(dict.fromkeys(names, number))
+        self._nodes_of = cache(self._fixed_nodes)
+
+    @property
+    def variables(self) -> Collection[str]:
+        return self._side_of
+
+    def _searched(self, side: SearchedSide, number: int, binders: SideBinders) -> _Found:
+        rows, which = self._rows, self._which[number]
+        fixed_sides = [part.sides[number] for part in rows.parts]
+        known = {fixed: place for place, fixed in enumerate(dict.fromkeys(fixed_sides))}
+        of_part = np.array([known[fixed] for fixed in fixed_sides], np.int64)
+        nodes = [self._matches.node(rows.place, slot) for slot in side.slots]
+        code = of_part[rows.part] * len(self._matches.records) + which
+        for column in nodes:
+            code = dictionary_encode(dictionary_encode(code)[0] << 32 | dictionary_encode(column)[0])[0]
+        _, first, place = np.unique(code, return_index=True, return_inverse=True)
+        asked = list(known)
+        counts, steps, found = [], [], list[tuple[Node, ...]]()
+        for fixed, record, *ids in zip(
+            of_part[rows.part[first]].tolist(),
+            which[first].tolist(),
+            *(column[first].tolist() for column in nodes),
+            strict=True,
+        ):
+            bindings, took = binders.find(asked[fixed], self._matches.records[record], ids, self._allowed)
+            found += bindings
+            counts.append(len(bindings))
+            steps.append(took)
+        self.steps += np.array(steps, np.int64)[place]
+        count = np.array(counts, np.int64)
+        start = np.cumsum(count) - count
+        columns = zip(*found, strict=True) if found else ([] for _ in side.variables)
+        packed = (np.array([element | at << 32 for element, at in column], np.int64) for column in columns)
+        return _Found(start[place], count[place], dict(zip(side.variables, packed, strict=True)))
+
+    def _fixed_nodes(self, var: str) -> Ints:
+        """Returns the nodes of a variable that a row determines."""
+        number = self._side_of[var]
+        match self._plan.sides[number]:
+            case HiddenSide(variables=pairs):
+                return np.full(len(self._rows), dict(pairs)[var])
+            case DerivedSide(variables=derived):
+                one = next(one for one in derived if one.var == var)
+                ids = self._matches.node(self._rows.place, one.slot)
+                return ids if not one.levels else self._above(self._which[number], ids, one.levels)
+        raise AssertionError(f"{var} is searched for")
+
+    def _above(self, which: Ints, ids: Ints, levels: int) -> Ints:
+        keys, place = np.unique(which << _NODE_BITS | ids, return_inverse=True)
+        records = self._matches.records
+        found = [
+            DerivedVariable("", 0, levels).node(records[key >> _NODE_BITS].tree, (key & PLAIN,))[0]
+            for key in keys.tolist()
+        ]
+        return np.array(found, np.int64)[place]
+
+    def stop(self, those: Mask) -> None:
+        """Binds no more to some rows."""
+        self._stopped |= those
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields the joint bindings that satisfy the residual predicates."""
+        counts = [found.count for found in self._found if found is not None]
+        if not counts:
+            rows = np.flatnonzero(self.steps <= self._allowed)
+            for start in range(0, len(rows), BLOCK):
+                yield from self._satisfying(Block(self, rows[start : start + BLOCK], {}))
+            return
+        number: Ints = counts[0] if len(counts) == 1 else counts[0] * counts[1]
+        self.steps += number
+        number = np.where(self.steps > self._allowed, 0, number)
+        ends = np.cumsum(number)
+        total = int(ends[-1]) if len(ends) else 0
+        for start in range(0, total, BLOCK):
+            joint = np.arange(start, min(start + BLOCK, total))
+            of = ends.searchsorted(joint, "right")
+            joint -= (ends - number)[of]
+            at: dict[int, Ints] = {}
+            several = len(counts) > 1
+            for side, found in enumerate(self._found):
+                if found is not None:
+                    place = joint if not several else joint // counts[1][of] if side == 0 else joint % counts[1][of]
+                    at[side] = found.start[of] + place
+            yield from self._satisfying(Block(self, of, at))
+
+    def _satisfying(self, block: Block) -> Iterator[Block]:
+        if self._stopped.any():
+            block = block.take(~self._stopped[block.of])
+        for expr in self._plan.residual:
+            block = block.affordable()
+            predicate = predicate_of(expr)
+            operands = [block.text(operand) for operand in predicate.operands]
+            block, operands = block.charged(operands)
+            if not len(block.of):
+                return
+            block = block.take(_holding(predicate, operands))
+        if len(block.of):
+            yield block
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some joint bindings: the row `of` each, and for sides that are searched, the place of its binding."""
+
+    joints: Joints
+    of: Ints
+    at: Mapping[int, Ints]
+
+    def take(self, those: Ints | Mask) -> Block:
+        return Block(self.joints, self.of[those], {side: places[those] for side, places in self.at.items()})
+
+    def affordable(self) -> Block:
+        joints = self.joints
+        if int(joints.steps.max(initial=0)) <= joints._allowed:
+            return self
+        return self.take(joints.steps[self.of] <= joints._allowed)
+
+    def charged(self, operands: list[Encoded]) -> tuple[Block, list[Encoded]]:
+        """Charges the rows for reading texts, and leaves out those that cannot afford it."""
+        costs = sum((one.costs() for one in operands), np.zeros(len(self.of), np.int64))
+        if not costs.any():
+            return self, operands
+        joints = self.joints
+        np.add.at(joints.steps, self.of, costs)
+        stays = joints.steps[self.of] <= joints._allowed
+        return self.take(stays), [Encoded(one.codes[stays], one.texts) for one in operands]
+
+    def codes(self, var: str) -> Ints:
+        """Returns the codes of a variable's nodes in `Values`."""
+        joints = self.joints
+        side = joints._side_of[var]
+        which = joints._which[side][self.of]
+        if (found := joints._found[side]) is not None:
+            nodes = found.nodes[var][self.at[side]]
+        else:
+            nodes = joints._nodes_of(var)[self.of]
+        return joints.values.codes(joints._matches.records, which, nodes)
+
+    def text(self, expr: algebra.Expr) -> Encoded:
+        """Returns the texts of an operand."""
+        match expr:
+            case algebra.VarPath(var=var):
+                codes, distinct_codes = dictionary_encode(self.codes(var))
+                return Encoded(codes, [self.joints.values.text(code) for code in distinct_codes.tolist()])
+            case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
+                codes, texts = self.text(arg)
+                return Encoded(codes, [algebra.derive(name, text) for text in texts])
+        return Encoded(np.zeros(len(self.of), np.int64), [_constant(expr)])
+
+    def value(self, term: Term) -> tuple[Ints, Mapping[int, BoundValue]]:
+        """Returns the codes of a term's nodes, and the value of each code."""
+        codes, values = self.codes(term.var), self.joints.values
+        return codes, {code: values.value(code, term.functions) for code in set(codes.tolist())}
+
+    def bindings(self) -> Iterator[dict[str, BoundValue]]:
+        """Yields the value of each variable."""
+        joints = self.joints
+        columns = [[joints.values.bound[code] for code in self.codes(var).tolist()] for var in joints.variables]
+        for values in zip(*columns, strict=True) if columns else ([()] * len(self.of)):
+            yield dict(zip(joints.variables, values, strict=True))
+
+
+_ORDER: Mapping[str, Callable[[Any, Any], Mask]] = {
+    "=": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal
+}  # fmt: skip
+
+
+def _holding(predicate: Predicate, operands: Sequence[Encoded]) -> Mask:
+    if predicate.op is not None:
+        return _compared_by_rank(predicate, operands)
+    code = np.zeros(len(operands[0].codes), np.int64)
+    for one in operands:
+        code = dictionary_encode(code * len(one.texts) + one.codes)[0]
+    _, first, place = np.unique(code, return_index=True, return_inverse=True)
+    texts = zip(*(map(one.texts.__getitem__, one.codes[first].tolist()) for one in operands), strict=True)
+    return np.array([predicate.test(*some) for some in texts], np.bool_)[place]
+
+
+def _compared_by_rank(predicate: Predicate, operands: Sequence[Encoded]) -> Mask:
+    keys = [list(map(key, one.texts)) for key, one in zip(predicate.keys, operands, strict=True)]
+    known = {key for of_operand in keys for key in of_operand if key is not None and key == key}
+    ranks = {key: rank for rank, key in enumerate(known if predicate.op in ("=", "!=") else sorted(known))}
+    one, other = (
+        np.array([ranks.get(key, -1) for key in of_operand], np.int64)[operand.codes]
+        for of_operand, operand in zip(keys, operands, strict=True)
+    )
+    assert predicate.op is not None, "it is a comparison"
+    holds = _ORDER[predicate.op](one, other)
+    return np.where((one < 0) | (other < 0), predicate.op == "!=", holds)
