@@ -14,7 +14,7 @@ from typing import NamedTuple
 from common.tools import ClearedCache
 from xpath_stage.documents import ParsedDocument
 from xpath_stage.filters import xpath_holds
-from xscl.algebra.joins import PatternNode
+from xscl.algebra.joins import Condition, PatternNode
 
 Node = tuple[int, int]  # (number of the element, position of the attribute from 1, or 0 for the element itself)
 
@@ -225,52 +225,77 @@ class _Binder:
                 yield document.number[child], 0
 
 
-MOST_SHAPES = 1_000
-"""The cache of a pattern's bindings by shape is cleared at this many."""
+MOST_SHAPES, MOST_PATTERNS = 10_000, 10_000
+"""The caches of bindings by shape, and of patterns, are cleared at this many."""
 
 MOST_CHECKED = 50
 """Maximum number of bindings, and of nodes to compare, of a cached shape."""
 
 
 class _Guard(NamedTuple):
-    """A node that satisfies a condition: its value is each of `literals`, and each of `children` has such a node."""
+    """A node that satisfies conditions: its value equals the literals with some numbers, and each of `children` has
+    such a node."""
 
     node: Node
-    literals: tuple[str, ...]
+    literals: tuple[int, ...]
     children: tuple[tuple[_Guard, ...], ...]
 
-    def holds(self, document: ParsedDocument) -> bool:
-        return all(document.string_value(*self.node) == literal for literal in self.literals) and all(
-            any(one.holds(document) for one in some) for some in self.children
+    def holds(self, document: ParsedDocument, literals: Sequence[str]) -> bool:
+        return all(document.string_value(*self.node) == literals[number] for number in self.literals) and all(
+            any(one.holds(document, literals) for one in some) for some in self.children
         )
 
 
 class _Candidate(NamedTuple):
-    """A binding that a document has if each of `checks` holds for one of its guards."""
+    """A binding that a document has if each of `checks` holds."""
 
     nodes: tuple[Node, ...]
-    checks: tuple[tuple[_Guard, ...], ...]
+    checks: tuple[_Guard, ...]
+
+
+_OfShape = tuple[int, list[_Candidate]] | None
+
+
+class SideBinders:
+    """Binders of patterns. Documents of one shape have the same bindings, but for conditions on values: those of a
+    shape are found once for all patterns that differ only in literals, and conditions are checked in each document."""
+
+    def __init__(self) -> None:
+        self._loose = ClearedCache[tuple[PatternNode, tuple[PatternPath, ...]], _Loose](MOST_PATTERNS)
+        self._known = ClearedCache[tuple[_Loose, object, tuple[Node, ...]], _OfShape](MOST_SHAPES)
+
+    def of(self, pattern: PatternNode, fixed: tuple[PatternPath, ...]) -> SideBinder:
+        """Returns a new binder of a pattern, given the nodes at `fixed` paths."""
+        literals: list[str] = []
+        loose = None
+        if (blank := _without_literals(pattern, literals)) is not None:
+            if (loose := self._loose.get((blank, fixed))) is None:
+                loose = self._loose[blank, fixed] = _Loose(blank, fixed)
+        return SideBinder(pattern, fixed, loose, literals, self._known)
 
 
 class SideBinder:
-    """The bindings of a pattern's variables, in the pattern's order, given the nodes at `fixed` paths. Documents of one
-    shape have the same ones, but for conditions on values: those of a shape are found once, and conditions checked in
-    each document. The steps taken depend on the document and the fixed nodes alone."""
+    """The bindings of a pattern's variables, in the pattern's order, given the nodes at `fixed` paths. The steps taken
+    depend on the document and these nodes alone."""
 
-    def __init__(self, pattern: PatternNode, fixed: Sequence[PatternPath]) -> None:
-        self.variables = tuple(pattern.variables())
-        self._pattern, self._fixed = PreparedNode(pattern), tuple(fixed)
-        self._loose = _Loose.of(pattern, self._fixed)
-        self._known = ClearedCache[tuple[object, tuple[Node, ...]], tuple[int, list[_Candidate]] | None](MOST_SHAPES)
+    def __init__(
+        self,
+        pattern: PatternNode,
+        fixed: Sequence[PatternPath],
+        loose: _Loose | None,
+        literals: Sequence[str],
+        known: ClearedCache[tuple[_Loose, object, tuple[Node, ...]], _OfShape],
+    ) -> None:
+        self._pattern, self._fixed, self._loose = PreparedNode(pattern), fixed, loose
+        self._literals, self._known = literals, known
 
     def find(self, document: ParsedDocument, nodes: tuple[Node, ...], take: Take) -> list[tuple[Node, ...]]:
         """`nodes` are those at the fixed paths. Takes HELD steps for each binding, beside those of the search."""
-        known = self._of_shape(document, nodes)
         found: list[tuple[Node, ...]] = []
-        if known is not None:
+        if (known := self._of_shape(document, nodes)) is not None:
             take(known[0])
             for one in known[1]:
-                if all(any(guard.holds(document) for guard in some) for some in one.checks):
+                if all(guard.holds(document, self._literals) for guard in one.checks):
                     found.append(one.nodes)
             return list(dict.fromkeys(found)) if len(found) > 1 else found
         for binding in each_binding(self._pattern, document, dict(zip(self._fixed, nodes, strict=True)), take):
@@ -278,33 +303,49 @@ class SideBinder:
             found.append(tuple([node for _, node in binding]))
         return found
 
-    def _of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> tuple[int, list[_Candidate]] | None:
+    def _of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> _OfShape:
         """The candidates and the steps that they cost; None if they are too many."""
         if self._loose is None:
             return None
-        key = document.shape, nodes
-        if key not in self._known:
-            self._known[key] = self._loose.candidates(document, nodes, self.variables)
-        return self._known[key]
+        key = self._loose, document.shape, nodes
+        found = self._known.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._known[key] = self._loose.candidates(document, nodes)
+        return found
+
+
+_UNKNOWN: _OfShape = (0, [])
+
+
+def _without_literals(pattern: PatternNode, literals: list[str]) -> PatternNode | None:
+    """Replaces each literal by its number, and appends it to `literals`. None if there are other conditions or axes."""
+    if pattern.axis not in ("/", "//") or any(condition.literal is None for condition in pattern.conditions):
+        return None
+    numbers = range(len(literals), len(literals) + len(pattern.conditions))
+    literals += [str(condition.literal) for condition in pattern.conditions]
+    children = [_without_literals(child, literals) for child in pattern.children]
+    known = tuple([child for child in children if child is not None])
+    if len(known) < len(children):
+        return None
+    return replace(pattern, conditions=tuple(Condition(str(number)) for number in numbers), children=known)
 
 
 class _TooManyError(Exception): ...
 
 
+class _Checked(NamedTuple):
+    """What a node must satisfy: the numbers of literals, and branches that must have a node below it."""
+
+    literals: tuple[int, ...]
+    branches: tuple[PatternNode, ...]
+
+
 class _Loose:
-    """A pattern without its conditions on values, which are checked where named nodes are bound: `named` has for each
-    variable the literals that its value must equal and the branches that must have a node below it."""
+    """A pattern without its conditions on values, which are checked at the nodes of `_named` variables."""
 
-    def __init__(self, pattern: PatternNode, fixed: Mapping[PatternPath, PatternPath], named: dict[str, _Checked]):
-        self._pattern, self._fixed, self._named = PreparedNode(pattern), fixed, named
-
-    @classmethod
-    def of(cls, pattern: PatternNode, fixed: Sequence[PatternPath]) -> _Loose | None:
-        """None if other conditions than literals decide, or the axis is another."""
-        if any(one.axis not in ("/", "//") or any(c.literal is None for c in one.conditions) for one in pattern.walk()):
-            return None
+    def __init__(self, pattern: PatternNode, fixed: Sequence[PatternPath]) -> None:
+        self._variables, self._named = pattern.variables(), dict[str, _Checked]()
         places: dict[PatternPath, PatternPath] = {}
-        named: dict[str, _Checked] = {}
 
         def is_kept(node: PatternNode, path: PatternPath) -> bool:
             return bool(node.variables()) or any(one[: len(path)] == path for one in fixed)
@@ -318,26 +359,22 @@ class _Loose:
                     branches.append(child)
                 else:
                     children.append(without_conditions(child, (*path, place), (*new, len(children))))
-            literals = tuple(str(condition.literal) for condition in node.conditions)
             var = node.var
-            if literals or branches:
+            if node.conditions or branches:
                 var = var or f"#{len(places)}"
-                named[var] = _Checked(literals, tuple(branches))
+                self._named[var] = _Checked(_numbers(node), tuple(branches))
             return replace(node, var=var, conditions=(), children=tuple(children))
 
-        loose = without_conditions(pattern, (), ())
-        return cls(loose, {path: places[path] for path in fixed}, named)
+        self._pattern = PreparedNode(without_conditions(pattern, (), ()))
+        self._fixed = [places[path] for path in fixed]
 
-    def candidates(
-        self, document: ParsedDocument, nodes: tuple[Node, ...], variables: Sequence[str]
-    ) -> tuple[int, list[_Candidate]] | None:
-        left = 100 * MOST_CHECKED
+    def candidates(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> _OfShape:
         steps = guards = 0
 
         def take(number: int) -> None:
             nonlocal steps
             steps += number
-            if steps > left:
+            if steps > 100 * MOST_CHECKED:
                 raise _TooManyError
 
         def guard(node: Node, checked: _Checked) -> _Guard:
@@ -349,23 +386,20 @@ class _Loose:
 
         def below(node: Node, branch: PatternNode) -> tuple[_Guard, ...]:
             alone = PreparedNode(replace(branch, var="#", conditions=(), children=()))
-            literals = tuple(str(condition.literal) for condition in branch.conditions)
-            checked = _Checked(literals, branch.children)
+            checked = _Checked(_numbers(branch), branch.children)
             return tuple(guard(found, checked) for ((_, found),) in each_below(alone, document, node, take))
 
-        fixed = dict(zip(self._fixed.values(), nodes, strict=True))
         found: list[_Candidate] = []
         try:
-            for binding in each_binding(self._pattern, document, fixed, take):
+            for binding in each_binding(self._pattern, document, dict(zip(self._fixed, nodes, strict=True)), take):
                 take(HELD)
                 bound = dict(binding)
-                checks = tuple((guard(bound[var], checked),) for var, checked in self._named.items())
-                found.append(_Candidate(tuple([bound[var] for var in variables]), checks))
+                checks = tuple(guard(bound[var], checked) for var, checked in self._named.items())
+                found.append(_Candidate(tuple([bound[var] for var in self._variables]), checks))
         except _TooManyError:
             return None
         return steps + guards, found
 
 
-class _Checked(NamedTuple):
-    literals: tuple[str, ...]
-    branches: tuple[PatternNode, ...]
+def _numbers(node: PatternNode) -> tuple[int, ...]:
+    return tuple(int(str(condition.literal)) for condition in node.conditions)

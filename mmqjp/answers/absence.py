@@ -28,7 +28,7 @@ from join_stage import near_candidates
 from join_stage.near_candidates import learnt
 from mmqjp.answers import bindings, operators, output
 from mmqjp.answers.accounts import charge
-from mmqjp.answers.bindings import Block, Joints, MatchColumns, Rows, SideBinders, Values
+from mmqjp.answers.bindings import Block, Joints, MatchColumns, Rows, Values
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
 from mmqjp.queries.forms import TargetGroup
@@ -542,7 +542,7 @@ class KeptMatches:
         fresh = [row for row, key in enumerate(keys) if key not in self._seen]
         if fresh:
             rows = Rows([right.part], np.zeros(len(fresh), np.int64), places[fresh])
-            joints = Joints(right.part.plan[0], rows, matches, SideBinders(), Values(self._records), allowed)
+            joints = Joints(right.part.plan[0], rows, matches, Values(self._records), allowed)
             for block in joints.blocks():
                 for row, binding in zip(block.of.tolist(), block.bindings(), strict=True):
                     steps = Steps(left := allowed - int(joints.steps[row]))
@@ -807,7 +807,7 @@ class AbsenceOperator:
         else:
             names = list(part.hidden_stream.hidden.variables)
         rows = Rows([part], np.zeros(len(places), np.int64), places)
-        joints = Joints(part.plan[0], rows, matches, context.binders, Values(self._records), self._quota.work)
+        joints = Joints(part.plan[0], rows, matches, Values(self._records), self._quota.work)
         for block in joints.blocks():
             columns = [block.codes(var).tolist() for var in names]
             for row, choice in zip(
@@ -867,7 +867,7 @@ class AbsenceOperator:
         payers = [context.payers(part, one, first_qid=told_before) for one in inputs]
         those = np.flatnonzero([bool(some) for some in payers])
         rows = Rows([part], np.zeros(len(those), np.int64), those)
-        joints = Joints(part.plan[0], rows, matches, context.binders, Values(self._records), self._quota.work)
+        joints = Joints(part.plan[0], rows, matches, Values(self._records), self._quota.work)
         partners = [Partners(self._records, self._kept.order, group.op, group.window, plan.watched) for _ in those]
         steps: dict[int, Steps] = {}
         seen_by: dict[int, SeenBy] = {}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from common.arrays import Ints, dictionary_encode, distinct
 from common.dates import parse_timestamp
 from mmqjp.documents.record import Inputs, Record, StoredRecords
-from mmqjp.queries.forms import DerivedSide, DerivedVariable, FixedSide, HiddenSide, JointPlan, RowPart, SearchedSide
+from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
 from templates.witness import PLAIN, plain_node
 from xpath_stage.binder import Node, SideBinder
 from xscl.algebra import values as algebra
@@ -306,31 +306,22 @@ class Encoded(NamedTuple):
 class _TooManyStepsError(Exception): ...
 
 
-class SideBinders:
-    """The binders of a step, by side."""
+def _bindings(
+    binder: SideBinder, record: Record, nodes: Sequence[int], allowed: int
+) -> tuple[list[tuple[Node, ...]], int]:
+    """Returns bindings, and the steps to find them: more than `allowed`, if it was not searched to the end."""
+    steps = 0
 
-    def __init__(self) -> None:
-        self._binders: dict[FixedSide, SideBinder] = {}
+    def take(number: int) -> None:
+        nonlocal steps
+        steps += number
+        if steps > allowed:
+            raise _TooManyStepsError
 
-    def find(
-        self, fixed: FixedSide, record: Record, nodes: Sequence[int], allowed: int
-    ) -> tuple[list[tuple[Node, ...]], int]:
-        """Returns the bindings of a side's variables, and the steps to find them: more than `allowed`, if it was not
-        searched to the end."""
-        if (binder := self._binders.get(fixed)) is None:
-            binder = self._binders[fixed] = SideBinder(fixed.side.pattern, [path for path, _ in fixed.fixed])
-        steps = 0
-
-        def take(number: int) -> None:
-            nonlocal steps
-            steps += number
-            if steps > allowed:
-                raise _TooManyStepsError
-
-        try:
-            return binder.find(record.tree, tuple(map(plain_node, nodes)), take), steps
-        except _TooManyStepsError:
-            return [], allowed + 1
+    try:
+        return binder.find(record.tree, tuple(map(plain_node, nodes)), take), steps
+    except _TooManyStepsError:
+        return [], allowed + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,15 +364,13 @@ class Joints:
     """The joint bindings of rows. `steps` counts those of each row so far; what has more than `allowed` binds nothing
     more."""
 
-    def __init__(
-        self, plan: JointPlan, rows: Rows, matches: MatchColumns, binders: SideBinders, values: Values, allowed: int
-    ) -> None:
+    def __init__(self, plan: JointPlan, rows: Rows, matches: MatchColumns, values: Values, allowed: int) -> None:
         self._plan, self._rows, self._matches, self.values, self._allowed = plan, rows, matches, values, allowed
         self.steps: Ints = np.ones(len(rows), np.int64)
         self._stopped: Mask = np.zeros(len(rows), np.bool_)
         self._which = [matches.left[rows.place], matches.right[rows.place]]
         self._found = [
-            self._searched(side, number, binders) if isinstance(side, SearchedSide) else None
+            self._searched(side, number) if isinstance(side, SearchedSide) else None
             for number, side in enumerate(plan.sides)
         ]
         self._side_of: dict[str, int] = {}
@@ -401,7 +390,7 @@ class Joints:
     def variables(self) -> Collection[str]:
         return self._side_of
 
-    def _searched(self, side: SearchedSide, number: int, binders: SideBinders) -> _Found:
+    def _searched(self, side: SearchedSide, number: int) -> _Found:
         rows, which = self._rows, self._which[number]
         fixed_sides = [part.sides[number] for part in rows.parts]
         known = {fixed: place for place, fixed in enumerate(dict.fromkeys(fixed_sides))}
@@ -411,7 +400,7 @@ class Joints:
         for column in nodes:
             code = dictionary_encode(dictionary_encode(code)[0] << 32 | dictionary_encode(column)[0])[0]
         _, first, place = np.unique(code, return_index=True, return_inverse=True)
-        asked = list(known)
+        asked = [fixed.binder for fixed in known]
         counts, steps, found = [], [], list[tuple[Node, ...]]()
         for fixed, record, *ids in zip(
             of_part[rows.part[first]].tolist(),
@@ -419,7 +408,7 @@ class Joints:
             *(column[first].tolist() for column in nodes),
             strict=True,
         ):
-            bindings, took = binders.find(asked[fixed], self._matches.records[record], ids, self._allowed)
+            bindings, took = _bindings(asked[fixed], self._matches.records[record], ids, self._allowed)
             found += bindings
             counts.append(len(bindings))
             steps.append(took)

@@ -30,7 +30,7 @@ from join_stage.protocol import Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge
-from mmqjp.answers.bindings import Block, JointBinding, Joints, MatchColumns, Rows, SideBinders, Values
+from mmqjp.answers.bindings import Block, JointBinding, Joints, MatchColumns, Rows, Values
 from mmqjp.answers.output import Answer, AnswerColumns, Mirrors, Shown, match_rows, shown
 from mmqjp.answers.quota import (
     MOST_STEPS,
@@ -235,7 +235,6 @@ class StepContext:
     backfilled: Collection[Owner] = frozenset()
     progress: Progress | None = None
     answers: AnswerColumns = field(default_factory=AnswerColumns)
-    binders: SideBinders = field(default_factory=SideBinders)
     mirrors: Mirrors = field(default_factory=Mirrors)
     ties: set[tuple[Form | EqualTimeBudget, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
     """Pairs of documents with equal times, as their parts: with a budget if examined, with a form if counted."""
@@ -552,7 +551,7 @@ class QueryOperator:
         rows, shares = self._getting(accounts, rows, context, matches)
         arrival, work = matches.arrival[rows.place], self._quota.work
         if selection is None:
-            joints = Joints(joint_plan, rows, matches, context.binders, values, work)
+            joints = Joints(joint_plan, rows, matches, values, work)
             for block in joints.blocks():
                 self._answer_literals(joint_plan, rows, block, context, matches, found)
             shares.charge(arrival, np.zeros(len(rows), np.int64), joints.steps)
@@ -566,7 +565,7 @@ class QueryOperator:
             rows, shares, steps, arrival = rows.take(stay), shares.take(stay), steps[stay], arrival[stay]
         if not len(rows):
             return
-        joints = Joints(joint_plan, rows, matches, context.binders, values, work)
+        joints = Joints(joint_plan, rows, matches, values, work)
         joints.steps += steps
         emission = _Emission(
             self._registry, self._quota, context, matches, selection, forms, rows, shares, joints.steps
@@ -727,7 +726,7 @@ class QueryOperator:
         if isinstance(part, TargetGroup) and not part.residual:
             yield part.form_of_queries  # without residual predicates, a match always has a joint binding
             return
-        joints = Joints(plan, rows, matches, context.binders, values, steps.left)
+        joints = Joints(plan, rows, matches, values, steps.left)
         forms: dict[Form, None] = {}
         for block in joints.blocks():
             if isinstance(part, TargetGroup):
@@ -942,7 +941,7 @@ class InnerJoinOperator:
         if not those:
             return
         rows, steps = rows.take(np.array(those)), steps[those]
-        joints = Joints(plan, rows, matches, context.binders, values, work)
+        joints = Joints(plan, rows, matches, values, work)
         joints.steps += steps
         counts: Ints = np.zeros(len(rows), np.int64)
         for block in joints.blocks():

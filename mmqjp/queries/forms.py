@@ -19,7 +19,7 @@ import ahocorasick
 
 from mmqjp.queries import model
 from templates.witness import plain_node
-from xpath_stage.binder import Node, PatternPath
+from xpath_stage.binder import Node, PatternPath, SideBinder, SideBinders
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra import joins
 from xscl.algebra.values import Call, ElementConstructor, Expr, String
@@ -296,6 +296,16 @@ class FixedSide:
     def derived(self) -> list[DerivedVariable] | None:
         """How all variables derive from joined nodes; None if the pattern must be matched."""
         return None if self.side.hidden is not None else derived_variables(self.side.pattern, dict(self.fixed))
+
+    @cached_property
+    def binder(self) -> SideBinder:
+        return _BINDERS.of(self.side.pattern, tuple(path for path, _ in self.fixed))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FixedSide, (self.side, self.fixed)
+
+
+_BINDERS = SideBinders()
 
 
 class Forms(dict[str, Form]):
