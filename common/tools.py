@@ -295,7 +295,7 @@ def in_own_process() -> None:
     _is_own_process = True
 
 
-LEAST_GROWTH = 500_000  # minimum net growth in objects before a full scan
+LEAST_GROWTH = 1_000_000  # minimum net growth in objects before a full scan
 
 
 class _Heap:
@@ -311,7 +311,7 @@ class _Heap:
 
     def put_away(self, *, lasting: bool) -> None:
         """Moves young objects to the oldest generation without scanning. Runs a full scan if those not known to be
-        `lasting` grew by a quarter."""
+        `lasting` grew by half."""
         young = gc.get_count()[0]
         gc.freeze()
         if lasting:
@@ -325,7 +325,7 @@ class _Heap:
             gc.collect()
             gc.freeze()
             self._grown, self._scanned = 0, gc.get_freeze_count()
-            self._bearable = max(LEAST_GROWTH, self._scanned // 4)
+            self._bearable = max(LEAST_GROWTH, self._scanned // 2)
         if not self.frozen:
             gc.unfreeze()  # to the oldest generation
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from json.encoder import encode_basestring as json_text
 from typing import Any, NamedTuple
 
@@ -384,7 +384,7 @@ class Joints:
                 case _:
                     names = side.variables
             self._side_of.update(dict.fromkeys(names, number))
-        self._nodes_of = cache(self._fixed_nodes)
+        self._fixed: dict[str, Ints] = {}
 
     @property
     def variables(self) -> Collection[str]:
@@ -419,8 +419,13 @@ class Joints:
         packed = (np.array([element | at << 32 for element, at in column], np.int64) for column in columns)
         return _Found(start[place], count[place], dict(zip(side.variables, packed, strict=True)))
 
-    def _fixed_nodes(self, var: str) -> Ints:
-        """Returns the nodes of a variable that a row determines."""
+    def fixed_nodes(self, var: str) -> Ints:
+        """Returns the nodes of a variable that rows determine."""
+        if var not in self._fixed:
+            self._fixed[var] = self._found_above(var)
+        return self._fixed[var]
+
+    def _found_above(self, var: str) -> Ints:
         number = self._side_of[var]
         match self._plan.sides[number]:
             case HiddenSide(variables=pairs):
@@ -519,7 +524,7 @@ class Block:
         if (found := joints._found[side]) is not None:
             nodes = found.nodes[var][self.at[side]]
         else:
-            nodes = joints._nodes_of(var)[self.of]
+            nodes = joints.fixed_nodes(var)[self.of]
         return joints.values.codes(joints._matches.records, which, nodes)
 
     def text(self, expr: algebra.Expr) -> Encoded:

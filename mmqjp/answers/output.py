@@ -11,8 +11,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from json.encoder import encode_basestring as json_text
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -370,10 +371,7 @@ def shown(selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], h
         for template in (selection.nodes, selection.node_list)
     )
     if constructor is not None:
-        columns = [hole if isinstance(hole, str) else _texts(hole, lambda value: value) for hole in holes]
-        rows = zip(*([column] * count if isinstance(column, str) else column for column in columns), strict=True)
-        made = (_Constructor(selection, row).build(constructor) for row in (rows if columns else [()] * count))
-        return Shown([""] * count, [etree.tostring(root, encoding="unicode") for root in made], *shared)
+        return Shown([""] * count, _constructed(selection, count, holes), *shared)
     rest, children, texts = iter(values), "", list[list[str]]()
     for item in selection.items:
         if item.constant is None:
@@ -406,41 +404,93 @@ def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
     return element(name, value.text())
 
 
-class _Constructor:
-    def __init__(self, selection: Selection, holes: Sequence[BoundValue | str]) -> None:
-        self._uris = dict(selection.namespaces)
-        self._holes = iter(holes)
+def _constructed(selection: Selection, count: int, holes: Sequence[_Column | str]) -> list[str]:
+    constructor = selection.constructor
+    assert constructor is not None, "the output is constructed"
+    template, are_attributes = _template(constructor, selection.namespaces)
+    texts: list[list[str]] = []
+    for hole, is_attribute in zip(holes, are_attributes, strict=True):
+        if isinstance(hole, str):
+            texts.append([_escaped(hole, is_attribute)] * count)
+        elif any(one.is_element() and one.record.has_namespaces for one in hole[1].values()) and not is_attribute:
+            break
+        else:
+            texts.append(_texts(hole, partial(_in_hole, is_attribute=is_attribute)))
+    else:
+        return list(map(template.__mod__, zip(*texts, strict=True))) if texts else [template % ()] * count
+    # Where prefixes are declared depends on what is around them.
+    values = [[hole] * count if isinstance(hole, str) else _texts(hole, lambda value: value) for hole in holes]
+    made = (_build(constructor, selection.namespaces, iter(row)) for row in zip(*values, strict=True))
+    return [etree.tostring(root, encoding="unicode") for root in made]
 
-    def build(self, constructor: algebra.ElementConstructor) -> etree._Element:
-        prefix = constructor.name.rpartition(":")[0]
-        nsmap = {prefix: self._uris[prefix]} if prefix and prefix != "xml" else None
-        element = etree.Element(self._name(constructor.name), nsmap=nsmap)
-        for name, parts in constructor.attributes:
-            element.set(self._name(name), "".join(self._text(part) for part in parts))
-        for child in constructor.children:
-            if isinstance(child, algebra.ElementConstructor):
-                element.append(self.build(child))
-            elif isinstance(child, str):
-                _append_text(element, child)
-            else:
-                value = next(self._holes)
-                if isinstance(value, BoundValue) and value.is_element():
-                    element.append(value.copy())
-                else:
-                    _append_text(element, value if isinstance(value, str) else value.text())
-        return element
 
-    def _text(self, part: str | algebra.Hole) -> str:
-        if isinstance(part, str):
-            return part
-        value = next(self._holes)
-        return value if isinstance(value, str) else value.text()
+_HOLE = "hole" + token_hex(8)
+"""Stands for a hole. No constructor has it, because it is random."""
 
-    def _name(self, name: str) -> str:
+
+@lru_cache(1_000)
+def _template(
+    constructor: algebra.ElementConstructor, namespaces: tuple[tuple[str, str], ...]
+) -> tuple[str, tuple[bool, ...]]:
+    """Returns the text with `%s` for each hole, and which holes are in attributes."""
+    holes = list(algebra.holes_of(constructor))
+    root = _build(constructor, namespaces, iter([_HOLE] * len(holes)))
+    parts = etree.tostring(root, encoding="unicode").split(_HOLE)
+    in_tag = [part.rfind("<") > part.rfind(">") for part in _prefixes(parts)]
+    return "%s".join(part.replace("%", "%%") for part in parts), tuple(in_tag)
+
+
+def _prefixes(parts: Sequence[str]) -> Iterator[str]:
+    return ("".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _in_hole(value: BoundValue, *, is_attribute: bool) -> str:
+    if value.is_element() and not is_attribute:
+        return value.markup()
+    return _escaped(value.text(), is_attribute)
+
+
+def _escaped(text: str, is_attribute: bool) -> str:
+    if is_attribute:
+        return etree.tostring(etree.Element("x", {"x": text}), encoding="unicode")[len('<x x="') : -len('"/>')]
+    element = etree.Element("x")
+    element.text = text
+    return etree.tostring(element, encoding="unicode")[len("<x>") : -len("</x>")]
+
+
+def _build(
+    constructor: algebra.ElementConstructor, namespaces: Sequence[tuple[str, str]], holes: Iterator[BoundValue | str]
+) -> etree._Element:
+    uris = dict(namespaces)
+
+    def qualified(name: str) -> str:
         prefix, _, local = name.rpartition(":")
         if prefix == "xml":
             return f"{{http://www.w3.org/XML/1998/namespace}}{local}"
-        return f"{{{self._uris[prefix]}}}{local}" if prefix else local
+        return f"{{{uris[prefix]}}}{local}" if prefix else local
+
+    def text_of(part: str | algebra.Hole) -> str:
+        value = part if isinstance(part, str) else next(holes)
+        return value if isinstance(value, str) else value.text()
+
+    def build(constructor: algebra.ElementConstructor) -> etree._Element:
+        prefix = constructor.name.rpartition(":")[0]
+        nsmap = {prefix: uris[prefix]} if prefix and prefix != "xml" else None
+        element = etree.Element(qualified(constructor.name), nsmap=nsmap)
+        for name, parts in constructor.attributes:
+            element.set(qualified(name), "".join(map(text_of, parts)))
+        for child in constructor.children:
+            if isinstance(child, algebra.ElementConstructor):
+                element.append(build(child))
+                continue
+            value = child if isinstance(child, str) else next(holes)
+            if isinstance(value, BoundValue) and value.is_element():
+                element.append(value.copy())
+            else:
+                _append_text(element, value if isinstance(value, str) else value.text())
+        return element
+
+    return build(constructor)
 
 
 def _append_text(element: etree._Element, text: str) -> None:

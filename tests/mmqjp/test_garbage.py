@@ -88,4 +88,4 @@ def test_nothing_is_scanned_while_as_much_goes_as_comes(scans, monkeypatch):
     for _ in range(len(gc.get_objects()) // 4_000 + 20):
         with gc_paused():
             kept += [[] for _ in range(1_000)]
-    assert len(scans) > 1, "they became more by a quarter"
+    assert len(scans) > 1, "they became more by half"
