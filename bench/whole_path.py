@@ -15,6 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 from lxml import etree
@@ -22,7 +23,17 @@ from lxml import etree
 from bench import harness
 from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels
-from bench.workload import HOUR, FieldDatabase, Parameters, items, parameters, queries, script_of
+from bench.workload import (
+    HOUR,
+    VARIANTS,
+    FieldDatabase,
+    Parameters,
+    items,
+    parameters,
+    queries,
+    script_of,
+    tables_of,
+)  # fmt: skip
 from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.plans import DEFAULT_PLAN
@@ -112,7 +123,7 @@ def bench_whole_path() -> None:
         harness.write_json(lines, options.json)
 
 
-NUMBERS, QUICK_NUMBERS = [1, 100, 1_000, 10_000], [1, 1_000]
+NUMBERS, QUICK_NUMBERS, VARIANT_NUMBER = [1, 100, 1_000, 10_000], [1, 1_000], 1_000
 ITEMS, QUICK_ITEMS = 20_000, 5_000
 ROUNDS = 3
 
@@ -120,6 +131,7 @@ ROUNDS = 3
 @dataclass(frozen=True)
 class ExpertCase:
     queries: int
+    variant: str = "second"
     items: int = ITEMS
     batch: int = 5_000
     singles: int = 200
@@ -132,12 +144,19 @@ class ExpertRun:
     registering: float = 0.0
 
 
+_LEFT = "items l ON l.channel = p.channel JOIN "
 _JOINS = {
-    "title": "items l ON l.channel = p.channel JOIN items r ON lower(r.title) = lower(l.title)",
-    "author": "items l ON l.channel = p.channel JOIN authors a ON a.doc = l.doc JOIN authors b ON b.author = a.author "
-    "JOIN items r ON r.doc = b.doc",
-    "mention": "items l ON l.channel = p.channel JOIN links k ON k.href = l.url JOIN items r ON r.doc = k.doc",
+    "title": _LEFT + "items r ON r.title = l.title",
+    "author": _LEFT + "authors a ON a.doc = l.doc JOIN authors b ON b.author = a.author JOIN items r ON r.doc = b.doc",
+    "mention": _LEFT + "links k ON k.href = l.url JOIN items r ON r.doc = k.doc",
 }
+_ELSEWHERE = _JOINS | {"title": _LEFT + "items r ON lower(r.title) = lower(l.title)"}
+_THIRD = {
+    "title": "items x ON x.title = r.title",
+    "author": "authors d ON d.author = b.author JOIN items x ON x.doc = d.doc",
+    "mention": "links m ON m.href = k.href JOIN items x ON x.doc = m.doc",
+}
+_KEYS = {"title": "l.title", "author": "a.author", "mention": "l.url"}
 
 
 class Expert:
@@ -145,7 +164,8 @@ class Expert:
     are rows of a table of parameters. Close it when done."""
 
     def __init__(self, subscriptions: Sequence[Parameters], lines: Path) -> None:
-        self._database = FieldDatabase()
+        self._database, self._variant = FieldDatabase(), subscriptions[0].variant
+        self._told = set[tuple[str, str]]()
         rows = [asdict(one) | {"width": one.hours * HOUR} for one in subscriptions]
         self._database.connection.register("given", pa.Table.from_pylist(rows))
         self._database.connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
@@ -154,26 +174,44 @@ class Expert:
 
     def process(self, batch: Sequence[Document]) -> None:
         self._documents += batch
-        self._bodies += [etree.tostring(etree.fromstring(one.xml_bytes()), encoding="unicode") for one in batch]
-        first = self._database.insert(batch)
-        for kind, join in _JOINS.items():
-            found = self._database.connection.execute(
-                f"SELECT DISTINCT p.name, l.doc, r.doc FROM parameters p JOIN {join} "
-                f"WHERE p.kind = '{kind}' AND r.doc >= {first} AND l.t < r.t AND r.t - l.t <= p.width "
-                "AND (NOT p.elsewhere OR l.channel <> r.channel)"
-            )
-            while rows := found.fetchmany(10_000):
-                self._lines.write("".join(self._line(*row) for row in rows).encode())
+        roots = [etree.fromstring(one.xml_bytes()) for one in batch]
+        self._bodies += [etree.tostring(root, encoding="unicode") for root in roots]
+        tables = tables_of(zip(batch, roots, strict=True), self._database.documents)
+        first = self._database.insert_tables(tables, len(batch))
+        for kind in _JOINS:
+            found = self._database.connection.execute(self._statement(kind, first))
+            while rows := found.fetchall() if self._variant == "once" else found.fetchmany(10_000):
+                told = self._not_told(rows) if self._variant == "once" else rows
+                self._lines.write("".join(self._line(*row) for row in told).encode())
+
+    def _statement(self, kind: str, first: int) -> str:
+        joins, columns, last, more, group = _JOINS[kind], "l.doc, r.doc", "r", "", ""
+        if self._variant == "second" and kind != "author":
+            joins, more = _ELSEWHERE[kind], " AND l.channel <> r.channel"
+        elif self._variant == "three":
+            joins, columns, last, more = f"{joins} JOIN {_THIRD[kind]}", "l.doc, r.doc, x.doc", "x", " AND r.t < x.t"
+        elif self._variant == "once":
+            columns, group = f"l.doc, r.doc, list(DISTINCT {_KEYS[kind]})", " GROUP BY p.name, l.doc, r.doc"
+        where = f"p.kind = '{kind}' AND {last}.doc >= {first} AND l.t < r.t AND {last}.t - l.t <= p.width{more}"
+        return f"SELECT DISTINCT p.name, {columns} FROM parameters p JOIN {joins} WHERE {where}{group}"
+
+    def _not_told(self, rows: list[Any]) -> Iterator[tuple[str, int, int]]:
+        """The rows with a key that was not told before, in the order of output lines."""
+        for name, *pair, keys in sorted(rows, key=lambda row: (row[2], *(self._documents[doc].id for doc in row[1:3]))):
+            if not self._told.issuperset(own := {(name, key) for key in keys}):
+                self._told |= own
+                yield name, pair[0], pair[1]
 
     def close(self) -> None:
         self._lines.close()
         self._database.connection.close()
 
-    def _line(self, name: str, left: int, right: int) -> str:
-        one, other = self._documents[left], self._documents[right]
-        xml = f'<match query="{name}" t0="{one.t0}" t1="{other.t1}">{self._bodies[left]}{self._bodies[right]}</match>'
-        pair = {"documents": [one.id, other.id], "streams": [one.stream, other.stream]}
-        return json.dumps({"query": name, "t0": one.t0, "t1": other.t1, **pair, "xml": xml}, ensure_ascii=False) + "\n"
+    def _line(self, name: str, *docs: int) -> str:
+        found = [self._documents[doc] for doc in docs]
+        t0, t1, body = found[0].t0, found[-1].t1, "".join([self._bodies[doc] for doc in docs])
+        xml = f'<match query="{name}" t0="{t0}" t1="{t1}">{body}</match>'
+        given = {"documents": [one.id for one in found], "streams": [one.stream for one in found]}
+        return json.dumps({"query": name, "t0": t0, "t1": t1, **given, "xml": xml}, ensure_ascii=False) + "\n"
 
 
 def run_engine(
@@ -211,7 +249,7 @@ def _clocked(
 def compared_lines(path: Path) -> Iterator[tuple[object, ...]]:
     with path.open("rb") as lines:
         for o in map(json.loads, lines):
-            yield o["query"], o["t0"], o["t1"], *o["documents"], *o["streams"], o["xml"]
+            yield o["query"], o["t0"], o["t1"], o["documents"], o["streams"], o["xml"]
 
 
 def line_digests(path: Path) -> list[bytes]:
@@ -224,7 +262,7 @@ def measure_expert(
 ) -> list[Line]:
     documents = list(items(case.items + case.singles))
     batches = [documents[start : min(start + case.batch, case.items)] for start in range(0, case.items, case.batch)]
-    singles, subscriptions = documents[case.items :], parameters(case.queries)
+    singles, subscriptions = documents[case.items :], parameters(case.queries, variant=case.variant)
     ours, experts, rows = list[ExpertRun](), list[ExpertRun](), 0
     with TemporaryDirectory(prefix="mmqjp-expert-") as directory:
         for number in range(rounds):
@@ -240,7 +278,7 @@ def measure_expert(
             other.unlink()
     seconds, baseline = (statistics.median(run.seconds for run in runs) for runs in (ours, experts))
     one, theirs = (statistics.median(second for run in runs for second in run.singles) for runs in (ours, experts))
-    about = {"queries": case.queries, "items": case.items, "batch": case.batch}
+    about = {"variant": case.variant, "queries": case.queries, "items": case.items, "batch": case.batch}
     details = {
         "items_a_second": case.items / seconds,
         "expert": baseline,
@@ -253,9 +291,9 @@ def measure_expert(
 
 
 EXPERT_COLUMNS = columns(
-    "queries | items | lines = rows | seconds of CPU = seconds | items/s = items_a_second | expert, s = expert | "
-    "over expert = over_expert | one document, ms = document_ms | expert, ms = expert_document_ms | "
-    "registering, s = registering"
+    "variant | queries | items | lines = rows | seconds of CPU = seconds | items/s = items_a_second | "
+    "expert, s = expert | over expert = over_expert | one document, ms = document_ms | "
+    "expert, ms = expert_document_ms | registering, s = registering"
 )
 
 
@@ -276,7 +314,9 @@ def bench_expert() -> None:
     parser = harness.engine_parser("expert", "from bytes to lines, beside a program written by hand")
     options = harness.parse_options(parser)
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
-    plan = options.plan or DEFAULT_PLAN
-    cases = [ExpertCase(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
+    plan, count = options.plan or DEFAULT_PLAN, QUICK_ITEMS if options.quick else ITEMS
+    cases = [ExpertCase(number, "second", count) for number in numbers]
+    if not options.queries:
+        cases += [ExpertCase(VARIANT_NUMBER, variant, count) for variant in VARIANTS if variant != "second"]
     lines = [line for case in harness.with_progress(cases) for line in measure_expert(case, options.engine, plan)]
     harness.report(lines, f"beside a program written by hand, {options.engine}", EXPERT_COLUMNS, options, draw_expert)

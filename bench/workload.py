@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -268,9 +268,12 @@ FIELD_SCHEMAS = {
 
 def field_tables(documents: Iterable[Document], first: int) -> dict[str, pa.Table]:
     """The fields that subscriptions read, as tables: the items are numbered from `first`."""
+    return tables_of(((one, etree.fromstring(one.xml_bytes())) for one in documents), first)
+
+
+def tables_of(parsed: Iterable[tuple[Document, etree._Element]], first: int) -> dict[str, pa.Table]:
     rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in FIELD_SCHEMAS}
-    for number, document in enumerate(documents, first):
-        root = etree.fromstring(document.xml_bytes())
+    for number, (document, root) in enumerate(parsed, first):
         texts = (root.findtext(tag) for tag in ("channel_url", "item_url", "title", "guid"))
         rows["items"].append((number, document.t0, *texts))
         rows["links"] += [(number, link.get("rel"), link.get("href")) for link in root.findall("link")]
@@ -291,11 +294,14 @@ class FieldDatabase:
             self.connection.execute(f"CREATE TABLE {name} AS SELECT * FROM empty")
 
     def insert(self, batch: Sequence[Document]) -> int:
+        return self.insert_tables(field_tables(batch, self.documents), len(batch))
+
+    def insert_tables(self, tables: Mapping[str, pa.Table], count: int) -> int:
         first = self.documents
-        for name, table in field_tables(batch, first).items():
+        for name, table in tables.items():
             self.connection.register("arrived", table)
             self.connection.execute(f"INSERT INTO {name} SELECT * FROM arrived")
-        self.documents += len(batch)
+        self.documents += count
         return first
 
 
@@ -303,46 +309,57 @@ LONGEST_WINDOWS = {"title": 96, "author": 6, "mention": 168}
 """The kinds of subscription to a channel, and the hours of their longest windows."""
 
 _XSCL = {
-    "title": ("[./title->t]", "lower-case(t) = lower-case(t')", "[./title->t']"),
+    "title": ("[./title->t]", "t = t'", "[./title->t']"),
     "author": ("[./author->p]", "p = p'", "[./author->p']"),
     "mention": ("[./item_url->u]", "u = h", "[./link/@href->h]"),
 }
-ELSEWHERE = "title", "mention"
-"""The kinds that can have the second condition that the other item is of another channel."""
+_ELSEWHERE = _XSCL | {"title": ("[./title->t]", "lower-case(t) = lower-case(t')", "[./title->t']")}
+_THIRD = {"title": ("t' = t''", "[./title->t'']"), "author": ("p' = p''", "[./author->p'']")}
+_THIRD["mention"] = "h = h'", "[./link/@href->h']"
+
+VARIANTS = ("plain", "second", "once", "three")
+"""`second`: titles are equal in lower case, and the other item of titles and mentions is of another channel. `once`:
+each title, author or address is told once. `three`: a third item follows with the title, author or link of the
+second."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """A subscription: an item of `channel`, then one of the same title or author, or linking to it, within `hours`.
-    `elsewhere`: on another channel."""
+    """A subscription: an item of `channel`, then one of the same title or author, or linking to it, within `hours`."""
 
     name: str
     kind: str
     channel: str
     hours: int
-    elsewhere: bool = False
+    variant: str = "plain"
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.variant == "second" and self.kind != "author"
 
     @property
     def xscl(self) -> str:
-        left, equal, right = _XSCL[self.kind]
-        here = f'[./channel_url = "{self.channel}"]'
+        left, equal, right = (_ELSEWHERE if self.elsewhere else _XSCL)[self.kind]
+        here, window = f'[./channel_url = "{self.channel}"]', f"{self.hours} h"
         if self.elsewhere:
-            here, equal, right = f"{here}[./channel_url->c]", f"{equal} AND c != c'", f"{right}[./channel_url->c']"
-        return f"FROM S//item->a{here}{left} FOLLOWED BY {{{equal}, {self.hours} h}} S//item->b{right}"
+            left, equal, right = f"[./channel_url->c]{left}", f"{equal} AND c != c'", f"{right}[./channel_url->c']"
+        text = f"FROM S//item->a{here}{left} FOLLOWED BY {{{equal}, {window}}} S//item->b{right}"
+        if self.variant == "three":
+            equal, right = _THIRD[self.kind]
+            text += f" FOLLOWED BY {{{equal}, {window}}} S//item->c{right}"
+        return f"{text} PUBLISH {self.name} ONCE PER ({left[-2]})" if self.variant == "once" else text
 
 
-def parameters(count: int, seed: int = 6, *, second: bool = False) -> list[Parameters]:
-    """`count` subscriptions, the kinds in turn. Their names are those that unnamed queries get. `second`: two kinds of
-    three have a second condition."""
+def parameters(count: int, seed: int = 6, variant: str = "plain") -> list[Parameters]:
+    """`count` subscriptions, the kinds in turn. Their names are those that unnamed queries get."""
     rng = Random(seed)
     kinds = list(LONGEST_WINDOWS)
     made = []
     for number in range(count):
         kind = kinds[number % len(kinds)]
-        about, elsewhere = int(CHANNELS * rng.random() ** 2), second and kind in ELSEWHERE
-        made.append(
-            Parameters(f"q{number + 1}", kind, channel(about), rng.randint(1, LONGEST_WINDOWS[kind]), elsewhere)
-        )
+        about = int(CHANNELS * rng.random() ** 2)
+        hours = rng.randint(1, LONGEST_WINDOWS[kind])
+        made.append(Parameters(f"q{number + 1}", kind, channel(about), hours, variant))
     return made
 
 

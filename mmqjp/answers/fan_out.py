@@ -407,10 +407,9 @@ class OutputChunk:
         names, identities = self._fan_out.members.names, self._fan_out.members.identities
         found = []
         for answer, member, seq in self._rows():
-            between, end = answer.line
-            name, id = json_text(names[member]), identities[member].id(answer.choice)
-            shown = name[1:-1] if answer.head else ""
-            found.append(f'{{"id": "{id}", "seq": {seq}, "query": {name}{between}{shown}{end}')
+            (between, end), name, id = answer.line, names[member], identities[member].id(answer.choice)
+            # Query names need no escapes.
+            found.append(f'{{"id": "{id}", "seq": {seq}, "query": "{name}"{between}{name if answer.head else ""}{end}')
         return OutputLines("".join(found).encode(), len(found), int(self._seq.max(initial=-1)))
 
 

@@ -78,11 +78,11 @@ class CompactSet(Generic[T]):
 class Identity:
     """What the ids of a query's outputs share: a JSON list of name, text and occurrence, without its end."""
 
-    __slots__ = ("_begun", "text")
+    __slots__ = ("_encoded", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._begun: hashlib._Hash | None = None
+        self._encoded: bytes | None = None
 
     @classmethod
     def of(cls, name: str, text: str, occurrence: int) -> Identity:
@@ -93,11 +93,9 @@ class Identity:
 
     def id(self, choice: bytes) -> str:
         """Returns an output's id, a digest of 32 hex digits. `choice` is the encoded result of `choice_of`."""
-        if self._begun is None:  # very many queries have no output
-            self._begun = hashlib.sha256(self.text.encode())
-        digest = self._begun.copy()
-        digest.update(choice)
-        return digest.hexdigest()[:32]
+        if (begun := self._encoded) is None:  # very many queries have no output
+            begun = self._encoded = self.text.encode()
+        return hashlib.sha256(begun + choice).hexdigest()[:32]  # faster than to copy a digest, if the text is short
 
 
 def choice_of(part_ids: str, nodes: str) -> str:
