@@ -18,9 +18,9 @@ import numpy as np
 
 from bench import patterns_kernel as kit
 from bench.harness import Line, columns, in_fresh_process, resident_memory
-from common.arrays import Ints
+from common.arrays import Ints, Mask
 from common.bounds import BEGINNING
-from pattern_stage.columns import Floats, Mask
+from pattern_stage.columns import Floats
 from pattern_stage.kernel import Kernel
 from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from pattern_stage import measures as sums
-from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, joined, number_distinct, same, sorted_flow
+from pattern_stage.columns import Column, Columns, Flow, each_once, joined, number_distinct, same, sorted_flow
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room

@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, equal_ranges, expand_ranges, group_starts
+from common.arrays import Ints, Mask, equal_ranges, expand_ranges, group_starts
 from common.bounds import END, Micros
-from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, Mask, joined
+from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, joined
 from pattern_stage.values import Texts
 from templates.catalog import EventPlacement, Functions, PlacedAttribute, StepEdge
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, PLAIN, Witnesses

@@ -13,12 +13,11 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct, expand_ranges, group_starts
+from common.arrays import Ints, Mask, distinct, expand_ranges, group_starts
 from common.tools import lazy
 from xscl.algebra.events import Schema
 
 Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Column = NDArray[np.int64] | NDArray[np.float64]
 """The values of an attribute: codes of `pattern_stage.values.Texts`, NULL_TEXT for NULL; or float64, NaN for NULL."""
 

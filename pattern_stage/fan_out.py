@@ -10,12 +10,12 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from pattern_stage import columns as cols
 
 Short = NDArray[np.int32]
 
-Grown = TypeVar("Grown", Ints, Short, cols.Mask)
+Grown = TypeVar("Grown", Ints, Short, Mask)
 R = TypeVar("R", bound=cols.ColumnRecord)
 
 
@@ -188,8 +188,8 @@ class Interned:
         keys = [*columns, *map(cols.same, parameters)]
         hashes = self._hashes(keys)
 
-        def equal(at: Ints, numbers: Ints) -> cols.Mask:
-            held: cols.Mask = np.ones(len(at), np.bool_)
+        def equal(at: Ints, numbers: Ints) -> Mask:
+            held: Mask = np.ones(len(at), np.bool_)
             for key, column in zip(keys, self._keys(numbers), strict=True):
                 held &= key[at] == column
             return held

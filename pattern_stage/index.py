@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from common.arrays import Ints, distinct, group_starts
+from common.arrays import Ints, Mask, distinct, group_starts
 from pattern_stage import columns as cols
 from pattern_stage.clauses import TURNED, Clauses, Conjunction, has_parameters, numeric, on_left, shape
 from pattern_stage.fan_out import Interned, grow_array
@@ -67,7 +67,7 @@ class RowClasses(Interned):
         """Whether each class has exactly one row."""
         return len(self) == self._row_count
 
-    def marked(self, classes: Ints) -> cols.Mask:
+    def marked(self, classes: Ints) -> Mask:
         """Returns the mask of these classes over all class numbers."""
         result = np.zeros(self.end, np.bool_)
         result[classes] = True
@@ -241,7 +241,7 @@ class HashedRun(StaticRun):
         keys = [key[chosen] for key in keys]
         at = np.searchsorted(self._hashes, cols.mixed(keys, self._seed))
         at[at == len(self._hashes)] = 0
-        found: cols.Mask = np.ones(len(chosen), np.bool_)
+        found: Mask = np.ones(len(chosen), np.bool_)
         for key, stored in zip(keys, self._keys, strict=True):
             found &= stored[at] == key
         at = at[found]
@@ -369,7 +369,7 @@ class StaticIndex:
 
     # ------------------------------------------------------------ what events hit
 
-    def hits(self, events: cols.Columns, active: cols.Mask | None = None) -> tuple[Ints, Ints]:
+    def hits(self, events: cols.Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
         """Returns distinct pairs of event place and target, sorted. `active` is a mask of targets to consider."""
         found = [np.zeros(0, np.int64)]
         if len(events) and self._shapes:
@@ -389,13 +389,11 @@ class StaticIndex:
         hits = distinct(np.concatenate(found))
         return hits >> _TARGET_BITS, hits & ((1 << _TARGET_BITS) - 1)
 
-    def _tested(
-        self, kind: _Shape, run: StaticRun, probe: _Probe, active: cols.Mask | None, at: Ints, rows: Ints
-    ) -> Ints:
+    def _tested(self, kind: _Shape, run: StaticRun, probe: _Probe, active: Mask | None, at: Ints, rows: Ints) -> Ints:
         events, keys, numbers = probe
         targets = self._target_of[run.rows.entries[rows]]
 
-        def keep(held: cols.Mask) -> None:
+        def keep(held: Mask) -> None:
             nonlocal at, rows, targets
             kept = np.flatnonzero(held)
             at, rows, targets = at[kept], rows[kept], targets[kept]
@@ -473,7 +471,7 @@ class _Shape:
     def all_rows(self) -> list[ShapeRows]:
         return [run.rows for run in self.runs] + self.fresh
 
-    def purge(self, alive: cols.Mask, number: Ints) -> bool:
+    def purge(self, alive: Mask, number: Ints) -> bool:
         """Keeps and renumbers the rows of live entries. Returns whether any are left."""
         rows = cols.joined(self.all_rows())
         rows = rows.take(alive[rows.entries])

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from common.bounds import END, Micros
 from common.limits import UNLIMITED, Excess, Quota, note_excess
 from pattern_stage.aggregate import Aggregating, Simultaneous
-from pattern_stage.columns import Columns, Flow, Mask, no_events, whole
+from pattern_stage.columns import Columns, Flow, no_events, whole
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
 from pattern_stage.operators import Filtering, Meter, MOpContext, PatternOp, Renumber, Selecting, Uniting

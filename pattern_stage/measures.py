@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from pattern_stage.clauses import numeric
-from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Floats, Mask, mixed, number_distinct, same, spread
+from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Floats, mixed, number_distinct, same, spread
 from pattern_stage.fan_out import Interned, RowReaders, Slots, grow_array, grow_record
 from pattern_stage.plan import Rows
 from pattern_stage.values import Pairs, Texts, compile_value

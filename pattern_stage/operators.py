@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from common.bounds import INFINITE
 from common.limits import UNLIMITED, Excess, LimitName, Quota, note_excess
 from pattern_stage.clauses import split_condition, static_clauses
-from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, joined_flow, number_distinct
+from pattern_stage.columns import Column, Columns, Flow, each_once, joined_flow, number_distinct
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, StaticIndex, each_shape
 from pattern_stage.lineage import Lineage

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from common.bounds import INFINITE
 from pattern_stage.clauses import Clauses, common_equalities, split_condition, static_clauses
-from pattern_stage.columns import NO_INTS, Column, ColumnRecord, Columns, Flow, Mask, joined, mixed, same, spread
+from pattern_stage.columns import NO_INTS, Column, ColumnRecord, Columns, Flow, joined, mixed, same, spread
 from pattern_stage.fan_out import CountedPlaces, KeptEvents, Slots, grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from common.bounds import BEGINNING, LONGEST_WINDOW
 from pattern_stage import columns as cols
 from pattern_stage.columns import NO_INTS
@@ -119,7 +119,7 @@ class Joining(Bounded):
         members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
         return of[order][first], classes[order][first], members
 
-    def awaiting(self, batch: InstanceColumns) -> tuple[InstanceColumns, cols.Mask]:
+    def awaiting(self, batch: InstanceColumns) -> tuple[InstanceColumns, Mask]:
         """Returns instances with keys and marks, and which may match: not those whose key is NULL."""
         shapes = self.classes.shape[batch.classes]
         keys, known = np.zeros(len(batch), np.int64), np.ones(len(batch), np.bool_)
@@ -346,7 +346,7 @@ class Folding(Joining):
         definitions: Sequence[Fold] = context.definitions
         left, right = definitions[0].left.schema, definitions[0].right.schema
         super().__init__(context, (left, right), 2)
-        self._continues: list[Callable[[Pairs], cols.Mask]] = []
+        self._continues: list[Callable[[Pairs], Mask]] = []
         self._sets: list[list[tuple[int, Callable[[Pairs], cols.Column]]]] = []
         self._makes_texts = False
         self._places = {name: place for place, (name, _) in enumerate(left)}
@@ -419,11 +419,11 @@ class Folding(Joining):
 
     def _generation(
         self, search: PartnerSearch, batch: InstanceColumns, room: Room
-    ) -> tuple[InstanceColumns, cols.Mask, cols.Mask]:
+    ) -> tuple[InstanceColumns, Mask, Mask]:
         """Returns the next generation, which of it can continue, and which of this one it came from. Runs multiply
         where many events are simultaneous, so they are processed in parts."""
         resolved = np.zeros(len(batch), np.bool_)
-        found: list[tuple[InstanceColumns, cols.Mask]] = []
+        found: list[tuple[InstanceColumns, Mask]] = []
         size = search.candidates.share(len(batch))
         for begin in range(0, len(batch), size):
             part = batch if size == len(batch) else batch.take(slice(begin, begin + size))
@@ -449,7 +449,7 @@ class Folding(Joining):
 
     def _next(
         self, search: PartnerSearch, batch: InstanceColumns, whose: Ints, at: Ints
-    ) -> tuple[InstanceColumns, cols.Mask]:
+    ) -> tuple[InstanceColumns, Mask]:
         instances = self.instances
         shapes = self.classes.shape[batch.classes[whose]]
         held = np.zeros(len(whose), np.bool_)

@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeVar, assert_never
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, distinct
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Mask, number_distinct
+from common.arrays import Ints, Mask, distinct
+from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, number_distinct
 from xscl.algebra import events as algebra
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number

@@ -268,9 +268,9 @@ class SideBinders:
         """Returns a new binder of a pattern, given the nodes at `fixed` paths."""
         literals: list[str] = []
         loose = None
-        if (blank := _without_literals(pattern, literals)) is not None:
-            if (loose := self._loose.get((blank, fixed))) is None:
-                loose = self._loose[blank, fixed] = _Loose(blank, fixed)
+        blank = _without_literals(pattern, literals)
+        if blank is not None and (loose := self._loose.get((blank, fixed))) is None:
+            loose = self._loose[blank, fixed] = _Loose(blank, fixed)
         return SideBinder(pattern, fixed, loose, literals, self._known)
 
 

@@ -28,7 +28,7 @@ from join_stage import near_candidates
 from join_stage.near_candidates import learnt
 from mmqjp.answers import bindings, operators, output
 from mmqjp.answers.accounts import charge
-from mmqjp.answers.bindings import Block, Joints, MatchColumns, Rows, Values
+from mmqjp.answers.bindings import JointBlock, Joints, MatchColumns, PartRows, Values
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
 from mmqjp.queries.forms import TargetGroup
@@ -541,7 +541,7 @@ class KeptMatches:
         keys = [(right.sightings, *matches.key(place)) for place in places.tolist()]
         fresh = [row for row, key in enumerate(keys) if key not in self._seen]
         if fresh:
-            rows = Rows([right.part], np.zeros(len(fresh), np.int64), places[fresh])
+            rows = PartRows([right.part], np.zeros(len(fresh), np.int64), places[fresh])
             joints = Joints(right.part.plan[0], rows, matches, Values(self._records), allowed)
             for block in joints.blocks():
                 for row, binding in zip(block.of.tolist(), block.bindings(), strict=True):
@@ -681,9 +681,8 @@ class AbsenceOperator:
         self._done: dict[TargetGroup, set[LeftMatch]] = {}
         self._noted = self._decided
 
-    def on_matches(
-        self, parts: Sequence[operators.OfRow], context: operators.StepContext, matches: MatchColumns
-    ) -> None:
+    def on_matches(self, parts: Sequence[operators.OfRow], of: operators.Expansion) -> None:
+        context, matches = of.context, of.matches
         for part, places in parts:
             assert isinstance(part, TargetGroup), "absences have no literal tests"
             all_payers = [context.payers(part, matches.inputs(place)) for place in places.tolist()]
@@ -694,7 +693,7 @@ class AbsenceOperator:
                 sizes, right = [0] * len(places), self._plans.right(part)
                 steps = self._kept.see(right, matches, places, self._quota.work)
             else:
-                sizes, steps = self._sizes(part, context, matches, places)
+                sizes, steps = self._sizes(part, of, places)
                 for place in places.tolist():
                     entry = LeftMatch(int(matches.t0[place]), *matches.key(place))
                     self._kept.wait(int(matches.rows[place]), entry)
@@ -708,10 +707,10 @@ class AbsenceOperator:
 
     def on_watermark(
         self, context: operators.StepContext, greatest: Mapping[str, int] | None
-    ) -> list[operators.Decided]:
+    ) -> list[operators.Expansion]:
         """Returns decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
         of all streams. Called again once its results are answered, until it returns nothing."""
-        found: list[operators.Decided] = []
+        found: list[operators.Expansion] = []
         self._now |= {group.right_stream: self._watermark(group, greatest) for group in self._plans.groups}
         while not found and (ready := self._ready(self._due(greatest, context.backfilled), context)):
             for plan, entries in ready:
@@ -797,17 +796,15 @@ class AbsenceOperator:
         self._done.clear()
         self._now.clear()
 
-    def _sizes(
-        self, part: TargetGroup, context: operators.StepContext, matches: MatchColumns, places: Ints
-    ) -> tuple[list[int], list[int]]:
+    def _sizes(self, part: TargetGroup, of: operators.Expansion, places: Ints) -> tuple[list[int], list[int]]:
         """Returns the number of outputs of each match, if there is no partner, and the steps to find that."""
         choices: list[set[object]] = [set() for _ in places]
         if part.form is not None:
             names = [term.var for term in part.form.selection.terms]
         else:
             names = list(part.hidden_stream.hidden.variables)
-        rows = Rows([part], np.zeros(len(places), np.int64), places)
-        joints = Joints(part.plan[0], rows, matches, Values(self._records), self._quota.work)
+        rows = PartRows([part], np.zeros(len(places), np.int64), places)
+        joints = of.joints(part.plan[0], rows, self._quota.work)
         for block in joints.blocks():
             columns = [block.codes(var).tolist() for var in names]
             for row, choice in zip(
@@ -850,11 +847,12 @@ class AbsenceOperator:
         context: operators.StepContext,
         told_before: int,
         greatest: Mapping[str, int] | None,
-    ) -> Iterator[operators.Decided]:
+    ) -> Iterator[operators.Expansion]:
         """Yields the outputs of entries for queries from number `told_before` on."""
         part, group = plan.part, plan.group
         chunk = output.as_batch([bindings.Match(group.row, one.docid, None, one.nodes) for one in entries])
-        matches = MatchColumns(chunk, self._records)
+        of = operators.Expansion.of(context, chunk, self._records)
+        matches = of.matches
         for place, one in enumerate(entries):
             record = self._records[one.docid]
             matches.t1[place] = over_at(group.op, group.window, record.t0, record.t1)
@@ -862,16 +860,16 @@ class AbsenceOperator:
         if part.form is None and told_before:
             # There may be tuples from when other queries read the stream.
             known = frozenset(operators.known_tuples(self._store, [part.hidden_stream.stream]))
-            context = replace(context, known_tuples=known)
+            of.context = context = replace(context, known_tuples=known)
         inputs = list(map(matches.inputs, range(len(entries))))
         payers = [context.payers(part, one, first_qid=told_before) for one in inputs]
         those = np.flatnonzero([bool(some) for some in payers])
-        rows = Rows([part], np.zeros(len(those), np.int64), those)
-        joints = Joints(part.plan[0], rows, matches, Values(self._records), self._quota.work)
+        rows = PartRows([part], np.zeros(len(those), np.int64), those)
+        joints = of.joints(part.plan[0], rows, self._quota.work)
         partners = [Partners(self._records, self._kept.order, group.op, group.window, plan.watched) for _ in those]
         steps: dict[int, Steps] = {}
         seen_by: dict[int, SeenBy] = {}
-        alone: list[tuple[Block, list[tuple[int, int]]]] = []
+        alone: list[tuple[JointBlock, list[tuple[int, int]]]] = []
         out: set[int] = set()
         for block in joints.blocks():
             found: list[tuple[int, int]] = []
@@ -896,7 +894,6 @@ class AbsenceOperator:
                 charge(payers[place], inputs[place].arrival, 0, self._quota.work + 1)
             elif partners[row].in_vain:
                 charge(payers[place], inputs[place].arrival, 0, partners[row].in_vain)
-        result = operators.Expanded()
         for block, found in alone:
             kept = [(joint, until) for joint, until in found if int(block.of[joint]) not in out]
             if not kept:
@@ -905,13 +902,13 @@ class AbsenceOperator:
             if part.form is None:
                 for row, binding in zip(some.of.tolist(), some.bindings(), strict=True):
                     _, document = self._inner.tuple_of(part.hidden_stream, context, inputs[those[row]], binding)
-                    result.documents += [] if document is None else [document]
+                    of.documents += [] if document is None else [document]
             else:
                 shares = [payers[place][0][1] for place in those.tolist()]
                 alone_after = [until for _, until in kept]
-                self._queries.answer_alone(part, rows, shares, context, matches, some, alone_after, result)
-        if result.documents or result.ids:
-            yield operators.Decided(chunk, matches, result)
+                self._queries.answer_alone(part, rows, shares, some, alone_after, of)
+        if of.documents or of.ids:
+            yield of
 
     def _seen_by(self, part: TargetGroup, share: Share, inputs: Inputs, context: operators.StepContext) -> SeenBy:
         if part.form is None:

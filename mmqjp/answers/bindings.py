@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from lxml import etree
-from numpy.typing import NDArray
 
-from common.arrays import Ints, dictionary_encode, distinct
+from common.arrays import Ints, Mask, dictionary_encode, distinct
 from common.dates import parse_timestamp
 from mmqjp.documents.record import Inputs, Record, StoredRecords
 from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
@@ -27,8 +26,6 @@ from xpath_stage.binder import Node, SideBinder
 from xscl.algebra import values as algebra
 from xscl.algebra.joins import Term
 from xscl.algebra.regex import PatternError, PatternLimit
-
-Mask = NDArray[np.bool_]
 
 CHARACTERS_READ_PER_STEP = 256
 """Comparing a value costs one step per this many characters."""
@@ -338,7 +335,7 @@ BLOCK = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PartRows:
     """Matches of parts with one plan: for each row, the index of its part and the place of its match."""
 
     parts: Sequence[RowPart]
@@ -346,7 +343,7 @@ class Rows:
     place: Ints
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[RowPart, Ints]]) -> Rows:
+    def of(cls, parts: Sequence[tuple[RowPart, Ints]]) -> PartRows:
         """Returns the rows of parts, given with the places of their matches."""
         sizes = [len(places) for _, places in parts]
         return cls(
@@ -356,15 +353,15 @@ class Rows:
     def __len__(self) -> int:
         return len(self.part)
 
-    def take(self, those: Ints | Mask) -> Rows:
-        return Rows(self.parts, self.part[those], self.place[those])
+    def take(self, those: Ints | Mask) -> PartRows:
+        return PartRows(self.parts, self.part[those], self.place[those])
 
 
 class Joints:
     """The joint bindings of rows. `steps` counts those of each row so far; what has more than `allowed` binds nothing
     more."""
 
-    def __init__(self, plan: JointPlan, rows: Rows, matches: MatchColumns, values: Values, allowed: int) -> None:
+    def __init__(self, plan: JointPlan, rows: PartRows, matches: MatchColumns, values: Values, allowed: int) -> None:
         self._plan, self._rows, self._matches, self.values, self._allowed = plan, rows, matches, values, allowed
         self.steps: Ints = np.ones(len(rows), np.int64)
         self._stopped: Mask = np.zeros(len(rows), np.bool_)
@@ -449,13 +446,13 @@ class Joints:
         """Binds no more to some rows."""
         self._stopped |= those
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[JointBlock]:
         """Yields the joint bindings that satisfy the residual predicates."""
         counts = [found.count for found in self._found if found is not None]
         if not counts:
             rows = np.flatnonzero(self.steps <= self._allowed)
             for start in range(0, len(rows), BLOCK):
-                yield from self._satisfying(Block(self, rows[start : start + BLOCK], {}))
+                yield from self._satisfying(JointBlock(self, rows[start : start + BLOCK], {}))
             return
         number: Ints = counts[0] if len(counts) == 1 else counts[0] * counts[1]
         self.steps += number
@@ -472,9 +469,9 @@ class Joints:
                 if found is not None:
                     place = joint if not several else joint // counts[1][of] if side == 0 else joint % counts[1][of]
                     at[side] = found.start[of] + place
-            yield from self._satisfying(Block(self, of, at))
+            yield from self._satisfying(JointBlock(self, of, at))
 
-    def _satisfying(self, block: Block) -> Iterator[Block]:
+    def _satisfying(self, block: JointBlock) -> Iterator[JointBlock]:
         if self._stopped.any():
             block = block.take(~self._stopped[block.of])
         for expr in self._plan.residual:
@@ -490,23 +487,23 @@ class Joints:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class JointBlock:
     """Some joint bindings: the row `of` each, and for sides that are searched, the place of its binding."""
 
     joints: Joints
     of: Ints
     at: Mapping[int, Ints]
 
-    def take(self, those: Ints | Mask) -> Block:
-        return Block(self.joints, self.of[those], {side: places[those] for side, places in self.at.items()})
+    def take(self, those: Ints | Mask) -> JointBlock:
+        return JointBlock(self.joints, self.of[those], {side: places[those] for side, places in self.at.items()})
 
-    def affordable(self) -> Block:
+    def affordable(self) -> JointBlock:
         joints = self.joints
         if int(joints.steps.max(initial=0)) <= joints._allowed:
             return self
         return self.take(joints.steps[self.of] <= joints._allowed)
 
-    def charged(self, operands: list[Encoded]) -> tuple[Block, list[Encoded]]:
+    def charged(self, operands: list[Encoded]) -> tuple[JointBlock, list[Encoded]]:
         """Charges the rows for reading texts, and leaves out those that cannot afford it."""
         costs = sum((one.costs() for one in operands), np.zeros(len(self.of), np.int64))
         if not costs.any():

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from common.arrays import GrowingInts, Ints, distinct, group_starts
+from common.arrays import GrowingInts, Ints, Mask, distinct, group_starts
 from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
 from join_stage.plans import JoinEngine
@@ -30,8 +29,8 @@ from join_stage.protocol import Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge
-from mmqjp.answers.bindings import Block, JointBinding, Joints, MatchColumns, Rows, Values
-from mmqjp.answers.output import Answer, AnswerColumns, Mirrors, Shown, match_rows, shown
+from mmqjp.answers.bindings import JointBinding, JointBlock, Joints, MatchColumns, PartRows, Values
+from mmqjp.answers.output import Answer, AnswerColumns, AnswerTexts, Mirrors, answer_texts, match_rows
 from mmqjp.answers.quota import (
     MOST_STEPS,
     NEVER,
@@ -202,25 +201,6 @@ def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
 
 
 @dataclass(slots=True)
-class Expanded:
-    """Results of matches of a chunk: which answers, by id, came of which matches, by place; and documents for readers
-    of streams."""
-
-    ids: list[Ints] = field(default_factory=list)
-    places: list[Ints] = field(default_factory=list)
-    documents: list[Record] = field(default_factory=list)
-
-
-class Decided(NamedTuple):
-    """Results of matches that a watermark decided: the matches, as rows of `join_stage.protocol.RESULT` and by columns,
-    and what came of them."""
-
-    chunk: pa.RecordBatch
-    matches: MatchColumns
-    found: Expanded
-
-
-@dataclass(slots=True)
 class StepContext:
     """Shared state of operators within one step.
 
@@ -271,6 +251,31 @@ class StepContext:
         account = accounts.of_part(part)
         share = account.share(-1, inputs, max(first_qid, accounts.first_qid))
         return [] if share is None else [(account, share)]
+
+
+@dataclass(slots=True)
+class Expansion:
+    """A chunk of a step's matches, as rows of `join_stage.protocol.RESULT` and by columns, and what comes of them:
+    which answers, by id, of which matches, by place; and documents for readers of streams."""
+
+    context: StepContext
+    chunk: pa.RecordBatch
+    matches: MatchColumns
+    values: Values
+    ids: list[Ints] = field(default_factory=list)
+    places: list[Ints] = field(default_factory=list)
+    documents: list[Record] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, context: StepContext, chunk: pa.RecordBatch, records: StoredRecords) -> Expansion:
+        return cls(context, chunk, MatchColumns(chunk, records), Values(records))
+
+    def joints(self, plan: JointPlan, rows: PartRows, allowed: int) -> Joints:
+        return Joints(plan, rows, self.matches, self.values, allowed)
+
+    def inputs(self, rows: PartRows) -> Callable[[int], Inputs]:
+        """Returns the documents of a row."""
+        return lambda row: self.matches.inputs(int(rows.place[row]))
 
 
 class QuotaExceeded(Exception):
@@ -346,7 +351,7 @@ class MatchLog(Protocol):
 OfRow = tuple[RowPart, Ints]
 """A part of a row of R_T, and the places of the row's matches."""
 
-OnMatches = Callable[[Sequence[OfRow], StepContext, MatchColumns, Expanded], None]
+OnMatches = Callable[[Sequence[OfRow], Expansion], None]
 """Adds results of matches, for the plan nodes of parts that take part and see their documents. Charges their accounts;
 a node over its quota gets nothing."""
 
@@ -377,10 +382,10 @@ class MatchReader:
             chunk = self._without_spent(chunk)
         if not chunk.num_rows:
             return []
-        matches, found = MatchColumns(chunk, self._records), Expanded()
-        self._on_matches(list(self._parts(matches.rows)), self._context, matches, found)
-        self.log(chunk, matches, found)
-        return found.documents
+        of = Expansion.of(self._context, chunk, self._records)
+        self._on_matches(list(self._parts(of.matches.rows)), of)
+        self.log(of)
+        return of.documents
 
     def _parts(self, rows: Ints) -> Iterator[OfRow]:
         order = np.argsort(rows, kind="stable")
@@ -426,17 +431,15 @@ class MatchReader:
         looking = [one for part in parts if (one := self._context.accounts.looking(part)) is not None]
         return looking if all(one.is_limited for one in looking) else None
 
-    def log(self, chunk: pa.RecordBatch, matches: MatchColumns, found: Expanded) -> None:
-        """Logs the matches that gave answers, rows of a chunk, and links these to them."""
-        if not found.ids:
+    def log(self, of: Expansion) -> None:
+        """Logs the matches that gave answers, and links these to them."""
+        if not of.ids:
             return
-        ids, places = np.concatenate(found.ids), np.concatenate(found.places)
+        ids, places, first = np.concatenate(of.ids), np.concatenate(of.places), self._log.next_match
         logged = distinct(places)
-        rows, first = chunk.take(pa.array(logged)), self._log.next_match
-        numbers = first + logged.searchsorted(places)
-        self._context.link(ids, numbers)
-        of_rows = self._queries.template_of
-        self._log.save_matches(match_rows(rows, matches.t0[logged], matches.t1[logged], first, of_rows))
+        self._context.link(ids, first + logged.searchsorted(places))
+        rows, t0, t1 = of.chunk.take(pa.array(logged)), of.matches.t0[logged], of.matches.t1[logged]
+        self._log.save_matches(match_rows(rows, t0, t1, first, self._queries.template_of))
 
 
 PREFIX = "ties "
@@ -522,178 +525,123 @@ class QueryOperator:
     def __init__(self, registry: KnownQueries, records: StoredRecords, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
 
-    def on_matches(self, parts: Sequence[OfRow], context: StepContext, matches: MatchColumns, found: Expanded) -> None:
+    def on_matches(self, parts: Sequence[OfRow], of: Expansion) -> None:
         """Adds the answers of the parts' forms, each once per row of R_T."""
-        values = Values(self._records)
         alike: dict[tuple[JointPlan, Selection | None], list[OfRow]] = {}
         for part, places in parts:
             alike.setdefault(part.plan, []).append((part, places))
-        for plan, some in alike.items():
-            rows = Rows.of(some)
-            if plan[0].op == "FOLLOWED BY":
-                in_order = matches.is_in_order(rows.place)
+        for (plan, selection), some in alike.items():
+            rows = PartRows.of(some)
+            if plan.op == "FOLLOWED BY":
+                in_order = of.matches.is_in_order(rows.place)
                 for row in np.flatnonzero(~in_order).tolist():
-                    self._count_ties(plan[0], rows.take(np.array([row])), context, matches, values)
+                    self._count_ties(plan, rows.take(np.array([row])), of)
                 rows = rows.take(in_order)
-            self._answer_rows(plan, rows, context, matches, values, found)
+            if selection is None:
+                self._answer_literals(plan, rows, of)
+            else:
+                self._answer(plan, selection, rows, of)
 
-    def _answer_rows(
-        self,
-        plan: tuple[JointPlan, Selection | None],
-        rows: Rows,
-        context: StepContext,
-        matches: MatchColumns,
-        values: Values,
-        found: Expanded,
-    ) -> None:
-        joint_plan, selection = plan
-        accounts = [context.accounts.of_part(part) for part in rows.parts]
-        rows, shares = self._getting(accounts, rows, context, matches)
-        arrival, work = matches.arrival[rows.place], self._quota.work
-        if selection is None:
-            joints = Joints(joint_plan, rows, matches, values, work)
-            for block in joints.blocks():
-                self._answer_literals(joint_plan, rows, block, context, matches, found)
-            shares.charge(arrival, np.zeros(len(rows), np.int64), joints.steps)
-            return
-        forms = forms_of(rows.parts)
-        told, steps = self._mirrored(forms, rows, context, matches)
+    def _answer(self, plan: JointPlan, selection: Selection, rows: PartRows, of: Expansion) -> None:
+        """Answers rows of one selection."""
+        rows, shares = self._getting(list(map(of.context.accounts.of_part, rows.parts)), rows, of)
+        told, steps = self._mirrored(rows, of)
         if told.any():
-            gone = np.flatnonzero(told)
-            shares.take(gone).charge(arrival[gone], np.zeros(len(gone), np.int64), 1 + steps[gone])
-            stay = np.flatnonzero(~told)
-            rows, shares, steps, arrival = rows.take(stay), shares.take(stay), steps[stay], arrival[stay]
+            gone, stay = np.flatnonzero(told), np.flatnonzero(~told)
+            shares.take(gone).charge(of.matches.arrival[rows.place[gone]], np.zeros_like(gone), 1 + steps[gone])
+            rows, shares, steps = rows.take(stay), shares.take(stay), steps[stay]
         if not len(rows):
             return
-        joints = Joints(joint_plan, rows, matches, values, work)
+        joints = of.joints(plan, rows, self._quota.work)
         joints.steps += steps
-        emission = _Emission(
-            self._registry, self._quota, context, matches, selection, forms, rows, shares, joints.steps
-        )
+        emission = _Emission(self._registry, self._quota, of, selection, rows, shares, joints.steps)
         for block in joints.blocks():
-            found_more = emission.emit(block, block.of, found)
-            if not found_more:
+            if not emission.emit(block, block.of):
                 joints.stop(emission.new > self._quota.matches)
-        shares.charge(arrival, emission.new, joints.steps)
+        shares.charge(of.matches.arrival[rows.place], emission.new, joints.steps)
 
-    def _getting(
-        self, accounts: Sequence[SharedAccount], rows: Rows, context: StepContext, matches: MatchColumns
-    ) -> tuple[Rows, Shares]:
-        place = rows.place
-        width, appeared, first_qid = matches.width[place], matches.appeared[place], context.accounts.first_qid
-        shares = Shares(accounts, rows.part, width, appeared, first_qid, lambda row: matches.inputs(place[row]))
+    def _getting(self, accounts: Sequence[SharedAccount], rows: PartRows, of: Expansion) -> tuple[PartRows, Shares]:
+        """Returns the rows that somebody gets, of an account for each part."""
+        shares = self._shares(accounts, rows, of)
         those = np.flatnonzero(shares.gets)
         return rows.take(those), shares.take(those)
 
-    def _mirrored(
-        self, forms: Sequence[Form], rows: Rows, context: StepContext, matches: MatchColumns
-    ) -> tuple[NDArray[np.bool_], Ints]:
+    def _shares(self, accounts: Sequence[SharedAccount], rows: PartRows, of: Expansion) -> Shares:
+        width, appeared = of.matches.width[rows.place], of.matches.appeared[rows.place]
+        return Shares(accounts, rows.part, width, appeared, of.context.accounts.first_qid, of.inputs(rows))
+
+    def _mirrored(self, rows: PartRows, of: Expansion) -> tuple[Mask, Ints]:
         """Returns the rows whose mirrors cover them, or exceed the quota, and the steps to find that."""
         told, steps = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.int64)
-        mirrors = [form.mirror for form in forms]
+        mirrors = [form.mirror for form in forms_of(rows.parts)]
         for row in np.flatnonzero(np.array([one is not None for one in mirrors])[rows.part]).tolist():
             one = Steps(allowed := self._quota.work)
             try:
-                told[row] = context.mirrors.tell(mirrors[rows.part[row]], matches.inputs(rows.place[row]), one)
+                told[row] = of.context.mirrors.tell(mirrors[rows.part[row]], of.inputs(rows)(row), one)
             except OutOfSteps:
                 told[row] = True
             steps[row] = allowed - one.left
         return told, steps
 
-    def _answer_literals(
-        self, plan: JointPlan, rows: Rows, block: Block, context: StepContext, matches: MatchColumns, found: Expanded
-    ) -> None:
-        """Answers the forms whose literals occur in a joint binding's text."""
-        assert plan.operand is not None, "a group of literals tests a text"
-        text = block.text(plan.operand)
-        block, (text,) = block.charged([text])
-        part = rows.part[block.of]
-        keys, place = np.unique(part * len(text.texts) + text.codes, return_inverse=True)
-        groups: list[list[TargetGroup]] = []
-        for key in keys.tolist():
-            of_part = rows.parts[key // len(text.texts)]
-            assert isinstance(of_part, LiteralGroup), "others test no text"
-            groups.append(of_part.groups_for(text.texts[key % len(text.texts)]))
-        joint = np.repeat(np.arange(len(place)), np.array([len(some) for some in groups], np.int64)[place])
-        by_selection: dict[Selection, dict[TargetGroup, int]] = {}
-        flat = [group for key in place.tolist() for group in groups[key]]
-        for group in dict.fromkeys(flat):
-            of = by_selection.setdefault(group.form_of_queries.selection, {})
-            of[group] = len(of)
-        for selection, of in by_selection.items():
-            those = np.flatnonzero([group in of for group in flat])
-            numbers = np.array([of[flat[at]] for at in those.tolist()], np.int64)
-            pairs, row = np.unique(block.of[joint[those]] * len(of) + numbers, return_inverse=True)
-            some = Rows(list(of), pairs % len(of), rows.place[pairs // len(of)])
-            self._answer_forms(selection, some, block.take(joint[those]), row, context, matches, found)
+    def _answer_literals(self, plan: JointPlan, rows: PartRows, of: Expansion) -> None:
+        """Answers the forms whose literals occur in the text of a joint binding."""
+        rows, shares = self._getting(list(map(of.context.accounts.of_part, rows.parts)), rows, of)
+        joints = of.joints(plan, rows, self._quota.work)
+        for block in joints.blocks():
+            for selection, some, joint, row in _having_literals(plan, rows, block):
+                self._answer_forms(selection, some, joint, row, of)
+        shares.charge(of.matches.arrival[rows.place], np.zeros(len(rows), np.int64), joints.steps)
 
     def _answer_forms(
-        self,
-        selection: Selection,
-        rows: Rows,
-        block: Block,
-        of: Ints,
-        context: StepContext,
-        matches: MatchColumns,
-        found: Expanded,
+        self, selection: Selection, rows: PartRows, block: JointBlock, of_joint: Ints, of: Expansion
     ) -> None:
-        """Answers the forms of rows over joint bindings, `of` a row each."""
-        forms = forms_of(rows.parts)
-        accounts = list(map(context.accounts.of, forms))
-        width, appeared = matches.width[rows.place], matches.appeared[rows.place]
-        place, first_qid = rows.place, context.accounts.first_qid
-        shares = Shares(accounts, rows.part, width, appeared, first_qid, lambda row: matches.inputs(place[row]))
-        told, steps = self._mirrored(forms, rows, context, matches)
-        joint = np.flatnonzero(shares.gets[of] & ~told[of])
-        emission = _Emission(self._registry, self._quota, context, matches, selection, forms, rows, shares, steps)
+        """Answers the forms of rows over joint bindings, `of_joint` a row each."""
+        shares = self._shares(list(map(of.context.accounts.of, forms_of(rows.parts))), rows, of)
+        told, steps = self._mirrored(rows, of)
+        emission = _Emission(self._registry, self._quota, of, selection, rows, shares, steps)
+        joint = np.flatnonzero(shares.gets[of_joint] & ~told[of_joint])
         if len(joint):
-            emission.emit(block.take(joint), of[joint], found)
+            emission.emit(block.take(joint), of_joint[joint])
         gets = np.flatnonzero(shares.gets)
-        shares.take(gets).charge(matches.arrival[rows.place[gets]], emission.new[gets], steps[gets])
+        shares.take(gets).charge(of.matches.arrival[rows.place[gets]], emission.new[gets], steps[gets])
 
     def answer_alone(
         self,
         group: TargetGroup,
-        rows: Rows,
+        rows: PartRows,
         shares: Sequence[Share],
-        context: StepContext,
-        matches: MatchColumns,
-        block: Block,
+        block: JointBlock,
         partner_after: Sequence[int],
-        found: Expanded,
+        of: Expansion,
     ) -> None:
         """Adds a form's answers from joint bindings without a partner, which are already charged. Each is alone except
         for recipients that see everything after a document, its `partner_after`, or an earlier one: the least one of
         the bindings with the same choice counts. If that is less than NOBODY, it is alone for all. `shares` has who
         gets each of the `rows`."""
-        form, account = group.form_of_queries, context.accounts.of_part(group)
+        form, account = group.form_of_queries, of.context.accounts.of_part(group)
         codes = [block.codes(term.var).tolist() for term in form.selection.terms]
         choices = list(zip(block.of.tolist(), *codes, strict=True))
         seen: dict[tuple[int, ...], int] = {}
         for choice, after in zip(choices, partner_after, strict=True):
             seen[choice] = min(after, seen.get(choice, after))
         numbers: dict[tuple[int, int], int] = {}
-        of = [numbers.setdefault((choice[0], seen[choice]), len(numbers)) for choice in choices]
+        of_joint = [numbers.setdefault((choice[0], seen[choice]), len(numbers)) for choice in choices]
         given: list[Share] = []
         for row, after in numbers:
-            share, arrival = shares[row], int(matches.arrival[rows.place[row]])
+            share, arrival = shares[row], int(of.matches.arrival[rows.place[row]])
             gone = [q for q in account.audience.queries if q.sees_after <= after] if after >= NOBODY else []
             got = [q for q in gone if account.gets(share, q, arrival)]
             given.append(share._replace(withheld=(*share.withheld, *got)) if got else share)
         some = rows.take(np.array([row for row, _ in numbers]))
-        emission = _Emission(
-            self._registry, self._quota, context, matches, form.selection, [form], some, Shares.listed(given),
-            np.zeros(len(some), np.int64),
-        )  # fmt: skip
-        emission.emit(block, np.array(of), found)
+        steps = np.zeros(len(some), np.int64)
+        emission = _Emission(self._registry, self._quota, of, form.selection, some, Shares.listed(given), steps)
+        emission.emit(block, np.array(of_joint))
 
-    def _count_ties(
-        self, plan: JointPlan, rows: Rows, context: StepContext, matches: MatchColumns, values: Values
-    ) -> None:
+    def _count_ties(self, plan: JointPlan, rows: PartRows, of: Expansion) -> None:
         """Counts the documents of a match, a single row, for the forms of its part that would get it but for the times.
         A pair counts once for a form, whatever its rows, nodes and order. Takes at most the steps of `looking`, and
         costs the queries nothing."""
-        part, inputs = rows.parts[rows.part[0]], matches.inputs(rows.place[0])
+        context, part, inputs = of.context, rows.parts[rows.part[0]], of.inputs(rows)(0)
         if not is_tie(*inputs):
             return
         arrival, looking = inputs.arrival, context.accounts.of_part(part).looking
@@ -706,7 +654,7 @@ class QueryOperator:
         context.ties.add(pair)
         steps = Steps(allowed := min(self._quota.work, MOST_STEPS))
         with suppress(OutOfSteps):
-            for form in self._matching(plan, rows, context, matches, values, steps):
+            for form in self._matching(plan, rows, of, steps):
                 key = form, inputs[0].parts, inputs[1].parts
                 if key in context.ties:
                     continue
@@ -719,24 +667,48 @@ class QueryOperator:
                 account.tie(arrival, share)
         looking.add(arrival, is_new, 1 + allowed - steps.left)
 
-    def _matching(
-        self, plan: JointPlan, rows: Rows, context: StepContext, matches: MatchColumns, values: Values, steps: Steps
-    ) -> Iterator[Form]:
+    def _matching(self, plan: JointPlan, rows: PartRows, of: Expansion, steps: Steps) -> Iterator[Form]:
+        """Yields the forms of a row's part that have a joint binding. Takes `steps`."""
         part = rows.parts[rows.part[0]]
         if isinstance(part, TargetGroup) and not part.residual:
             yield part.form_of_queries  # without residual predicates, a match always has a joint binding
             return
-        joints = Joints(plan, rows, matches, values, steps.left)
-        forms: dict[Form, None] = {}
+        joints, forms = of.joints(plan, rows, steps.left), dict[Form, None]()
         for block in joints.blocks():
             if isinstance(part, TargetGroup):
                 forms[part.form_of_queries] = None
                 break
-            assert plan.operand is not None, "a group of literals tests a text"
-            for text in block.text(plan.operand).texts:
-                forms |= dict.fromkeys(group.form_of_queries for group in part.groups_for(text))
+            for _, some, _, _ in _having_literals(plan, rows, block):
+                forms |= dict.fromkeys(forms_of(some.parts))
         steps.take(int(joints.steps[0]))
         yield from forms
+
+
+def _having_literals(
+    plan: JointPlan, rows: PartRows, block: JointBlock
+) -> Iterator[tuple[Selection, PartRows, JointBlock, Ints]]:
+    """Yields the forms whose literals occur in the text of a joint binding: by selection, rows whose parts are the
+    forms', and joint bindings with a row each."""
+    assert plan.operand is not None, "a group of literals tests a text"
+    block, (text,) = block.charged([block.text(plan.operand)])
+    keys, place = np.unique(rows.part[block.of] * len(text.texts) + text.codes, return_inverse=True)
+    groups: list[list[TargetGroup]] = []
+    for key in keys.tolist():
+        of_part = rows.parts[key // len(text.texts)]
+        assert isinstance(of_part, LiteralGroup), "others test no text"
+        groups.append(of_part.groups_for(text.texts[key % len(text.texts)]))
+    joint = np.repeat(np.arange(len(place)), np.array([len(some) for some in groups], np.int64)[place])
+    by_selection: dict[Selection, dict[TargetGroup, int]] = {}
+    flat = [group for key in place.tolist() for group in groups[key]]
+    for group in dict.fromkeys(flat):
+        known = by_selection.setdefault(group.form_of_queries.selection, {})
+        known[group] = len(known)
+    for selection, known in by_selection.items():
+        those = np.flatnonzero([group in known for group in flat])
+        numbers = np.array([known[flat[at]] for at in those.tolist()], np.int64)
+        pairs, row = np.unique(block.of[joint[those]] * len(known) + numbers, return_inverse=True)
+        some = PartRows(list(known), pairs % len(known), rows.place[pairs // len(known)])
+        yield selection, some, block.take(joint[those]), row
 
 
 class _Emission:
@@ -746,52 +718,49 @@ class _Emission:
         self,
         registry: KnownQueries,
         quota: Quota,
-        context: StepContext,
-        matches: MatchColumns,
+        of: Expansion,
         selection: Selection,
-        forms: Sequence[Form],
-        rows: Rows,
+        rows: PartRows,
         shares: Shares,
         steps: Ints,
     ) -> None:
-        self._registry, self._quota, self._context, self._matches = registry, quota, context, matches
-        self._selection, self._forms, self._rows, self._shares = selection, forms, rows, shares
-        self._form_numbers = np.array([context.number(form) for form in forms], np.int64)
+        self._registry, self._quota, self._of, self._selection = registry, quota, of, selection
+        self._context, self._matches, self._rows, self._shares = of.context, of.matches, rows, shares
+        self._forms = forms_of(rows.parts)
+        self._form_numbers = np.array(list(map(of.context.number, self._forms)), np.int64)
         self.new: Ints = np.zeros(len(rows), np.int64)
         self.steps = steps
 
-    def emit(self, block: Block, of: Ints, found: Expanded) -> bool:
+    def emit(self, block: JointBlock, of: Ints) -> bool:
         """Adds the answers of joint bindings, `of` a row each. Returns whether all rows may have more."""
-        selection, rows, matches = self._selection, self._rows, self._matches
-        place = rows.place[of]
+        selection, place, known = self._selection, self._rows.place[of], self._context.answers.next_id
         columns = [block.value(term) for term in selection.terms]
-        ids = self._ids(block, of, place, columns)
+        ids = self._ids(of, place, [codes for codes, _ in columns])
         _, first = np.unique(ids, return_index=True)
-        first = first[ids[first] >= self._known]
-        self._link(ids, place, found)
+        first = first[ids[first] >= known]
+        self._link(ids, place)
         if len(first):
-            holes = [hole if isinstance(hole, str) else block.take(first).value(hole) for hole in selection.holes]
+            some = block.take(first)
+            holes = [hole if isinstance(hole, str) else some.value(hole) for hole in selection.holes]
             terms = [(codes[first], values) for codes, values in columns]
-            made = shown(selection, matches.t0[place[first]], matches.t1[place[first]], terms, holes)
-            self._add(made, ids[first], of[first], place[first], found)
+            t0, t1 = self._matches.t0[place[first]], self._matches.t1[place[first]]
+            self._add(answer_texts(selection, t0, t1, terms, holes), ids[first], of[first], place[first])
         if any(form.once is not None for form in self._forms):
             self._put_off(block, of, ids)
         return int(self.new.max(initial=0)) <= self._quota.matches
 
-    def _ids(self, block: Block, of: Ints, place: Ints, columns: Sequence[tuple[Ints, object]]) -> Ints:
-        """Returns the answers' ids of joint bindings; `_known` is then the first new one."""
-        context, values = self._context, block.joints.values
+    def _ids(self, of: Ints, place: Ints, columns: Sequence[Ints]) -> Ints:
+        """Returns the answers' ids of joint bindings, also of those that are new."""
+        values, matches, answers = self._of.values, self._matches, self._context.answers
         docids, nodes = np.array(values.docids, np.int64), np.array(values.nodes, np.int64)
-        parts = self._matches.parts(context.number)
-        right = self._matches.right[place]
-        keys = [self._form_numbers[self._rows.part[of]], parts[self._matches.left[place]]]
-        keys.append(np.where(right < 0, -1, parts[right]))
-        for codes, _ in columns:
+        parts, right = matches.parts(self._context.number), matches.right[place]
+        keys = [self._form_numbers[self._rows.part[of]], parts[matches.left[place]], parts[right]]
+        keys[-1][right < 0] = -1
+        for codes in columns:
             keys += [docids[codes], nodes[codes]]
         packed = np.ascontiguousarray(np.stack(keys, axis=1))
         as_bytes = packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1])))[:, 0].tolist()
-        known, answers, ids = context.emitted, context.answers, list[int]()
-        self._known = answers.next_id
+        known, ids = self._context.emitted, list[int]()
         for key in as_bytes:
             if (id := known.get(key)) is None:
                 id = known[key] = answers.next_id
@@ -799,7 +768,7 @@ class _Emission:
             ids.append(id)
         return np.array(ids, np.int64)
 
-    def _link(self, ids: Ints, place: Ints, found: Expanded) -> None:
+    def _link(self, ids: Ints, place: Ints) -> None:
         """Links answers to matches, each to at most MOST_MATCHES."""
         counts = self._context.link_counts
         if (more := self._context.answers.next_id - len(counts)) > 0:
@@ -811,10 +780,10 @@ class _Emission:
         rank = np.arange(len(ids)) - np.repeat(starts, sizes) + counts.values[ids]
         few = rank < MOST_MATCHES
         counts.values[ids[starts]] += sizes
-        found.ids.append(ids[few])
-        found.places.append(place[few])
+        self._of.ids.append(ids[few])
+        self._of.places.append(place[few])
 
-    def _add(self, made: Shown, ids: Ints, of: Ints, place: Ints, found: Expanded) -> None:
+    def _add(self, made: AnswerTexts, ids: Ints, of: Ints, place: Ints) -> None:
         context, matches, shares = self._context, self._matches, self._shares
         np.add.at(self.new, of, 1)
         lengths = [len(head) + len(tail) for head, tail in zip(made.heads, made.tails, strict=True)]
@@ -857,7 +826,7 @@ class _Emission:
             for query in readers.get(form, ()):
                 if query.active and account.gets(share, query, inputs.arrival):
                     within = query not in context.backfilled
-                    found.documents.append(as_published(query, answer, inputs, within=within))
+                    self._of.documents.append(as_published(query, answer, inputs, within=within))
 
     def _share(self, row: int) -> Share:
         if (single := self._shares.single.get(row)) is not None:
@@ -867,7 +836,7 @@ class _Emission:
         key = ChargeKey(int(self._shares.window[row]), int(self._shares.since[row]), first_qid, 0)
         return Share(key, width, appeared, first_qid)
 
-    def _put_off(self, block: Block, of: Ints, ids: Ints) -> None:
+    def _put_off(self, block: JointBlock, of: Ints, ids: Ints) -> None:
         """Notes the keys of ONCE PER answers."""
         for part in distinct(self._rows.part[of]).tolist():
             form = self._forms[part]
@@ -901,29 +870,26 @@ class InnerJoinOperator:
     def __init__(self, records: Records, quota: Quota) -> None:
         self._records, self._quota = records, quota
 
-    def on_matches(self, parts: Sequence[OfRow], context: StepContext, matches: MatchColumns, found: Expanded) -> None:
+    def on_matches(self, parts: Sequence[OfRow], of: Expansion) -> None:
         """Adds the tuples not found before in the step, until they exceed every reader's quota."""
-        values = Values(self._records)
         alike: dict[JointPlan, list[OfRow]] = {}
         for part, places in parts:
             alike.setdefault(part.plan[0], []).append((part, places))
         for plan, some in alike.items():
-            rows = Rows.of(some)
-            gets = (
-                matches.width[rows.place] <= np.array([part.first.window for part in rows.parts], np.int64)[rows.part]
-            )
+            rows = PartRows.of(some)
+            windows = np.array([part.first.window for part in rows.parts], np.int64)
+            gets = of.matches.width[rows.place] <= windows[rows.part]
             if plan.op == "FOLLOWED BY":
-                gets &= matches.is_in_order(rows.place)
-            self._add_tuples(plan, rows.take(gets), context, matches, values, found)
+                gets &= of.matches.is_in_order(rows.place)
+            self._add_tuples(plan, rows.take(gets), of)
 
-    def _add_tuples(
-        self, plan: JointPlan, rows: Rows, context: StepContext, matches: MatchColumns, values: Values, found: Expanded
-    ) -> None:
+    def _add_tuples(self, plan: JointPlan, rows: PartRows, of: Expansion) -> None:
+        context = of.context
         streams: list[HiddenStream] = []
         for part in rows.parts:
             assert isinstance(part, TargetGroup), "only queries have literal tests"
             streams.append(part.hidden_stream)
-        inputs = [matches.inputs(place) for place in rows.place.tolist()]
+        inputs = list(map(of.inputs(rows), range(len(rows))))
         payers = [context.payers(rows.parts[part], one) for part, one in zip(rows.part.tolist(), inputs, strict=True)]
         work, steps = self._quota.work, np.zeros(len(rows), np.int64)
         for row, part in enumerate(rows.part.tolist()):
@@ -941,7 +907,7 @@ class InnerJoinOperator:
         if not those:
             return
         rows, steps = rows.take(np.array(those)), steps[those]
-        joints = Joints(plan, rows, matches, values, work)
+        joints = of.joints(plan, rows, work)
         joints.steps += steps
         counts: Ints = np.zeros(len(rows), np.int64)
         for block in joints.blocks():
@@ -952,7 +918,7 @@ class InnerJoinOperator:
                     counts[row] += new > 0
                     joints.steps[row] += new
                     if document is not None:
-                        found.documents.append(document)
+                        of.documents.append(document)
             joints.stop(counts > self._quota.matches)
         for row, count, taken in zip(those, counts.tolist(), joints.steps.tolist(), strict=True):
             charge(payers[row], inputs[row].arrival, count, taken)

@@ -347,7 +347,7 @@ class AnswerColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class AnswerTexts:
     """What answers of one selection show, in parallel lists: the texts before and after the query's name, the nodes as
     a JSON object, and as a JSON list."""
 
@@ -361,7 +361,9 @@ _Column = tuple[Ints, Mapping[int, BoundValue]]
 """The code of each row's value, and the values by code."""
 
 
-def shown(selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], holes: Sequence[_Column | str]) -> Shown:
+def answer_texts(
+    selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], holes: Sequence[_Column | str]
+) -> AnswerTexts:
     """Returns the output documents of rows, given the columns of the selection's terms, and of a constructor's holes in
     order."""
     count, constructor = len(t0), selection.constructor
@@ -371,7 +373,7 @@ def shown(selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], h
         for template in (selection.nodes, selection.node_list)
     )
     if constructor is not None:
-        return Shown([""] * count, _constructed(selection, count, holes), *shared)
+        return AnswerTexts([""] * count, _constructed(selection, count, holes), *shared)
     rest, children, texts = iter(values), "", list[list[str]]()
     for item in selection.items:
         if item.constant is None:
@@ -379,7 +381,7 @@ def shown(selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], h
         children += "%s" if item.constant is None else item.constant.replace("%", "%%")
     tail = f'" t0="%s" t1="%s"{end_of_match(children)}'
     tails = list(map(tail.__mod__, zip(t0.tolist(), t1.tolist(), *texts, strict=True)))
-    return Shown(['<match query="'] * count, tails, *shared)
+    return AnswerTexts(['<match query="'] * count, tails, *shared)
 
 
 def _texts(column: _Column, text_of: Callable[[BoundValue], T]) -> list[T]:

@@ -22,14 +22,13 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
 from mmqjp.answers.accounts import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
-from mmqjp.answers.bindings import MatchColumns
 from mmqjp.answers.events import EventOutput, Patterns
 from mmqjp.answers.events_run import MakeKernel
 from mmqjp.answers.fan_out import Outbox, Outputs, number_outputs
 from mmqjp.answers.isolation import MOST_FAILING, FailedPatterns, failing_queries, failure_reason, may_be_of_query
 from mmqjp.answers.operators import (
     Components,
-    Expanded,
+    Expansion,
     InnerJoinOperator,
     MatchReader,
     OfRow,
@@ -288,7 +287,7 @@ class Pipeline:
     def _reader(self, context: StepContext) -> MatchReader:
         return MatchReader(self._registry, self._records, self._on_matches, context, self._arrivals, self.outbox)
 
-    def _on_matches(self, parts: Sequence[OfRow], context: StepContext, matches: MatchColumns, found: Expanded) -> None:
+    def _on_matches(self, parts: Sequence[OfRow], of: Expansion) -> None:
         absent: list[OfRow] = []
         of_queries: list[OfRow] = []
         inner: list[OfRow] = []
@@ -297,12 +296,9 @@ class Pipeline:
                 absent.append(one)
             else:
                 (of_queries if isinstance(one[0].first.owner, Registered) else inner).append(one)
-        if absent:
-            self.absences.on_matches(absent, context, matches)
-        if of_queries:
-            self._queries.on_matches(of_queries, context, matches, found)
-        if inner:
-            self._inner.on_matches(inner, context, matches, found)
+        for operator, some in ((self.absences, absent), (self._queries, of_queries), (self._inner, inner)):
+            if some:
+                operator.on_matches(some, of)
 
     def _settle(
         self,
@@ -317,8 +313,8 @@ class Pipeline:
         while True:
             if decided := self.absences.on_watermark(context, greatest):
                 for one in decided:
-                    reader.log(*one)
-                documents = [document for one in decided for document in one.found.documents]
+                    reader.log(one)
+                documents = [document for one in decided for document in one.documents]
             elif context.put_off:
                 undecided = self.absences.undecided(greatest)
                 documents = self._telling.decide(context.put_off, self._ledger.batch, undecided, context.answers)

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.arrays import Ints
+from common.arrays import Ints, Mask
 from common.bounds import BEGINNING, END
-from pattern_stage.columns import NO_INTS, Mask
+from pattern_stage.columns import NO_INTS
 from pattern_stage.fan_out import grow_array
 
 _FEW = 8  # up to this number, bits are set one by one

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.arrays import Ints, distinct
+from common.arrays import Ints, Mask, distinct
 from common.bounds import INFINITE
-from pattern_stage.columns import Column, Columns, Mask, bare_columns, column_of, spread
+from pattern_stage.columns import Column, Columns, bare_columns, column_of, spread
 from pattern_stage.definition import of_items
 from pattern_stage.lineage import Lineage
 from pattern_stage.measures import aggregate_ranges
