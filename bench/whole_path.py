@@ -249,7 +249,7 @@ def _clocked(
 def compared_lines(path: Path) -> Iterator[tuple[object, ...]]:
     with path.open("rb") as lines:
         for o in map(json.loads, lines):
-            yield o["query"], o["t0"], o["t1"], o["documents"], o["streams"], o["xml"]
+            yield o["query"], o["t0"], o["t1"], *o["documents"], *o["streams"], o["xml"]
 
 
 def line_digests(path: Path) -> list[bytes]:

@@ -369,7 +369,7 @@ class FactorisedMatches:
             yield batch
             begin = time.perf_counter()
         for template, taken in seconds.items():
-            self._costs.add(Cost(taken, matches[template], (template,)))
+            self._costs[template] = Cost(taken, matches[template], (template,))
 
     def _of(self, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield from _of_single(self._rows, found, self._sets)

@@ -6,6 +6,7 @@ of distinct texts is compared once. Steps, which bound the work of a match, are 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -228,6 +229,25 @@ class BoundValue:
 
     def json(self) -> str:
         return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+
+
+def json_nodes(nodes: Mapping[str, int | str]) -> str:
+    texts = ((name, json_text(node) if isinstance(node, str) else node) for name, node in nodes.items())
+    return f"{{{', '.join(f'{json_text(name)}: {text}' for name, text in texts)}}}"
+
+
+def read_nodes(text: str) -> dict[str, int | str]:
+    nodes: dict[str, int | str] = json.loads(text)
+    return nodes
+
+
+def node_order(node: int | str) -> tuple[int, str]:
+    element, _, attribute = str(node).partition("/")
+    return int(element), attribute
+
+
+def node_orders(nodes: Mapping[str, int | str]) -> list[tuple[str, tuple[int, str]]]:
+    return [(name, node_order(node)) for name, node in nodes.items()]
 
 
 JointBinding = Mapping[str, BoundValue]

@@ -17,8 +17,8 @@ from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
 from join_stage.plans import JoinEngine
 from mmqjp.answers import events_run
-from mmqjp.answers.bindings import BoundValue
-from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match, json_nodes
+from mmqjp.answers.bindings import BoundValue, json_nodes
+from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
 from mmqjp.queries.model import EventPause, Pause, Subscription

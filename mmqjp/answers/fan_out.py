@@ -28,16 +28,8 @@ from common.arrays import Ints, group_starts
 from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
-from mmqjp.answers.output import (
-    AnswerColumns,
-    Body,
-    Output,
-    json_nodes,
-    json_texts,
-    node_orders,
-    output_order,
-    read_nodes,
-)
+from mmqjp.answers.bindings import json_nodes, node_orders, read_nodes
+from mmqjp.answers.output import AnswerColumns, Body, Output, json_texts, output_order
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of

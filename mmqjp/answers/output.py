@@ -23,7 +23,15 @@ from lxml import etree
 from common.arrays import Ints
 from common.tools import ClearedCache
 from join_stage.protocol import RESULT
-from mmqjp.answers.bindings import CHARACTERS_READ_PER_STEP, BoundValue, Match, residual_holds
+from mmqjp.answers.bindings import (
+    CHARACTERS_READ_PER_STEP,
+    BoundValue,
+    Match,
+    json_nodes,
+    node_orders,
+    read_nodes,
+    residual_holds,
+)
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.queries.forms import OutputChild, Selection, element
@@ -183,25 +191,6 @@ class Output:
 
 def json_texts(texts: Iterable[str]) -> str:
     return f"[{', '.join(map(json_text, texts))}]"
-
-
-def json_nodes(nodes: Mapping[str, int | str]) -> str:
-    texts = ((name, json_text(node) if isinstance(node, str) else node) for name, node in nodes.items())
-    return f"{{{', '.join(f'{json_text(name)}: {text}' for name, text in texts)}}}"
-
-
-def read_nodes(text: str) -> dict[str, int | str]:
-    nodes: dict[str, int | str] = json.loads(text)
-    return nodes
-
-
-def node_order(node: int | str) -> tuple[int, str]:
-    element, _, attribute = str(node).partition("/")
-    return int(element), attribute
-
-
-def node_orders(nodes: Mapping[str, int | str]) -> list[tuple[str, tuple[int, str]]]:
-    return [(name, node_order(node)) for name, node in nodes.items()]
 
 
 def output_order(output: Output) -> tuple[Any, ...]:

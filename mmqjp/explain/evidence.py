@@ -13,8 +13,8 @@ from functools import cached_property, partial
 from itertools import groupby, islice, product
 from typing import NamedTuple
 
-from mmqjp.answers.bindings import residual_holds
-from mmqjp.answers.output import Mirrors, node_order
+from mmqjp.answers.bindings import node_order, residual_holds
+from mmqjp.answers.output import Mirrors
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.explain import terms

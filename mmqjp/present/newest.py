@@ -10,7 +10,8 @@ from functools import lru_cache, partial
 from itertools import islice
 
 from common.tools import LruCache, in_batches
-from mmqjp.answers.output import Body, Output, read_nodes
+from mmqjp.answers.bindings import read_nodes
+from mmqjp.answers.output import Body, Output
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.explain.reasons import reason_of, source_places

@@ -13,8 +13,9 @@ from common.bounds import END
 from common.dates import iso_utc
 from common.errors import InputError
 from common.tools import from_json
+from mmqjp.answers.bindings import read_nodes
 from mmqjp.answers.events_run import LATE, PATTERNS, PatternTime
-from mmqjp.answers.output import Output, read_nodes
+from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain import terms
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from common.files import sync_directory, sync_file
 from common.tools import in_batches
 from feeds.documents import Now, now_us
+from mmqjp.answers.bindings import json_nodes
 from mmqjp.answers.fan_out import Position
-from mmqjp.answers.output import Output, json_nodes
+from mmqjp.answers.output import Output
 from mmqjp.sinks.definition import ParquetOptions
 from mmqjp.sinks.sink import Pending, Sink, Warn
 

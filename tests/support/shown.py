@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mmqjp.answers.output import json_nodes
+from mmqjp.answers.bindings import json_nodes
 from mmqjp.engine import Session
 from mmqjp.tables.lookup import quote_literal
 
