@@ -5,17 +5,13 @@ from typing import NewType
 DocId = NewType("DocId", int)
 """The number of a document in a store. A later document has a greater one."""
 
-Micros = NewType("Micros", int)
-"""A time since 1970, in UTC, or a length of time, in microseconds."""
+Micros = NewType("Micros", int)  # a time since 1970, in UTC, or a length of time, in microseconds
 
-NO_DOCUMENT = DocId(-1)
-"""Less than the number of any document."""
+NO_DOCUMENT = DocId(-1)  # less than the number of any document
 
-EARLIEST, LATEST = Micros(-(2**61)), Micros(2**61)
-"""Times of documents lie between these."""
+EARLIEST, LATEST = Micros(-(2**61)), Micros(2**61)  # times of documents lie between these
 
-BEGINNING, END = Micros(-(2**62)), Micros(2**62)
-"""Times before and after all others, deadlines included."""
+BEGINNING, END = Micros(-(2**62)), Micros(2**62)  # times before and after all others, deadlines included
 
 LONGEST_WINDOW = 2**62
 """A window longer than any interval of documents. A window is at most as long: one without end, where it must have a

@@ -61,8 +61,7 @@ class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standa
 EVERY = 256  # items between two calls of the observer
 
 
-Observer = Callable[[str, int, int], None]
-"""Called with the name of a loop, its items done, and its total."""
+Observer = Callable[[str, int, int], None]  # called with the name of a loop, its items done, and its total
 
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
@@ -302,12 +301,10 @@ class _Heap:
     """State of the collector's tracked objects."""
 
     def __init__(self) -> None:
-        self.frozen = False
-        """Whether `gc_frozen` excludes them from scans."""
+        self.frozen = False  # whether `gc_frozen` excludes them from scans
         self._grown = 0
         self._bearable = LEAST_GROWTH
-        self._scanned = 0
-        """Number of objects after the last scan, plus those known to be lasting."""
+        self._scanned = 0  # number of objects after the last scan, plus those known to be lasting
 
     def put_away(self, *, lasting: bool) -> None:
         """Moves young objects to the oldest generation without scanning. Runs a full scan if those not known to be

@@ -116,8 +116,7 @@ def _from_windows(error: UnicodeError) -> tuple[str, int]:
 
 _EUC_OF_WINDOWS = "mmqjp-euc-of-windows"
 codecs.register_error(_EUC_OF_WINDOWS, _from_windows)
-_SIGNS_OF_WINDOWS = str.maketrans("〜‖−¢£¬", "～∥－￠￡￢")
-"""Signs of row 1 that Python's EUC-JP reads differently."""
+_SIGNS_OF_WINDOWS = str.maketrans("〜‖−¢£¬", "～∥－￠￡￢")  # signs of row 1 that Python's EUC-JP reads differently
 
 
 _DECLARATION = re.compile(r"<\?xml\s[^>]*+>\s*+")

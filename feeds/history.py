@@ -142,8 +142,7 @@ def _hash(*parts: str) -> str:
     return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-Versions = Literal["keep", "ignore"]
-"""Whether a changed entry becomes a document again."""
+Versions = Literal["keep", "ignore"]  # whether a changed entry becomes a document again
 
 MOST_VERSIONS = 20
 """Maximum number of versions of an entry that become documents, and of entries that differ only in their guids."""

@@ -417,8 +417,7 @@ class Offset:
     fingerprint: str = ""
 
 
-Positions = Mapping[tuple[str, str], Offset]
-"""Offsets by source and file name."""
+Positions = Mapping[tuple[str, str], Offset]  # offsets by source and file name
 
 
 FINAL_URI = "WARC-Final-URI"  # Our own field: the address that answered. The record's target is the subscribed address.

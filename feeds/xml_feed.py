@@ -73,8 +73,7 @@ _PLAIN = frozenset({"", "text", "plain", "text/plain"})
 MOST_AUTHORS = 20
 """Maximum number of authors of a feed, which each of its entries may repeat. An entry's own do not count."""
 
-_TO_OTHERS = frozenset({"related", "via"})
-"""Relations of links that lead to pages other than the entry's own."""
+_TO_OTHERS = frozenset({"related", "via"})  # relations of links that lead to pages other than the entry's own
 
 _T = TypeVar("_T")
 

@@ -541,8 +541,7 @@ def novelty(found: Novelty) -> str:
 LATEST, MOST_DAYS, LONGEST_XML = 10, 400, 100_000
 """Outputs shown, their longest document in characters, and the last days with outputs that are counted one by one."""
 
-FIRST, MOST, LONG = 50, 5_000, 1.0
-"""First and maximum number of documents per part, and its target seconds."""
+FIRST, MOST, LONG = 50, 5_000, 1.0  # first and maximum number of documents per part, and its target seconds
 
 BETWEEN = 1.0  # minimum seconds between two reports, which take at most a tenth of the time
 

@@ -228,8 +228,7 @@ class _Binder:
 MOST_SHAPES, MOST_PATTERNS = 10_000, 10_000
 """The caches of bindings by shape, and of patterns, are cleared at this many."""
 
-MOST_CHECKED = 50
-"""Maximum number of bindings, and of nodes to compare, of a cached shape."""
+MOST_CHECKED = 50  # maximum number of bindings, and of nodes to compare, of a cached shape
 
 
 class _Guard(NamedTuple):

@@ -44,8 +44,7 @@ from xscl.algebra.values import many_valued
 class AbsenceGroup(NamedTuple):
     """What determines the deadline of absences. Times are in microseconds."""
 
-    row: int
-    """Of the left input."""
+    row: int  # of the left input
     op: JoinOp
     window: int
     right_stream: str
@@ -102,10 +101,8 @@ class LeftMatches:
 
     def __init__(self, *, is_whole: bool) -> None:
         self._entries: list[LeftMatch] = []
-        self.fresh: list[LeftMatch] = []
-        """Added in the running batch."""
-        self.is_whole = is_whole
-        """Whether matches from before the engine was opened are loaded."""
+        self.fresh: list[LeftMatch] = []  # added in the running batch
+        self.is_whole = is_whole  # whether matches from before the engine was opened are loaded
 
     def add(self, entry: LeftMatch, undo: ExitStack) -> None:
         if _add(self._entries, entry, undo):
@@ -119,8 +116,7 @@ class LeftMatches:
         self._entries[:place] = filter(is_needed, self._entries[:place])
 
 
-WORDS = "absence_words"
-"""Setting that holds the numbers of the most frequent words."""
+WORDS = "absence_words"  # setting that holds the numbers of the most frequent words
 
 
 class WordsInOrder:
@@ -182,8 +178,7 @@ class Sightings:
     def __init__(self) -> None:
         self._by_key: dict[operators.OnceKey, list[RightMatch]] = {}
         self._latest: dict[operators.OnceKey, int] = {}
-        self.cut: int = EARLIEST
-        """Sightings that begin earlier may have been evicted."""
+        self.cut: int = EARLIEST  # sightings that begin earlier may have been evicted
         self.earlier_from: int = LATEST
         """Documents from before the engine was opened are loaded from this start time on."""
 
@@ -463,8 +458,7 @@ class SeenBy(NamedTuple):
         return next(seen, operators.NOBODY - 1)
 
 
-ABSENCES = "absences"
-"""Setting that holds the decision marks."""
+ABSENCES = "absences"  # setting that holds the decision marks
 
 
 class DecisionMark(NamedTuple):
@@ -511,8 +505,7 @@ class Decided:
         return Decided(from_json(dict[str, Marks], json.loads(text or "{}")))
 
 
-WORTH_DROPPING = 64
-"""Sightings are evicted once this fraction of the window (one part in 64) has expired."""
+WORTH_DROPPING = 64  # sightings are evicted once this fraction of the window (one part in 64) has expired
 
 
 class KeptMatches:

@@ -29,8 +29,7 @@ from mmqjp.queries.model import HiddenStream, JoinSubscription, Members, QuerySe
 from mmqjp.queries.registry import KnownQueries, behind
 from mmqjp.tables.schema import NO_FORM, Ledger, UsageKey, save_spent, spent
 
-USAGE_COMPACTED_AFTER = 1_000
-"""Number of superseded rows at which the table is compacted."""
+USAGE_COMPACTED_AFTER = 1_000  # number of superseded rows at which the table is compacted
 
 _NOTHING = Usage()
 

@@ -28,8 +28,7 @@ from xscl.algebra import values as algebra
 from xscl.algebra.joins import Term
 from xscl.algebra.regex import PatternError, PatternLimit
 
-CHARACTERS_READ_PER_STEP = 256
-"""Comparing a value costs one step per this many characters."""
+CHARACTERS_READ_PER_STEP = 256  # comparing a value costs one step per this many characters
 
 
 # ------------------------------------------------------------ residual predicates
@@ -350,8 +349,7 @@ class _Found:
     nodes: Mapping[str, Ints]
 
 
-BLOCK = 100_000
-"""Maximum number of joint bindings in memory together."""
+BLOCK = 100_000  # maximum number of joint bindings in memory together
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,8 +234,7 @@ class EventBackfill:
         others.take_over(adopted(state, kernel.state(), kernel.parts(), self.running.lineage, others.lineage))
 
 
-SNAPSHOT_EVERY = 50
-"""Batches between two snapshots."""
+SNAPSHOT_EVERY = 50  # batches between two snapshots
 
 
 class Patterns:
@@ -272,8 +271,7 @@ class Patterns:
         self.late: dict[int, str] = {}
         """Documents of the batch whose events no statement receives, with reasons."""
         self._backfill: EventBackfill | None = None
-        self.exceeded_before: Mapping[str, Excess] = {}
-        """Forms that exceeded a limit in the last backfill."""
+        self.exceeded_before: Mapping[str, Excess] = {}  # forms that exceeded a limit in the last backfill
 
     @property
     def running(self) -> events_run.RunningForms:

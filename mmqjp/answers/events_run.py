@@ -65,8 +65,7 @@ class FormOrder:
         self._made_of = made_of
         self._shapes: Counter[_Shape] = Counter()
         self._shape_of: dict[str, _Shape] = {}
-        self.schemas: dict[str, Schema] = {}
-        """Of all names that were ever read."""
+        self.schemas: dict[str, Schema] = {}  # of all names that were ever read
 
     def add(self, form: EventForm) -> None:
         self.remove(form.id)
@@ -104,8 +103,7 @@ class FormOrder:
         return set(reachable(streams, lambda stream: self._made_of(stream) or ()))
 
 
-DIGEST_SIZE = 16
-"""Bytes in a published event's digest."""
+DIGEST_SIZE = 16  # bytes in a published event's digest
 
 
 class Parts:
@@ -183,8 +181,7 @@ def column_texts(column: Column, texts: Texts, written: Callable[[float], str] =
     return [None if value is None else written(value) for value in values]
 
 
-LATE = "late for patterns"
-"""Prefix of the reason given for a document whose events came too late."""
+LATE = "late for patterns"  # prefix of the reason given for a document whose events came too late
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,11 +488,9 @@ class RunningForms:
         self.texts.keep([*self.kernel.codes(), *self.buffer.codes()])
 
 
-PATTERNS = "patterns"
-"""Setting that holds the `PatternTime`."""
+PATTERNS = "patterns"  # setting that holds the `PatternTime`
 
-_LINEAGE, _HORIZON, _COUNTS = "lineage", "horizon", "counts"
-"""Parts of a snapshot that are not the kernel's."""
+_LINEAGE, _HORIZON, _COUNTS = "lineage", "horizon", "counts"  # parts of a snapshot that are not the kernel's
 
 
 class DefinitionCursor(NamedTuple):

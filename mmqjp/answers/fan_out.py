@@ -405,8 +405,7 @@ class OutputChunk:
         return OutputLines("".join(found).encode(), len(found), int(self._seq.max(initial=-1)))
 
 
-SHOWN = 20
-"""Maximum number of outputs in a `repr`, since all might not fit in memory."""
+SHOWN = 20  # maximum number of outputs in a `repr`, since all might not fit in memory
 
 
 class OutputStream(Iterable[Output]):
@@ -570,8 +569,7 @@ def _by_form(rows: pa.Table) -> dict[str, Members]:
     return found
 
 
-Stored = Callable[[int], Iterator[Chunk]]
-"""Returns the stored outputs numbered above the given one, by number."""
+Stored = Callable[[int], Iterator[Chunk]]  # returns the stored outputs numbered above the given one, by number
 
 
 class FileSegment(NamedTuple):
@@ -635,8 +633,7 @@ class WrittenOutputs(Outputs):
                 return
 
 
-SINK_PREFIX = "sink:"
-"""Prefix of the settings that hold sink positions, before the sink's name."""
+SINK_PREFIX = "sink:"  # prefix of the settings that hold sink positions, before the sink's name
 
 
 @dataclass(frozen=True, slots=True)

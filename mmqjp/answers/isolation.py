@@ -16,8 +16,7 @@ from templates.catalog import Change
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
 
-MOST_FAILING = 20
-"""Maximum number of forms that are paused in one batch; a further failure is raised."""
+MOST_FAILING = 20  # maximum number of forms that are paused in one batch; a further failure is raised
 
 
 def may_be_of_query(error: Exception) -> bool:

@@ -76,11 +76,9 @@ class Components(NamedTuple):
     quota: Quota
 
 
-OnceKey = tuple[int, int]
-"""Two halves of a key's digest."""
+OnceKey = tuple[int, int]  # two halves of a key's digest
 
-AskedKey = tuple[int, int, int]
-"""A qid and the halves of a key's digest."""
+AskedKey = tuple[int, int, int]  # a qid and the halves of a key's digest
 
 
 @dataclass(eq=False, slots=True)
@@ -120,8 +118,7 @@ class PutOff:
 Undecided = tuple[Set[str], Set[HiddenStream]]
 """Form ids and hidden streams for which a step may still find something."""
 
-AllPutOff = dict[Form, dict[int, PutOff]]
-"""By the answers' ids in the step."""
+AllPutOff = dict[Form, dict[int, PutOff]]  # by the answers' ids in the step
 
 
 def once_key(texts: Sequence[str]) -> OnceKey:
@@ -336,8 +333,7 @@ def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[
         yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))
 
 
-MATCH_CHUNK = 10_000
-"""Matches expanded at a time; their documents are in memory together."""
+MATCH_CHUNK = 10_000  # matches expanded at a time; their documents are in memory together
 
 
 class MatchLog(Protocol):
@@ -348,8 +344,7 @@ class MatchLog(Protocol):
         """Appends rows of `match_rows`, numbered from `next_match`."""
 
 
-OfRow = tuple[RowPart, Ints]
-"""A part of a row of R_T, and the places of the row's matches."""
+OfRow = tuple[RowPart, Ints]  # a part of a row of R_T, and the places of the row's matches
 
 OnMatches = Callable[[Sequence[OfRow], Expansion], None]
 """Adds results of matches, for the plan nodes of parts that take part and see their documents. Charges their accounts;
@@ -442,21 +437,17 @@ class MatchReader:
         self._log.save_matches(match_rows(rows, t0, t1, first, self._queries.template_of))
 
 
-PREFIX = "ties "
-"""Key prefix of the settings with counts, before the form's id."""
+PREFIX = "ties "  # key prefix of the settings with counts, before the form's id
 
-KEYS_KEPT = 8
-"""Above this many keys, counts that apply to no query are dropped."""
+KEYS_KEPT = 8  # above this many keys, counts that apply to no query are dropped
 
 
 class StoredTies:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known: dict[str, TieCounts] | None = None
-        self._here: dict[str, TieCounts] = {}
-        """Counts since the store was opened."""
-        self._found: Mapping[str, TieCounts] = {}
-        """Those of a batch that is not committed."""
+        self._here: dict[str, TieCounts] = {}  # counts since the store was opened
+        self._found: Mapping[str, TieCounts] = {}  # those of a batch that is not committed
 
     def _all(self) -> dict[str, TieCounts]:
         if self._known is None:
@@ -506,8 +497,7 @@ class StoredTies:
         return {query.name for query in queries if (ties := known.get(query.form_id)) is not None and ties.left_out}
 
 
-MOST_TIES = 1_000_000
-"""Maximum number of pairs per step, which remembers them."""
+MOST_TIES = 1_000_000  # maximum number of pairs per step, which remembers them
 
 
 def is_tie(left: Record, right: Record) -> bool:
@@ -857,8 +847,7 @@ def _json_list(texts: Sequence[str]) -> str:
     return f"[{', '.join(texts)}]"
 
 
-NOBODY = -1
-"""A docid before all others."""
+NOBODY = -1  # a docid before all others
 
 MOST_MATCHES = 100
 """Maximum number of matches that are stored for an answer: equal values of two documents may make millions."""

@@ -68,8 +68,7 @@ def match_rows(found: pa.RecordBatch, t0: Ints, t1: Ints, first: int, template_o
     return pa.table([pa.array(column) for column in columns], schema=ANSWER_TABLES["match_rows"])
 
 
-MAX_CACHED_PAIRS = 100_000
-"""The cache is cleared at this many document pairs."""
+MAX_CACHED_PAIRS = 100_000  # the cache is cleared at this many document pairs
 
 
 class Mirrors:
@@ -346,8 +345,7 @@ class AnswerTexts:
     node_lists: list[str]
 
 
-_Column = tuple[Ints, Mapping[int, BoundValue]]
-"""The code of each row's value, and the values by code."""
+_Column = tuple[Ints, Mapping[int, BoundValue]]  # the code of each row's value, and the values by code
 
 
 def answer_texts(
@@ -520,13 +518,11 @@ class PatternDocuments:
 
     def __init__(self, pattern: Pattern | NearPattern) -> None:
         columns = {name: place for place, (name, _) in enumerate(with_output_attributes(pattern).schema)}
-        self._column = columns.get(EVENTS, -1)
-        """Column of EVENTS, if there is no RETURN."""
+        self._column = columns.get(EVENTS, -1)  # column of EVENTS, if there is no RETURN
         self._errors = -1
         self._letters: dict[str, OutputVariable] = {}
         """By stream, the letters of a pattern with ERRORS, whose matches have one part."""
-        self._variables: list[OutputVariable] = []
-        """By the parts of a match of another pattern."""
+        self._variables: list[OutputVariable] = []  # by the parts of a match of another pattern
         self._items: list[tuple[str, int, bool]] | None = None
         """The items of RETURN: element name, column, and whether it has a value per event."""
         if isinstance(pattern, NearPattern):

@@ -27,11 +27,9 @@ from mmqjp.queries.model import Audience, JoinSubscription, Members, Subscriptio
 MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, MAX_PARTIAL = 100_000, 1_000_000, 10_000_000, 1_000_000
 """The limits of a quota by default."""
 
-XML_CHARACTERS_PER_STEP = 16
-"""An output costs one step per this many characters of XML."""
+XML_CHARACTERS_PER_STEP = 16  # an output costs one step per this many characters of XML
 
-NEVER = 1 << 62
-"""An arrival after all others."""
+NEVER = 1 << 62  # an arrival after all others
 
 
 class OutOfSteps(Exception):
@@ -63,8 +61,7 @@ class Usage:
         return Usage, (self.outputs, self.work)  # in a third of the time that slots take
 
 
-_NOTHING = Usage()
-"""Never added to."""
+_NOTHING = Usage()  # never added to
 
 
 MOST_PAIRS = 100
@@ -83,12 +80,9 @@ class EqualTimeBudget:
         self._total = self._before = before
         self._looked: dict[int, list[int]] = {}
         self._latest: list[int] = []
-        self.cutoff = -1 if before >= MOST_OF_FORM else NEVER
-        """Arrival from which nothing is examined."""
-        self.full: set[int] = set()
-        """Arrivals with too many pairs or steps."""
-        self.left_out = False
-        """Whether some pair was skipped."""
+        self.cutoff = -1 if before >= MOST_OF_FORM else NEVER  # arrival from which nothing is examined
+        self.full: set[int] = set()  # arrivals with too many pairs or steps
+        self.left_out = False  # whether some pair was skipped
 
     def add(self, arrival: int, pairs: int, steps: int) -> None:
         """Counts examined pairs. Later counts can only move the cutoff earlier."""
@@ -359,8 +353,7 @@ def holders_over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]
             yield holder, excess
 
 
-CHECKED_AGAIN_AFTER = 1.0625
-"""Growth factor of usage above the quota after which members are recomputed."""
+CHECKED_AGAIN_AFTER = 1.0625  # growth factor of usage above the quota after which members are recomputed
 
 
 class Share(NamedTuple):
@@ -707,5 +700,4 @@ class Shares:
             self._accounts[place].check()
 
 
-_EMPTY, _NOBODY = Audience.of(()), (0, 0, -1, -1, 0)
-"""An account without queries, and its bounds."""
+_EMPTY, _NOBODY = Audience.of(()), (0, 0, -1, -1, 0)  # an account without queries, and its bounds

@@ -162,11 +162,9 @@ def _unpickled(pickled: bytes) -> ShippedQueries:
     return made
 
 
-SUMMARY = -1
-"""In place of a range: a task's summary for the driver."""
+SUMMARY = -1  # in place of a range: a task's summary for the driver
 
-DRIVER = -1
-"""In place of a slice: answers found by the driver."""
+DRIVER = -1  # in place of a slice: answers found by the driver
 
 
 @dataclass(frozen=True, slots=True)

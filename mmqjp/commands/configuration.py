@@ -17,8 +17,7 @@ NAME = "mmqjp.toml"
 
 SINK_TABLES = frozenset({"secrets", "sinks"})
 
-DefaultMap = dict[str, Any]
-"""Option values by command and parameter, nested for groups, in click's format."""
+DefaultMap = dict[str, Any]  # option values by command and parameter, nested for groups, in click's format
 
 
 def configured(group: click.Group, chosen: Path | None) -> DefaultMap:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "jsonl", "html", "markdown")
 
-FOR_PEOPLE = ("table", "html", "markdown")
-"""Formats that by default show the newest SHOWN matches, in groups."""
+FOR_PEOPLE = ("table", "html", "markdown")  # formats that by default show the newest SHOWN matches, in groups
 
 SHOWN = 1_000
 

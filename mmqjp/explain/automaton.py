@@ -514,10 +514,8 @@ class Shapes:
 
     def __init__(self) -> None:
         self._numbers: dict[int | None, int] = {}
-        self.met: Counter[int] = Counter()
-        """Documents of each shape."""
-        self.shown: Counter[int] = Counter()
-        """Documents of each shape that were shown, counted by the caller."""
+        self.met: Counter[int] = Counter()  # documents of each shape
+        self.shown: Counter[int] = Counter()  # documents of each shape that were shown, counted by the caller
 
     def number(self, root: etree._Element) -> int:
         """Counts the document; returns its shape's number."""

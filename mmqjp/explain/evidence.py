@@ -40,8 +40,7 @@ def steps_for(queries: int) -> int:
     return max(STEPS // max(queries, 1), LEAST_STEPS)
 
 
-_Told = tuple[str, str]
-"""A message, and a hint."""
+_Told = tuple[str, str]  # a message, and a hint
 
 
 @dataclass(frozen=True, slots=True, eq=False)

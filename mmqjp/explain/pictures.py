@@ -192,8 +192,7 @@ HEAD, LOWER = 66, 20
 MOST_ROWS, MOST_CONDITIONS, MOST_DESCRIBED = 40, 12, 4_000
 """Maximum number of outline rows and of conditions in a figure (the rest is counted), and of a description's
 characters."""
-MOST_HEIGHT = 10_000
-"""Height in pixels from which on no figure is begun: larger pictures cannot be looked at."""
+MOST_HEIGHT = 10_000  # height in pixels from which on no figure is begun: larger pictures cannot be looked at
 
 JOIN_WIDTH = 2 * EDGE + 2 * SIDE + JOIN_GAP
 _WIDEST = int((JOIN_WIDTH - 2 * EDGE) / COLUMN)

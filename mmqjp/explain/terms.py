@@ -545,8 +545,7 @@ class StepBudget:
             raise TooLong
 
 
-Plain = str | float | None
-"""An attribute's value: a text, a number, or None for NULL."""
+Plain = str | float | None  # an attribute's value: a text, a number, or None for NULL
 
 
 def as_text(value: Plain) -> str | None:

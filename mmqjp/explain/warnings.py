@@ -144,8 +144,7 @@ TIMES, ADDRESSES = frozenset({"timestamp", "updated"}), frozenset({"item_url", "
 
 ROOT: Node = (0, 0)  # the root of an item
 
-Places = frozenset[Node]
-"""Nodes of `_item`, or DOCUMENT."""
+Places = frozenset[Node]  # nodes of `_item`, or DOCUMENT
 
 
 @cache
@@ -199,8 +198,7 @@ CALLED = {
 }  # fmt: skip
 """Other names for the parts of an item."""
 
-_Names = dict[str, Places | None]
-"""The places of variables; None if unknown."""
+_Names = dict[str, Places | None]  # the places of variables; None if unknown
 
 
 def item_warnings(query: syntax.Query, published: Collection[str]) -> Iterator[Problem]:

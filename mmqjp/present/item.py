@@ -331,8 +331,7 @@ class MatchSpool:
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._groups: dict[str, MatchGroup] = {}
-        self.most_documents = 0
-        """The largest number of documents of a match."""
+        self.most_documents = 0  # the largest number of documents of a match
 
     def add(self, matches: Iterable[ShownMatch]) -> Self:
         offset = 0
@@ -482,8 +481,7 @@ class Report:
     clock: TimeFormat
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The texts of the queries by name, as far as known."""
-    which: Literal["newest", "first"] = "newest"
-    """Which matches are shown if not all."""
+    which: Literal["newest", "first"] = "newest"  # which matches are shown if not all
 
     @property
     def shown(self) -> int:
@@ -564,8 +562,7 @@ def cell_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_Select = Callable[[str], list[dict[str, Any]]]
-"""Returns the rows of an SQL query over a store."""
+_Select = Callable[[str], list[dict[str, Any]]]  # returns the rows of an SQL query over a store
 
 
 @dataclass(frozen=True, slots=True)

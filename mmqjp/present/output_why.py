@@ -34,8 +34,7 @@ from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra import events as algebra
 
-MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
-"""Maximum number of stored documents read, and of outputs of a query."""
+MOST_DOCUMENTS = MOST_OUTPUTS = 10_000  # maximum number of stored documents read, and of outputs of a query
 
 MAX_EVENT_STEPS = 3_000_000  # step limit, about a microsecond each, in all and per document
 

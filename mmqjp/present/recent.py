@@ -132,8 +132,7 @@ class News:
     texts: list[RowBlock] | None = None
 
 
-ASKED = (*CHANGED, "added_queries", "earlier_outputs")
-"""Rows in these tables make the reader query the store."""
+ASKED = (*CHANGED, "added_queries", "earlier_outputs")  # rows in these tables make the reader query the store
 
 FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED)
 """The tables whose commits are followed. Of settings only the ledger's notes of deletions matter."""
@@ -354,8 +353,7 @@ class RememberedDocuments:
 OF_FORM, MAX_CACHED_FORM_ANSWERS = 200, 60_000
 """Newest answers of a form to read if the newest batches have too few, and maximum number cached that way."""
 
-VersionFn = Callable[[], object]
-"""Returns a value that changes with each batch."""
+VersionFn = Callable[[], object]  # returns a value that changes with each batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.why_not import QueryFunnel, QueryFunnels
 from mmqjp.process import json_line, pluralise, printable_line
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""Spreadsheets read a text with such a start as a formula."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets read a text with such a start as a formula
 
 
 def write_json_lines(found: Iterable[Mapping[str, object]], out: BinaryIO) -> None:

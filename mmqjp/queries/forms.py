@@ -419,8 +419,7 @@ class TargetGroup:
     number: int
     op: joins.JoinOp | None
     targets: model.CompactSet[model.Target] = field(default_factory=model.CompactSet)
-    placed: LiteralGroup | None = None
-    """The literal group that contains it."""
+    placed: LiteralGroup | None = None  # the literal group that contains it
 
     @property
     def first(self) -> model.Target:
@@ -520,8 +519,7 @@ class RowTargets:
         self._groups: dict[object, TargetGroup] = {}
         # Made when they are asked for: for that, queries of an earlier run must be parsed.
         self._parts: dict[object, RowPart] | None = None
-        self._waiting: dict[object, TargetGroup] = {}
-        """Groups added since `parts` was built."""
+        self._waiting: dict[object, TargetGroup] = {}  # groups added since `parts` was built
         self._next = 0
 
     def __iter__(self) -> Iterator[model.Target]:

@@ -541,8 +541,7 @@ def width_of(op: JoinOp | None, window: int | None) -> int:
     return INFINITE if window is None and op is not None else window or 0
 
 
-FEW = 32
-"""Up to this many changes, or an eighth of the members, update an audience in place; more rebuild it."""
+FEW = 32  # up to this many changes, or an eighth of the members, update an audience in place; more rebuild it
 
 MANY = 1_000  # audiences of at least this many queries are built in advance
 

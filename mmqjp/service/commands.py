@@ -41,8 +41,7 @@ from mmqjp.tables.schema import CommitMetadata
 MATCHES, SHARING, STATUS = "matches", "sharing", "status"
 """The commands that fetch a page of matches, what queries share, and the status."""
 
-LOOKED_THROUGH = 20_000
-"""Maximum number of outputs scanned per page, as arriving documents wait meanwhile."""
+LOOKED_THROUGH = 20_000  # maximum number of outputs scanned per page, as arriving documents wait meanwhile
 
 
 def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,8 +69,7 @@ def paged_matches(ask: SendCommand, wanted: MatchFilter, after: int) -> Iterator
         place = page["after"]
 
 
-SINKS, PREFIX = "sinks", "sinks-"
-"""The command that lists sinks, and the prefix of all other sink commands."""
+SINKS, PREFIX = "sinks", "sinks-"  # the command that lists sinks, and the prefix of all other sink commands
 
 SINK_LOOKUPS = frozenset({SINKS, "sinks-secrets", "sinks-tested", "sinks-failed"})
 """The read-only sink commands."""
@@ -213,8 +211,7 @@ LOGGED = ("name", "sql", "add", "backfill")  # the arguments of commands that ar
 
 _Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], Any]
-RunSinks = Callable[[Session, Command], object]
-"""Runs a sink command and returns its result."""
+RunSinks = Callable[[Session, Command], object]  # runs a sink command and returns its result
 
 
 class CommandQueue:

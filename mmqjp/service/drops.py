@@ -261,8 +261,7 @@ class Rereading:
         self._bad: set[tuple[str, str]] = set()
         self._ready: list[Offset] = []
         self.unchanged = self.read = self.waiting = 0
-        self.told: Callable[[], object] = lambda: None
-        """Called before each file."""
+        self.told: Callable[[], object] = lambda: None  # called before each file
         history.load(engine.ledger.settings(self._prefix))
 
     def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:

@@ -70,8 +70,7 @@ class Intake:
         self._engine, self._sources, self._history = engine, sources, history
         self._batch_size, self._batch_bytes = batch_size, batch_bytes
         self.positions = engine.ledger.offsets()
-        self.waiting_files: int | None = None
-        """Files that were listed and not yet read."""
+        self.waiting_files: int | None = None  # files that were listed and not yet read
         history.load(engine.ledger.settings(HISTORY))
 
     def batches(self, *, wait: bool = False) -> Iterator[ReadBatch]:

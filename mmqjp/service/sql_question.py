@@ -101,8 +101,7 @@ GRACE, POLL = 5.0, 0.1
 """Seconds that an interrupted question has to end before it is answered with an error and its thread abandoned, and
 between two polls of a running question."""
 
-MonotonicClock = Callable[[], float]
-"""Returns seconds since an arbitrary point, like `time.monotonic`."""
+MonotonicClock = Callable[[], float]  # returns seconds since an arbitrary point, like `time.monotonic`
 
 
 class RunningQuestion:

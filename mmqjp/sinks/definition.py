@@ -237,8 +237,7 @@ KINDS: Mapping[str, Callable[[OptionTable, Path], Options]] = MappingProxyType(
 PUSH_KINDS = ("webhook", "mail", "command")  # the kinds that send messages; the others write files
 
 
-RESERVED_SINK_NAMES = frozenset({"output"})
-"""Names that no sink may have: `output` is the sink of `--output`."""
+RESERVED_SINK_NAMES = frozenset({"output"})  # names that no sink may have: `output` is the sink of `--output`
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _DIGITS = re.compile(r"\d{1,17}")

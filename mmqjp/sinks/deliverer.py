@@ -326,8 +326,7 @@ class Cursor:
 
     def __init__(self, engine: Session, after: int) -> None:
         self._engine, self._outputs = engine, iter(engine.outputs(after))
-        self.end = engine.last_seq + 1
-        """The number of the first output beyond the cursor."""
+        self.end = engine.last_seq + 1  # the number of the first output beyond the cursor
         self._left: list[BacklogEntry] = []
 
     def read(self, wants: Callable[[str], bool], now: int) -> tuple[list[BacklogEntry], bool]:
@@ -375,8 +374,7 @@ class Showing:
 REFILLED_AT_A_TIME, MOST_CURSORS = 2, 8
 """Maximum number of sinks refilled from the store between two batches, and of open cursors."""
 
-Tell = Callable[..., object]
-"""Logs an event about a sink: its name, and fields."""
+Tell = Callable[..., object]  # logs an event about a sink: its name, and fields
 
 
 class SinkScheduler:

@@ -66,8 +66,7 @@ class SinkManager:
             {name: value for name, value in engine.ledger.settings(prefix).items() if value != REMOVED}
             for prefix in (SINK_PREFIX, DEFINITION_PREFIX)
         )
-        self._settings: dict[str, str] = {}
-        """Settings to store, besides positions."""
+        self._settings: dict[str, str] = {}  # settings to store, besides positions
         self._noted_at = now()
         for definition in definitions:
             self._open(definition)

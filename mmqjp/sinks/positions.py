@@ -68,8 +68,7 @@ class SinkState(JsonRecord):
 WINDOW_OUTPUTS, WINDOW_CHARACTERS = 1_000, 8 << 20
 """Size limits of a sink's window in memory: outputs, and characters of XML."""
 
-BacklogEntry = tuple[Output, int]
-"""A wanted output and its commit time."""
+BacklogEntry = tuple[Output, int]  # a wanted output and its commit time
 
 
 class Backlog:

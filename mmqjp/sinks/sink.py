@@ -130,8 +130,7 @@ class DeliveryGroup:
 Pending = Callable[[], Iterable[Output]]
 """Returns the outputs after a sink's stored position, in order of `seq`."""
 
-Warn = Callable[[str], object]
-"""Called with a sentence about others' changes to a sink's file."""
+Warn = Callable[[str], object]  # called with a sentence about others' changes to a sink's file
 
 
 class Sink(ABC):
@@ -141,10 +140,8 @@ class Sink(ABC):
     outputs past the stored position are undone or written again.
     """
 
-    shows_items = False
-    """Whether `write_matches` needs the items of documents."""
-    _acked: int
-    """The number of the last output that is written."""
+    shows_items = False  # whether `write_matches` needs the items of documents
+    _acked: int  # the number of the last output that is written
 
     @property
     def closes_at(self) -> int | None:

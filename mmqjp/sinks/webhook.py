@@ -43,8 +43,7 @@ TRY_LATER = os.EX_TEMPFAIL  # the exit status by which a program says that it ta
 class CommandReceiver(Receiver):
     """Runs a program without a shell in its own process group, which is killed when the program ends or times out."""
 
-    seconds = 60.0
-    """Time limit of the program."""
+    seconds = 60.0  # time limit of the program
 
     def __init__(self, options: CommandOptions, secrets: Secrets) -> None:
         self._command, self._secrets = options.command, secrets
@@ -148,15 +147,13 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
 
 MAX_REPLY_CHARACTERS = 300  # maximum characters of a server's reply reported
 
-_SmtpReply = tuple[int, str]
-"""Code and text of an SMTP reply."""
+_SmtpReply = tuple[int, str]  # code and text of an SMTP reply
 
 
 class MailReceiver(Receiver):
     """Sends each message as a mail, over its own connection."""
 
-    silence, attempt = 20.0, 120.0
-    """Seconds that the server may be silent, and that an attempt may take."""
+    silence, attempt = 20.0, 120.0  # seconds that the server may be silent, and that an attempt may take
 
     def __init__(self, options: MailOptions, secrets: Secrets) -> None:
         """Raises OSError if the certificates of `ca` cannot be read."""
@@ -208,8 +205,7 @@ class MailReceiver(Receiver):
 MOST_READ = 2_000  # bytes read of a reply, which may say why a message was refused
 MAX_REASON_CHARACTERS = 200
 
-ASKED_TO_WAIT = frozenset((408, 425, 429))
-"""The 4xx statuses that concern the receiver and not the message."""
+ASKED_TO_WAIT = frozenset((408, 425, 429))  # the 4xx statuses that concern the receiver and not the message
 
 NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a public address")
 """Wording for a refused address, of a fetch and of a delivery."""

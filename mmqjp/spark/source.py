@@ -275,8 +275,7 @@ class FileSource:
         return [tail(one.path, feeds=one.feeds, name=one.name) for one in self.paths]
 
 
-_FileKey = tuple[str, str]
-"""A source and the name of a file in it."""
+_FileKey = tuple[str, str]  # a source and the name of a file in it
 
 _Ahead = dict[_FileKey, tuple[readers.Offset, FileState | None, list[ReadItem[InputItem]], str]]
 """What was read of files: the offset before it, the file's state, the items, and why no more can be ("": it can)."""

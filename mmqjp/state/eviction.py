@@ -45,8 +45,7 @@ class CoverageGap(NamedTuple):
     window: Micros
 
 
-Gaps = tuple[CoverageGap, ...]
-"""Gaps in opening order: `before` falls, `window` grows."""
+Gaps = tuple[CoverageGap, ...]  # gaps in opening order: `before` falls, `window` grows
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,7 @@ WORTH_EVICTING = 64
 """Evict once this fraction of the widest window (one part in 64) is obsolete, since eviction costs as much as several
 documents."""
 
-ID_RETENTION = 30 * 24 * 3600 * 1_000_000
-"""Default retention of document ids, in microseconds of stream time."""
+ID_RETENTION = 30 * 24 * 3600 * 1_000_000  # default retention of document ids, in microseconds of stream time
 
 COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
 """Retention of answers to commands, in microseconds. Commands are repeated only after a crash."""

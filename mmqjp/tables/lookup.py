@@ -21,11 +21,9 @@ Row = dict[str, Any]
 
 LARGE = 1 << 20  # longer documents, in characters, are found by id only
 
-AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
-"""Maximum number of documents, and of characters of ids, per query."""
+AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000  # maximum number of documents, and of characters of ids, per query
 
-ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"
-"""SQL expression for an output's id."""
+ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"  # SQL expression for an output's id
 
 _OUTPUT = f"""SELECT a.answer, m.qid, m.name AS query, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml, {ID} AS id,

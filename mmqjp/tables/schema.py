@@ -473,8 +473,7 @@ SPENT = schema(
     owner=TEXT, arrival=INT, outputs=INT, work=INT, batch=INT, width=INT, since=INT, first_qid=INT, begun=INT
 )
 
-UsageKey = tuple[str, int, int, int, int]
-"""Owner, width, since, first_qid, begun."""
+UsageKey = tuple[str, int, int, int, int]  # owner, width, since, first_qid, begun
 
 NO_FORM = (-1, -1, -1, 0)
 """Key without owner for anything but a form; a query's last number is the batch in which it began."""
@@ -562,8 +561,7 @@ _ID_COLUMNS = (
     (("answers", "answer"),),
 )
 
-NextIds = tuple[int, int, int, int, int]
-"""Next docid, arrival, match, output and answer."""
+NextIds = tuple[int, int, int, int, int]  # next docid, arrival, match, output and answer
 
 
 class Ledger:
@@ -576,8 +574,7 @@ class Ledger:
         if version > SCHEMA_VERSION:
             cause = f"the store has format {version}, and this version of mmqjp reads formats up to {SCHEMA_VERSION}"
             raise StoreError(f"{cause}: install the version that wrote it, or a newer one")
-        self.committed_at = 0
-        """Time of this process's last commit, in microseconds."""
+        self.committed_at = 0  # time of this process's last commit, in microseconds
         self.batch = 1 + max(store.highest(table, "batch") for table in BATCH_TABLES)
         noted = json.loads(self.setting(NEXT_IDS) or "[]")
         kept = (max(store.highest(*column) for column in columns) + 1 for columns in _ID_COLUMNS)

@@ -50,8 +50,7 @@ from mmqjp.web.site import API, NO_STORE, Access, Hosts, Site, asking, handle_er
 if TYPE_CHECKING:
     from mmqjp.service.spool import SendCommand
 
-MOST_SECONDS = 10.0
-"""Maximum age of cached pages, which also show data outside of commits, such as the time."""
+MOST_SECONDS = 10.0  # maximum age of cached pages, which also show data outside of commits, such as the time
 
 MOST_BYTES, LARGEST, LONGEST_ADDRESS = 32 << 20, 1 << 20, 4_000
 """Size of the page cache and of the largest page in it, in bytes, and longest address in characters."""

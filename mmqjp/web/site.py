@@ -69,8 +69,7 @@ ATTEMPTS, ATTEMPTS_SECONDS = 10, 60.0
 
 MOST_ADDRESSES = 1000  # maximum number of addresses whose wrong tokens are counted
 
-Seconds = Callable[[], float]
-"""Returns the seconds since 1970."""
+Seconds = Callable[[], float]  # returns the seconds since 1970
 
 
 class TooManyAttempts(OperationalError, RuntimeError):

@@ -20,8 +20,7 @@ HOURS = 7 * 24 + 1  # number of hours counted singly, up to the present one
 DAYS, HOURS_A_DAY = 30, DAY // HOUR
 """Number of UTC days counted singly, up to the present one, and hours per day."""
 
-MOST_ROWS, SECONDS = 5_000_000, 60.0
-"""Limits of a SELECT, which reads much only when a store is first shown."""
+MOST_ROWS, SECONDS = 5_000_000, 60.0  # limits of a SELECT, which reads much only when a store is first shown
 
 MOST_OUTPUTS, NEVER = 1_000_000, -(1 << 62)
 """Approximate number of outputs counted per SELECT, which may yield as many rows, and the last output's time of a query

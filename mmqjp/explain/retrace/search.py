@@ -108,13 +108,10 @@ class SequenceSearch(ABC):
     """Searches for results that derive from all of `docs`, numbers of documents; without them, for all results.
     `events` has those of each place, in order of t1, and `repeats` whether a place takes several."""
 
-    keys: tuple[str, ...] = ()
-    """Attributes that are equal in all events."""
-    part = "SEQ"
-    """How failures name the order and what is together."""
+    keys: tuple[str, ...] = ()  # attributes that are equal in all events
+    part = "SEQ"  # how failures name the order and what is together
     conditions_part = "WHERE"
-    has_sets = False
-    """Whether events of some places come in any order."""
+    has_sets = False  # whether events of some places come in any order
 
     def __init__(
         self, events: Sequence[Sequence[traced.Event]], repeats: Sequence[bool], within: int | None, goal: SearchGoal
@@ -126,8 +123,7 @@ class SequenceSearch(ABC):
         """Of each place, the events that derive from the documents."""
         self.fits: Callable[[Partial, traced.Event, int], bool] | None = None
         """Whether an event may fill a place next."""
-        self.best: Refusal | None = None
-        """The failure that gets furthest."""
+        self.best: Refusal | None = None  # the failure that gets furthest
         self.rank: Rank = (-1, 0, 0, 0)
         self._reached: dict[int, tuple[int, int]] = {}
         """Maps ids of first events to how far their results got: places, and the test of a further event or the end."""
@@ -540,8 +536,7 @@ class PatternSearch(SequenceSearch):
             asked
             for asked, one in self._asked
             if not (asked.is_of_steps if one.phase == "each" else one.phase == "first" and len(asked.variables) == 1)
-        ]
-        """The conditions that still matter for a variable that they were tested for."""
+        ]  # the conditions that still matter for a variable that they were tested for
         self._lasting += [*self._having, *(asked for some in self.kills.values() for asked in some)]
         events = [given(one.source.stream) for one in self._positive]
         super().__init__(events, [one.kleene for one in self._positive], pattern.within, goal)

@@ -96,8 +96,7 @@ class DocumentEvents:
             yield replace(stage, block=0)
 
 
-Docs = tuple[int, ...]
-"""Document numbers, ascending."""
+Docs = tuple[int, ...]  # document numbers, ascending
 
 MOST_SPLIT = 3
 """Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""

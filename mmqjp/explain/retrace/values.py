@@ -22,8 +22,7 @@ from xscl.event_forms import arithmetic, function_of
 
 AttributeValues = Mapping[str, terms.Plain]
 
-DocumentRef = tuple[str, str]
-"""The id and the stream of a document or output."""
+DocumentRef = tuple[str, str]  # the id and the stream of a document or output
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +265,7 @@ class NamedValue:
         return terms.display_value(self.value, is_time=self.name in ("DUR", "GAP"))
 
 
-Said = tuple[str | NamedValue, ...]
-"""A condition as text in parts, with event values in place of attributes."""
+Said = tuple[str | NamedValue, ...]  # a condition as text in parts, with event values in place of attributes
 
 
 def said(condition: algebra.EventCondition, operator: algebra.Stream, scope: ValueScope | None = None) -> Said:
@@ -393,8 +391,7 @@ def _named_by(name_of: Callable[[str], str]) -> Callable[[algebra.Value], algebr
 
 # ---------------------------------------------------------------- conditions on matches
 
-MatchBindings = Mapping[str, Sequence[Event]]
-"""Maps each variable or stream to its events in order of time."""
+MatchBindings = Mapping[str, Sequence[Event]]  # maps each variable or stream to its events in order of time
 
 
 class BoundCondition:
@@ -405,8 +402,7 @@ class BoundCondition:
         self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
         self.said = algebra.map_leaves(condition, _named_by(self._texts.__getitem__))
         """The condition with its names as in the statement."""
-        self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
-        """The numbers of its variables."""
+        self.variables = tuple(dict.fromkeys(of.variable for _, of in names))  # the numbers of its variables
 
     def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
         """Yields values by name for each combination of events, in order; of `new`, only for its last event."""
