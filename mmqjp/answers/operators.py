@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import compress, product
+from itertools import product
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -223,6 +223,7 @@ class StepContext:
     tuples: set[tuple[object, ...]] = field(default_factory=set)
     """Tuples of hidden streams, as (stream, parts, bound)."""
     put_off: AllPutOff = field(default_factory=dict)
+    deferred: dict[int, Answer] = field(default_factory=dict)  # those put off, by id
     _numbers: dict[object, int] = field(default_factory=dict)
 
     def number(self, key: object) -> int:
@@ -232,11 +233,9 @@ class StepContext:
     def link(self, ids: Ints, matches: Ints) -> None:
         """Links answers, also those put off, to matches by number."""
         self.answers.link(ids, matches)
-        if self.put_off:
-            waiting = {id: one.answer for some in self.put_off.values() for id, one in some.items()}
-            for id, match in zip(ids.tolist(), matches.tolist(), strict=True):
-                if id in waiting:
-                    waiting[id].matches.append(match)
+        for id, match in zip(ids.tolist(), matches.tolist(), strict=True) if self.deferred else ():
+            if (answer := self.deferred.get(id)) is not None:
+                answer.matches.append(match)
 
     def payers(self, part: TargetGroup, inputs: Inputs, first_qid: int = 0) -> Payers:
         """Returns the accounts of those that get a match, whatever their windows."""
@@ -735,8 +734,8 @@ class _Emission:
             terms = [(codes[first], values) for codes, values in columns]
             t0, t1 = self._matches.t0[place[first]], self._matches.t1[place[first]]
             self._add(answer_texts(selection, t0, t1, terms, holes), ids[first], of[first], place[first])
-        if any(form.once is not None for form in self._forms):
-            self._put_off(block, of, ids)
+        if selection.is_once:
+            self._note_keys(block, of, ids)
         return int(self.new.max(initial=0)) <= self._quota.matches
 
     def _ids(self, of: Ints, place: Ints, columns: Sequence[Ints]) -> Ints:
@@ -796,14 +795,10 @@ class _Emission:
             "choice": list(map(choice_of, map(_json_list, parts), made.node_lists)),
             "withheld": withheld,
         }
-        is_told = [form.once is None for form in forms]
-        if all(is_told):
+        if not self._selection.is_once:
             context.answers.add(columns, ids.tolist())
-        else:
-            told = {name: list(compress(column, is_told)) for name, column in columns.items()}
-            context.answers.add(told, list(compress(ids.tolist(), is_told)))
-        readers = {form: self._registry.read_of(form.id) for form in dict.fromkeys(forms) if form.once is None}
-        if all(is_told) and not any(readers.values()):
+        readers = {form: self._registry.read_of(form.id) for form in dict.fromkeys(forms)}
+        if not (self._selection.is_once or any(readers.values())):
             return
         for at, (form, id, row) in enumerate(zip(forms, ids.tolist(), of.tolist(), strict=True)):
             if form.once is None and not readers[form]:
@@ -813,7 +808,9 @@ class _Emission:
             if form.once is not None:
                 one = PutOff(answer, inputs, account, share, context.backfilled, form.once.window)
                 context.put_off.setdefault(form, {})[id] = one
-            for query in readers.get(form, ()):
+                context.deferred[id] = answer
+                continue
+            for query in readers[form]:
                 if query.active and account.gets(share, query, inputs.arrival):
                     within = query not in context.backfilled
                     self._of.documents.append(as_published(query, answer, inputs, within=within))
@@ -826,12 +823,11 @@ class _Emission:
         key = ChargeKey(int(self._shares.window[row]), int(self._shares.since[row]), first_qid, 0)
         return Share(key, width, appeared, first_qid)
 
-    def _put_off(self, block: JointBlock, of: Ints, ids: Ints) -> None:
+    def _note_keys(self, block: JointBlock, of: Ints, ids: Ints) -> None:
         """Notes the keys of ONCE PER answers."""
         for part in distinct(self._rows.part[of]).tolist():
             form = self._forms[part]
-            if form.once is None:
-                continue
+            assert form.once is not None, "all forms of the selection have it"
             those = np.flatnonzero(self._rows.part[of] == part)
             some = block.take(those)
             texts = [some.text(key) for key in form.once.keys]

@@ -217,7 +217,8 @@ class Pipeline:
         for matches in backfilled_matches(self._store, self._registry, self._records, self._state, owners):
             records += reader.read(matches)
         accounts.serves_all = True
-        later = StepContext(accounts, None, known, owners, answers=answers, put_off=context.put_off)
+        shared = {name: getattr(context, name) for name in ("answers", "put_off", "deferred")}
+        later = StepContext(accounts, None, known, owners, **shared)
         reader = self._reader(later)
         self._rounds(reader, fresh(records))
         self._settle(later, reader, until, fresh)

@@ -190,7 +190,7 @@ class Selection:
     and list. `items` are the children of a default output. A `constructor` has `holes`, in order.
     """
 
-    __slots__ = ("constructor", "holes", "items", "namespaces", "node_list", "nodes", "star", "terms")
+    __slots__ = ("constructor", "holes", "is_once", "items", "namespaces", "node_list", "nodes", "star", "terms")
 
     def __init__(
         self,
@@ -199,8 +199,10 @@ class Selection:
         constructor: ElementConstructor | None,
         holes: tuple[joins.Term | str, ...],
         namespaces: tuple[tuple[str, str], ...],
+        is_once: bool,
     ) -> None:
         self.star, self.constructor, self.holes, self.namespaces = star, constructor, holes, namespaces
+        self.is_once = is_once  # whether ONCE PER decides who gets it
         chosen = [(entry.key, entry.value) for entry in entries if isinstance(entry.value, joins.Term)]
         self.terms = tuple(term for _, term in chosen)
         self.nodes = f"{{{', '.join(f'{_literally(json_text(key))}: %s' for key, _ in chosen)}}}"
@@ -219,7 +221,8 @@ _selection = lru_cache(10_000)(Selection)
 
 
 def selection_of(normal: joins.NormalQuery) -> Selection:
-    return _selection(normal.entries, normal.star, normal.constructor, normal.holes, normal.namespaces)
+    known = normal.entries, normal.star, normal.constructor, normal.holes, normal.namespaces
+    return _selection(*known, normal.once is not None)
 
 
 RETURN = {"\r": "&#13;"}
