@@ -24,7 +24,7 @@ from mmqjp.answers.quota import (
     Usage,
 )
 from mmqjp.documents.record import Inputs
-from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart
+from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart, TargetGroup
 from mmqjp.queries.model import HiddenStream, JoinSubscription, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, behind
 from mmqjp.tables.schema import NO_FORM, Ledger, UsageKey, save_spent, spent
@@ -300,13 +300,13 @@ class Accounts:
 
     def cutoff(self, part: RowPart) -> int:
         """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
-        if isinstance(stream := part.first.owner, HiddenStream):
-            return max((readers.cutoff for readers in self.readers(stream)), default=NEVER)
+        if isinstance(part, TargetGroup) and part.form is None:
+            return max((readers.cutoff for readers in self.readers(part.hidden_stream)), default=NEVER)
         return self.of_part(part).cutoff
 
     def looking(self, part: RowPart) -> EqualTimeBudget | None:
         """Returns the budget for examining pairs with equal times; None if the part does not examine them."""
-        return None if isinstance(part.first.owner, HiddenStream) else self.of_part(part).looking
+        return None if isinstance(part, TargetGroup) and part.form is None else self.of_part(part).looking
 
     def is_limited(self) -> bool:
         return bool(self._cutoffs) or any(account.is_limited for _, account in self._accounts())

@@ -1,4 +1,5 @@
 import json
+import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,14 @@ import pyarrow as pa
 import pytest
 
 from common.arrays import Ints
+from common.limits import UNLIMITED
 from feeds.documents import Document
 from join_stage.plans import PLANS
+from mmqjp.answers.accounts import Accounts, EarlierUsage
 from mmqjp.answers.fan_out import FanOut, Outputs
 from mmqjp.answers.output import Output
+from mmqjp.answers.quota import NEVER
+from mmqjp.answers.spread import ShippedQueries
 from mmqjp.engine import Session
 from mmqjp.queries import forms
 from mmqjp.queries.forms import INDEXES
@@ -448,3 +453,16 @@ def test_work_for_several_literal_tests_counts_together_in_any_batches(size):
             arrived += size
             paused = bounded.take_paused()
         assert f"'d{most - 1}'" in paused["n"]
+
+
+def test_queries_that_are_shipped_have_accounts():
+    texts = ["", ' AND contains(x, "v")']
+    script = "; ".join(f"S/a->x FOLLOWED BY {{x = y{text}, 1 h}} S/a->y" for text in texts)
+    with Session("duckdb") as engine:
+        engine.subscribe(script)
+        shipped = pickle.loads(pickle.dumps(ShippedQueries(engine.registry)))
+    accounts = Accounts(shipped, UNLIMITED, {}, EarlierUsage(), 0)
+    parts = [part for row in shipped.rows.tolist() for part in shipped.parts_of_row(row)]
+    assert len(parts) == len(texts)
+    for part in parts:
+        assert accounts.looking(part) is not None and accounts.cutoff(part) == NEVER
