@@ -557,7 +557,7 @@ class QueryOperator:
 
     def _shares(self, accounts: Sequence[SharedAccount], rows: PartRows, of: Expansion) -> Shares:
         width, appeared = of.matches.width[rows.place], of.matches.appeared[rows.place]
-        return Shares(accounts, rows.part, width, appeared, of.context.accounts.first_qid, of.inputs(rows))
+        return Shares.of(accounts, rows.part, width, appeared, of.context.accounts.first_qid, of.inputs(rows))
 
     def _mirrored(self, rows: PartRows, of: Expansion) -> tuple[Mask, Ints]:
         """Returns the rows whose mirrors cover them, or exceed the quota, and the steps to find that."""

@@ -31,6 +31,7 @@ from mmqjp.answers.bindings import (
     node_orders,
     read_nodes,
     residual_holds,
+    value_of,
 )
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Inputs, Record
@@ -38,10 +39,10 @@ from mmqjp.queries.forms import OutputChild, Selection, element
 from mmqjp.tables.schema import ANSWER_TABLES
 from pattern_stage.lineage import EventOrigin
 from templates.witness import PLAIN
-from xpath_stage.binder import HELD, Node, PreparedNode, each_binding
+from xpath_stage.binder import HELD, PreparedNode, each_binding
 from xscl.algebra import values as algebra
 from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, letters_of
-from xscl.algebra.joins import Conjunct, Mirror, Side, Term, naming, needed
+from xscl.algebra.joins import Conjunct, Mirror, naming, needed
 
 if TYPE_CHECKING:
     from mmqjp.answers.events_run import Parts
@@ -106,46 +107,34 @@ class _Join:
 
     def __init__(self, conjunct: Conjunct) -> None:
         assert conjunct.right is not None, "a join has two inputs"
-        self._left, self._right = _Bound(conjunct, conjunct.left), _Bound(conjunct, conjunct.right)
-        equal = conjunct.equalities()
-        self._ours, self._theirs = [one for one, _ in equal], [other for _, other in equal]
-        self._residual = conjunct.residual
+        sides = conjunct.left, conjunct.right
+        self._left, self._right = (PreparedNode(naming(side.pattern, needed(conjunct))) for side in sides)
+        self._equal, self._residual = conjunct.equalities(), conjunct.residual
 
     def holds(self, left: Record, right: Record, steps: Steps) -> bool:
         """Raises OutOfSteps."""
-        by_values: dict[tuple[str, ...], list[SideBinding]] = {}
-        for bound in self._right.bindings(right, steps):
+
+        def bindings(part: PreparedNode, record: Record) -> Iterator[dict[str, BoundValue]]:
+            for found in each_binding(part, record.tree, {}, steps.take):
+                yield {var: BoundValue(record, node) for var, node in found}
+
+        def text(bound: Mapping[str, BoundValue], var: str) -> str:
+            return read_value(bound[var], steps)
+
+        def texts(bound: Mapping[str, BoundValue], side: int) -> tuple[str, ...]:
+            return tuple([read_value(value_of(bound, pair[side]), steps) for pair in self._equal])
+
+        by_values: dict[tuple[str, ...], list[dict[str, BoundValue]]] = {}
+        for bound in bindings(self._right, right):
             steps.take(HELD)
-            by_values.setdefault(_values(self._theirs, right, bound, steps), []).append(bound)
-        if not by_values:
-            return False
-        for bound in self._left.bindings(left, steps):
-            for other in by_values.get(_values(self._ours, left, bound, steps), ()):
+            by_values.setdefault(texts(bound, 1), []).append(bound)
+        for bound in bindings(self._left, left) if by_values else ():
+            for other in by_values.get(texts(bound, 0), ()):
                 steps.take()
-                text_of = partial(_path_text, ((right, other), (left, bound)), steps)
+                text_of = partial(text, {**bound, **other})
                 if all(residual_holds(expr, text_of) for expr in self._residual):
                     return True
         return False
-
-
-SideBinding = Mapping[str, Node]
-
-
-class _Bound:
-    def __init__(self, conjunct: Conjunct, side: Side) -> None:
-        self._part = PreparedNode(naming(side.pattern, needed(conjunct)))
-
-    def bindings(self, record: Record, steps: Steps) -> Iterable[SideBinding]:
-        return map(dict, each_binding(self._part, record.tree, {}, steps.take))
-
-
-def _values(terms: Sequence[Term], record: Record, bound: SideBinding, steps: Steps) -> tuple[str, ...]:
-    return tuple([read_value(BoundValue(record, bound[term.var], term.functions), steps) for term in terms])
-
-
-def _path_text(sides: Sequence[tuple[Record, SideBinding]], steps: Steps, var: str) -> str:
-    record, bound = next(side for side in sides if var in side[1])
-    return read_value(BoundValue(record, bound[var]), steps)
 
 
 def read_value(value: BoundValue, steps: Steps) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common import limits
-from common.arrays import Ints, bisect_ranges, group_starts
+from common.arrays import Ints, Mask, bisect_ranges, group_starts
 from common.limits import Excess, LimitName, Quota, first_excess, sums_in_blocks
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.model import Audience, JoinSubscription, Members, Subscription
@@ -596,64 +596,63 @@ class SharedAccount(Account):
             yield Holder(window, since, first_qids[at - 1] if at else -1, begun, end)
 
 
+@dataclass(frozen=True, slots=True)
 class Shares:
-    """Who gets each of some matches, of one account each, by columns: `gets` says whether anybody does. `window` and
-    `since` are of the key that a match is charged to, and `single` has by row what is not charged with others."""
+    """Who gets each of some matches, of one account each, by columns. `gets` says whether anybody does; `window`,
+    `since` and `begun` are of the key that a match is charged to; `single` has by row what is not charged with others.
+    `account` indexes `accounts`."""
 
-    def __init__(
-        self,
+    accounts: Sequence[SharedAccount]
+    account: Ints
+    first_qid: int
+    gets: Mask
+    window: Ints
+    since: Ints
+    begun: Ints
+    single: dict[int, Share] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
         accounts: Sequence[SharedAccount],
         account: Ints,
         width: Ints,
         appeared: Ints,
         first_qid: int,
         inputs_of: Callable[[int], Inputs],
-    ) -> None:
-        """`account` indexes `accounts`, and `inputs_of` returns the documents of a row."""
-        self._accounts, self._account, self.first_qid = accounts, account, first_qid
+    ) -> Shares:
+        """`inputs_of` returns the documents of a row."""
         audiences = [one.subset(first_qid) for one in accounts]
         bounds = [
-            _NOBODY
-            if audience is None
-            else (
-                audience.members.narrowest,
-                audience.members.latest_since,
-                audience.latest_gap,
-                audience.latest_begun,
-                one.is_limited,
-            )
-            for one, audience in zip(accounts, audiences, strict=True)
+            _NOBODY if of is None else (*of.bounds, one.is_limited) for one, of in zip(accounts, audiences, strict=True)
         ]
         narrowest, latest_since, latest_gap, begun, limited = np.array(bounds, np.int64).T[:, account]
-        self.gets: NDArray[np.bool_] = begun >= 0
-        self.window, self.since, self._begun = narrowest, latest_since, begun
-        self.single: dict[int, Share] = {}
-        one_by_one = self.gets & ((appeared <= latest_gap) | (limited > 0))
-        some = np.flatnonzero(self.gets & ~one_by_one & ((width > narrowest) | (appeared <= latest_since)))
+        found = cls(accounts, account, first_qid, begun >= 0, narrowest.copy(), latest_since.copy(), begun)
+        one_by_one = found.gets & ((appeared <= latest_gap) | (limited > 0))
+        some = np.flatnonzero(found.gets & ~one_by_one & ((width > narrowest) | (appeared <= latest_since)))
         if len(some):
-            self._narrow(some, [audience or _EMPTY for audience in audiences], width, appeared)
+            found._narrow(some, [audience or _EMPTY for audience in audiences], width, appeared)
         for row in np.flatnonzero(one_by_one).tolist():
             audience = audiences[account[row]]
             assert audience is not None, "somebody gets it"
-            found = accounts[account[row]].some(audience, int(width[row]), inputs_of(row), first_qid)
-            if found is None:
-                self.gets[row] = False
+            share = accounts[account[row]].some(audience, int(width[row]), inputs_of(row), first_qid)
+            if share is None:
+                found.gets[row] = False
             else:
-                self.window[row], self.since[row] = found.key.width, found.key.since
-                if found.withheld:
-                    self.single[row] = found
+                found.window[row], found.since[row] = share.key.width, share.key.since
+                if share.withheld:
+                    found.single[row] = share
+        return found
 
     @classmethod
     def listed(cls, shares: Sequence[Share]) -> Shares:
         """Returns shares that are not charged."""
-        found: Shares = object.__new__(cls)
-        found.first_qid = shares[0].first_qid
-        found.single = dict(enumerate(shares))
-        return found
+        none = np.zeros(0, np.int64)
+        return cls((), none, shares[0].first_qid, none > 0, none, none, none, dict(enumerate(shares)))
 
     def _narrow(self, some: Ints, audiences: Sequence[Audience], width: Ints, appeared: Ints) -> None:
         """Finds the members whose windows or `since` let them get some rows."""
-        known, of = np.unique(self._account[some], return_inverse=True)
+        known, of = np.unique(self.account[some], return_inverse=True)
         members = [audiences[place].members for place in known.tolist()]
         ends = np.cumsum([len(one) for one in members])
         start, end = np.append(0, ends)[of], ends[of]
@@ -669,35 +668,32 @@ class Shares:
         self.window[some], self.since[some] = windows[at], sinces[before - 1]
 
     def take(self, those: Ints) -> Shares:
-        found: Shares = object.__new__(Shares)
-        found._accounts, found._account, found.first_qid = self._accounts, self._account[those], self.first_qid
-        found.gets, found.window, found.since = self.gets[those], self.window[those], self.since[those]
-        found._begun, found.single = self._begun[those], {}
-        if self.single:
-            places = {row: place for place, row in enumerate(those.tolist())}
-            found.single = {places[row]: share for row, share in self.single.items() if row in places}
-        return found
+        places = {row: place for place, row in enumerate(those.tolist())} if self.single else {}
+        single = {places[row]: share for row, share in self.single.items() if row in places}
+        window, since, begun = self.window[those], self.since[those], self.begun[those]
+        account = self.account[those]
+        return Shares(self.accounts, account, self.first_qid, self.gets[those], window, since, begun, single)
 
     def charge(self, arrival: Ints, outputs: Ints, work: Ints) -> None:
         if not len(arrival):
             return
-        columns = self._account, arrival, self.window, self.since
+        columns = self.account, arrival, self.window, self.since
         order = np.lexsort(columns[::-1])
         if self.single:
             order = order[~np.isin(order, list(self.single))]
             for row, share in self.single.items():
-                account = self._accounts[self._account[row]]
+                account = self.accounts[self.account[row]]
                 account.note(int(arrival[row]), share, int(outputs[row]), int(work[row]))
         starts = group_starts(*(column[order] for column in columns))
         if len(starts):
             first = order[starts]
             sums = (np.add.reduceat(column[order], starts).tolist() for column in (outputs, work))
-            given = (column[first].tolist() for column in (*columns, self._begun))
+            given = (column[first].tolist() for column in (*columns, self.begun))
             for place, at, window, since, begun, new, steps in zip(*given, *sums, strict=True):
                 key = ChargeKey(window, since, self.first_qid, begun)
-                self._accounts[place].note(at, Share(key, -1, 0, 0), new, steps)
-        for place in set(self._account.tolist()):
-            self._accounts[place].check()
+                self.accounts[place].note(at, Share(key, -1, 0, 0), new, steps)
+        for place in set(self.account.tolist()):
+            self.accounts[place].check()
 
 
 _EMPTY, _NOBODY = Audience.of(()), (0, 0, -1, -1, 0)  # an account without queries, and its bounds

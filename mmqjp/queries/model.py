@@ -585,6 +585,11 @@ class Audience:
         return int(self.members.begun.max())
 
     @cached_property
+    def bounds(self) -> tuple[int, int, int, int]:
+        """The narrowest window, the latest `since` and gap, and the latest batch in which a member began."""
+        return self.members.narrowest, self.members.latest_since, self.latest_gap, self.latest_begun
+
+    @cached_property
     def gapped(self) -> tuple[Subscription, ...]:
         return tuple(query for query in self.queries if query.gaps)
 
