@@ -36,7 +36,7 @@ from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue, opened_sinks
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
-from mmqjp.service.loop import Service, ServiceOptions, Watcher, never, watch
+from mmqjp.service.loop import Service, ServiceOptions, Watcher, watch
 from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
 from mmqjp.service.status import LOOPBACK, Metrics, store_status
@@ -372,7 +372,7 @@ def _served_beside(
         token_of(Path(page.state))  # made before the service has started, for programs that wait for that
     reader = None if stored_engine(Path(page.state)) == SPARK else CursorReader(engine)
     with page_process(page, listening, reader, log, stop):
-        yield never if reader is None else reader.free_memory
+        yield (lambda: False) if reader is None else reader.free_memory
 
 
 def _serve_attached(page: PageOptions, listening: socket.socket) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -32,7 +32,7 @@ from mmqjp.sinks.definition import SinkDefinition, SinkTables, named_secrets, re
 from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.files import open_destination, shown_target
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.positions import SinkOfFile, SinkState
+from mmqjp.sinks.positions import SinkState
 from mmqjp.sinks.secrets import BadSink, Secrets
 from mmqjp.state.engine_choice import InUse, holder_of, is_held
 from mmqjp.syndication.atom import setting_of
@@ -137,10 +137,7 @@ class SinkCommands:
     def _set(self, arguments: Mapping[str, Any]) -> object:
         """Changes some keys; null resets one to its default."""
         name = text_argument(arguments, "name")
-        known = self._sinks.definition(name)
-        if not known.is_live:
-            place = f"the sink {name} is defined in {known.file}"
-            raise SinkOfFile(f"{place}: change it there, and run mmqjp sinks reload")
+        known = self._sinks.live_course(name).definition
         self._sinks.set(self._read(name, merge_changes(known.table, argument(arguments, "table", Mapping))))
         return name
 
@@ -263,8 +260,7 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks | None = 
         # A change that fails through a bug or the store ends the service: nobody knows what state it left.
         if not isinstance(error, InputError) and command.do not in {*LOOKUPS, *RUN_BESIDE}:
             raise
-        text = str(error)
-        return CommandResult(error=text.strip() or type(error).__name__)
+        return CommandResult(error=str(error).strip() or type(error).__name__)
 
 
 # ------------------------------------------------------------ changes
@@ -339,8 +335,7 @@ def _revoked(engine: Session, name: str) -> int:
 
 def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
     costs = engine.costs()
-    counted = {"stage1": engine.stage1_counters(), "stage2": engine.stage2_counters()}
-    return counted | {"plan": None if costs is None else costs[0]}
+    return {"stage1": engine.stage1_counters(), "stage2": engine.stage2_counters(), "plan": costs and costs[0]}
 
 
 LOOKUPS: Mapping[str, Lookup] = {
@@ -371,12 +366,10 @@ class NoAnswer(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Submits commands for the store of a state directory, and waits up to `wait` seconds for each answer.
-
-    `open_store` opens the store when no process holds it, `open_read_only` for commands that change nothing; without
-    it, these are submitted too. `reads_beside`: the store may be read while another process holds it. `clock` returns
-    seconds. `run_sinks` runs sink commands when no process holds the store.
-    """
+    """Submits commands for the store of a state directory, and waits up to `wait` seconds for each answer. `open_store`
+    opens the store when no process holds it, `open_read_only` for commands that change nothing; without it, these are
+    submitted too. `reads_beside`: the store may be read while another process holds it. `clock` returns seconds.
+    `run_sinks` runs sink commands when no process holds the store."""
 
     state: Path
     open_store: Callable[[], Session]
@@ -401,31 +394,23 @@ class Client:
         with self.reading(beside=do in RUN_BESIDE) as engine:
             return None if engine is None else run_command(engine, Command("", do, arguments), self.run_sinks)
 
-    @contextmanager
-    def reading(self, *, beside: bool = True) -> Iterator[Session | None]:
-        """Opens the store read-only.
-
-        None if another process holds it and it cannot be read beside that, or if waiting commands must run first. A
-        process that may not write does not wait for these; nor does a reader `beside` another process, which may answer
-        another dialect of SQL.
-        """
-        with self._opened_read_only(beside=beside) or nullcontext() as engine:
-            yield engine
-
-    def _opened_read_only(self, *, beside: bool) -> Session | None:
+    def reading(self, *, beside: bool = True) -> AbstractContextManager[Session | None]:
+        """Opens the store read-only. None if another process holds it and it cannot be read beside that, or if waiting
+        commands must run first. A process that may not write does not wait for these; nor does a reader `beside`
+        another process, which may answer another dialect of SQL."""
         if self.open_read_only is None:
-            return None
+            return nullcontext()
         writes = os.access(self.state, os.W_OK)
         waits = not self.reads_beside and is_held(self.state)
         if writes and (waits or not ((self.reads_beside and beside) or Spool(self.state).is_empty())):
-            return None
+            return nullcontext()
         try:
             return self.open_read_only()
         except (InUse, Outdated) as error:
             if not writes:
                 raise
             if not self.reads_beside or isinstance(error, InUse):
-                return None
+                return nullcontext()
         self.open_store().close()  # which brings it up to date
         return self.open_read_only()
 
@@ -463,8 +448,7 @@ class Client:
 
 
 def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:
-    """Runs a sink command on a store that this process holds, perhaps read-only if that suffices. `read_tables` reads
-    the configuration. Raises InputError."""
+    """Runs a sink command on a store held by this process. `read_tables` reads the configuration. Raises InputError."""
     with opened_sinks(engine, state, read_tables, NullLog(), read_only=command.do in SINK_LOOKUPS) as (_, commands):
         return commands.run(command)  # nobody would wait for a test that it has begun
 
@@ -481,16 +465,13 @@ def add_sink(ask: SendCommand, state: Path, name: str, table: Mapping[str, Any])
 def set_sink(ask: SendCommand, state: Path, name: str, table: Mapping[str, Any]) -> None:
     """Changes keys of a live sink; None resets one to its default. Raises InputError."""
     known = ask(SINKS, {"name": name})
-    if known["file"] is None:
+    if is_live := known["file"] is None:
         _check(ask, read_live(state, name, merge_changes(known["definition"], table)))
-        ask("sinks-set", {"name": name, "table": table})
-    else:
-        ask("sinks-set", {"name": name, "table": {}})  # which is refused
+    ask("sinks-set", {"name": name, "table": table if is_live else {}})  # the latter is refused
 
 
 def try_sink(ask: SendCommand, name: str, seconds: float) -> str | None:
-    """Sends a test message through a service and waits up to `seconds`. Returns "" if it was acknowledged, else the
-    reason; None if unknown yet. Raises InputError."""
+    """Sends a test message. Returns "" if it is acknowledged within `seconds`, else the reason; None if unknown yet."""
     ask("sinks-test", {"name": name})
     until = time.monotonic() + seconds
     while (found := ask("sinks-tested", {"name": name})) is None and time.monotonic() < until:

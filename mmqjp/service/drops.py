@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from threading import Event
 from time import time_ns
@@ -40,8 +40,7 @@ from mmqjp.state.engine_choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
 FETCHED = "#fetched"
-"""The source's name in stored offsets, which survives moving the state directory. Other sources are named by their
-absolute paths."""
+"""The source's name in stored offsets, which survives moving the state. Others are named by their absolute paths."""
 
 
 class DropDirectory:
@@ -56,8 +55,7 @@ class DropDirectory:
         return Tail(self.directory, feeds=feeds, name=FETCHED)
 
     def sweep(self, engine: Session) -> None:
-        """Removes old versions once their complete reading is committed, at most hourly. Keeps the newest version of
-        each feed, which the next fetch compares with."""
+        """At most hourly, removes what is read and committed, but each feed's newest, which the next fetch needs."""
         now = self._now()
         if self._keep is None or (self._swept is not None and now - self._swept < min(self._keep, HOUR)):
             return
@@ -76,12 +74,9 @@ class NoSuchFeed(InputError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FeedSummary:
-    """A feed, with addresses stripped of names and passwords. Times are microseconds since 1970, None for never.
-
-    `url` is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries;
-    `errors` counts failures since the last success, `undated` the entries of its last version whose dates cannot be
-    read.
-    """
+    """A feed, with addresses stripped of names and passwords. Times are microseconds since 1970, None for never. `url`
+    is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries; `errors`
+    counts failures since the last success, `undated` the entries of its last version whose dates cannot be read."""
 
     url: str
     title: str
@@ -178,27 +173,20 @@ def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: st
     """
     chosen: dict[str, FeedState] = {}
     for address in addresses:
-        spellings = {address}
+        spellings, shown = {address}, redact_userinfo(address)
         with suppress(FetchError):  # an address that cannot be fetched is no feed's
-            spellings.add(feed_of_address(address).url)
+            feed = feed_of_address(address)
+            spellings, shown = {address, feed.url}, feed.shown
         found = [feed for feed in known if feed.url in spellings] or [feed for feed in known if feed.shown in spellings]
         if len(found) > 1:
-            cause = f"{_shown(address)} is the address of {len(found):,} feeds, with different names or passwords"
+            cause = f"{shown} is the address of {len(found):,} feeds, with different names or passwords"
             raise NoSuchFeed(f"{cause}; write it with the name and password of one of them")
         if not found:
-            shown = _shown(address)
             near = get_close_matches(shown, [feed.shown for feed in known[:MOST_COMPARED]], 1, 0.9)
             advice = f"; did you mean {near[0]}?" if near else ""
             raise NoSuchFeed(f"{shown} is not a feed of {where}{advice}")
         chosen |= {feed.url: feed for feed in found}
     return list(chosen.values())
-
-
-def _shown(address: str) -> str:
-    try:
-        return feed_of_address(address).shown
-    except FetchError:
-        return redact_userinfo(address)
 
 
 @contextmanager
@@ -226,8 +214,7 @@ def fetching(job: Job, log: Log, stop: Event, *, watch: bool) -> Iterator[None]:
 
 
 FILES, HISTORY = "files ", "documents-history "
-"""Prefixes of source names and of the settings with the history of feeds. Options that affect reading follow, because
-they change the documents."""
+"""Prefixes of sources and of settings with feeds' history; a digest of the options that affect reading follows."""
 
 
 def reading_of(*options: object) -> str:
@@ -248,10 +235,8 @@ class _Read:
 class Rereading:
     """The documents of tails whose names begin with FILES. A file's stamp is stored after the batch with its last
     document. A file gets no stamp, and so is read by each run, if one of its entries became a dead letter, if it
-    changed while it was read, or if it shares its name, as text, with another.
-
-    Of `waiting` files, `unchanged` were skipped and `read` were read.
-    """
+    changed while it was read, or if it shares its name, as text, with another. Of `waiting` files, `unchanged` were
+    skipped and `read` were read."""
 
     def __init__(self, engine: Session, tails: Sequence[Tail], history: History, reading: str, batch_size: int) -> None:
         self._engine, self._tails, self._history = engine, tails, history
@@ -369,9 +354,6 @@ def _digest(paths: list[Path]) -> str:
     found = blake2b(digest_size=16)
     for path in paths:
         with path.open("rb") as file:
-            size = 0
-            while chunk := file.read(1 << 20):
-                found.update(chunk)
-                size += len(chunk)
-            found.update(size.to_bytes(8, "little"))  # which tells where one file ends
+            file_digest(file, lambda: found)
+            found.update(file.tell().to_bytes(8, "little"))  # which tells where one file ends
     return found.hexdigest()

@@ -1,5 +1,4 @@
-"""The log of a service: events with fields, as JSON lines or text, including records of Python's `logging`. Also runs
-work in a thread whose error is logged."""
+"""The log of a service: events as JSON lines or text, with records of `logging`. Also runs work in a logged thread."""
 
 from __future__ import annotations
 

@@ -151,8 +151,7 @@ MOST_DIRECTORIES = 10_000
 """A source with more directories is polled, because the system's watches are limited and shared."""
 
 CHECK, RETRY = 1.0, 10.0
-"""Seconds between two checks that the watched paths are still the same directories, and until a failed watch is
-retried."""
+"""Seconds between two checks that watched paths are still the same directories, and until a failed watch is retried."""
 
 _Clock = Callable[[], float]
 IsWanted = Callable[[str], bool]
@@ -203,10 +202,8 @@ def notices(directories: Sequence[str]) -> Notices:
 
 class FileWatcher(Watcher):
     """Watches files and directories. Where that fails, it only waits, logs the event `polling` with the reason, retries
-    every RETRY seconds, and logs `watching` on success.
-
-    Directories are watched singly, each with its parent, to notice when one is created, moved or replaced.
-    """
+    every RETRY seconds, and logs `watching` on success. Directories are watched singly, each with its parent, to notice
+    when one is created, moved or replaced."""
 
     def __init__(
         self,
@@ -304,16 +301,14 @@ class FileWatcher(Watcher):
                 self._log.event("watching", directories=len(self._wanted))
 
     def _list(self) -> tuple[dict[str, list[IsWanted]], set[str]]:
-        """Returns the directories to watch with their filters, and those inside watched paths. Raises OSError if there
-        are too many."""
+        """Returns directories to watch, with filters, and those inside watched paths. Raises OSError if too many."""
         wanted: dict[str, list[IsWanted]] = defaultdict(list)
         inside: set[str] = set()
         for watched in self._watched:
-            is_directory = watched.path.is_dir()
             if watched.path.parent.is_dir():
                 named = watched.path.name
                 wanted[str(watched.path.parent)].append(watched.is_wanted if watched.path.is_file() else named.__eq__)
-            for directory in _directories(watched.path) if is_directory else ():
+            for directory, *_ in os.walk(watched.path):  # which does not follow links
                 wanted[directory].append(watched.is_wanted)
                 inside.add(directory)
                 if len(wanted) > MOST_DIRECTORIES:
@@ -331,45 +326,23 @@ class FileWatcher(Watcher):
         return found
 
 
-def _directories(top: Path) -> Iterator[str]:
-    """Yields a directory and those below it, without following links."""
-    found = [str(top)]
-    while found:
-        directory = found.pop()
-        yield directory
-        try:
-            with os.scandir(directory) as children:
-                found += [child.path for child in children if child.is_dir(follow_symlinks=False)]
-        except OSError:  # it has just gone, or may not be read, which the source reports
-            continue
-
-
 POLL = 0.1  # seconds between two polls for commands while waiting
 
 SHARE = 9
-"""A poll that the watcher triggered in vain is followed by a rest of this multiple of its duration, so that a storm of
-irrelevant changes costs at most a tenth of a processor."""
+"""A rest is this multiple of the vain poll before it: irrelevant changes cost at most a tenth of a processor."""
 
 PRUNE_INTERVAL, PRUNED_AT_BATCH = 50, "pruned"
-"""Batches between two prunings, counted across restarts, and the setting that stores the number of the batch last
-pruned at."""
-
-
-def never() -> bool:
-    return False
+"""Batches between two prunings, counted across restarts, and the setting with the number of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """The options of a service.
-
-    `batch_size` and `batch_bytes` limit a batch, in documents and bytes of XML. `keep` is the retention of data that no
-    join needs, `keep_ids` that of deleted documents' ids, both in microseconds (None: for ever). `history` of feed
-    entries is shared by all sources. `on_idle` is called whenever all input is processed. `should_reopen` returns True,
-    once, if the output file must be reopened. `free_memory` is called when a batch runs out of memory; it returns
-    whether a retry is worthwhile. `watcher` waits for input; the caller closes it. `sinks` are those besides that of
-    `--output`.
-    """
+    """The options of a service. `batch_size` and `batch_bytes` limit a batch, in documents and bytes of XML. `keep` is
+    the retention of data that no join needs, `keep_ids` that of deleted documents' ids, both in microseconds (None: for
+    ever). `history` of feed entries is shared by all sources. `on_idle` is called whenever all input is processed.
+    `should_reopen` returns True, once, if the output file must be reopened. `free_memory` is called when a batch runs
+    out of memory; it returns whether a retry is worthwhile. `watcher` waits for input; the caller closes it. `sinks`
+    are those besides that of `--output`."""
 
     batch_size: int = BATCH_DOCUMENTS
     batch_bytes: int = BATCH_BYTES
@@ -377,8 +350,8 @@ class ServiceOptions:
     keep_ids: int | None = ID_RETENTION
     history: History = field(default_factory=History)
     on_idle: Callable[[Session], object] = lambda engine: None
-    should_reopen: Callable[[], bool] = never
-    free_memory: Callable[[], bool] = never
+    should_reopen: Callable[[], bool] = lambda: False
+    free_memory: Callable[[], bool] = lambda: False
     watcher: Watcher = field(default_factory=Watcher)
     sinks: SinkManager | None = None
 
@@ -408,8 +381,7 @@ class Service:
         self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
-        """Polls whenever the watcher reports input, and at least every `trigger` seconds, until `stop` is set; once if
-        `trigger` is None."""
+        """Polls on input, and every `trigger` seconds, until `stop` is set; once if `trigger` is None."""
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop, wait=trigger is None)
@@ -513,24 +485,18 @@ class Service:
             "state_bytes": engine.state_bytes(),
         }
         self._log.event(
-            "batch",
-            batch=batch,
-            documents=documents,
-            outputs=len(outputs),
-            duplicates=after.duplicates - before.duplicates,
-            dead_letters=after.dead_letters - before.dead_letters,
-            seconds=round(seconds, 3),
-            documents_a_second=round(documents / seconds),
+            "batch", batch=batch, documents=documents, outputs=len(outputs),
+            duplicates=after.duplicates - before.duplicates, dead_letters=after.dead_letters - before.dead_letters,
+            seconds=round(seconds, 3), documents_a_second=round(documents / seconds),
             outputs_a_second=round(len(outputs) / seconds),
             **{key: value for key, value in progress.items() if value is not None},
-        )
+        )  # fmt: skip
         self._log_paused()
         for letter in engine.last_dead_letters():
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
     def _answer(self, read: ReadBatch, notes: CommitMetadata) -> Sequence[Output]:
-        """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, ends questions and
-        retries."""
+        """Commits a batch with notes about sinks. If memory runs out, ends questions and retries."""
         metadata = self._intake.metadata(read, {**self._settings, **notes.settings})
         metadata = replace(metadata, gaps=notes.gaps, undelivered=notes.undelivered)
         try:

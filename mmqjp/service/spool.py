@@ -89,8 +89,7 @@ class Spool:
         (self._commands / f"{command.id}.json").unlink(missing_ok=True)
 
     def waiting(self, *kinds: str) -> list[Command]:
-        """Returns waiting commands, oldest first: of some kinds, or of all. A file that is no command is answered with
-        an error by who asks for all."""
+        """Returns waiting commands, oldest first, of some kinds. Who asks for all answers other files with errors."""
         found = []
         for path in self._paths():
             with suppress(FileNotFoundError):  # withdrawn in the meantime

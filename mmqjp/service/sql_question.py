@@ -68,15 +68,13 @@ def _backtest(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
 
 
 def _why(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
-    """Explains an output: `id` is its id, a unique prefix of it, or its number (`seq`) as text.
-    `mmqjp.present.output_why.OutputWhy.from_dict` reads the result."""
+    """Explains an output by its `id`, a unique prefix of that, or its number as text; the result is an `OutputWhy`."""
     return why_output(asked.select, text_argument(arguments, "id")).to_dict()
 
 
 def _why_not(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
-    """Explains why documents give no output of the query named `query`. `documents` lists their ids, or URLs or titles
-    that only one stored document has, one per block or fewer; `mmqjp.present.item.WhyNot.from_dict` reads the
-    result. Without documents, returns the query's funnels, a `mmqjp.present.why_not.QueryFunnels`."""
+    """Explains why `documents` (ids, or URLs or titles that only one stored document has, one per block or fewer) give
+    no output of the query named `query`, as a `WhyNot`; without documents, returns the query's `QueryFunnels`."""
     documents = arguments.get("documents") or []
     if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
         raise BadCommand("the documents of the question are no list of texts")
@@ -98,8 +96,7 @@ MAX_SECONDS, MAX_ROWS, MAX_BYTES = 30.0, 100_000, 64 << 20
 """The default limits of a question: seconds, and rows and bytes of its answer."""
 
 GRACE, POLL = 5.0, 0.1
-"""Seconds that an interrupted question has to end before it is answered with an error and its thread abandoned, and
-between two polls of a running question."""
+"""Seconds that an interrupted question has until it is abandoned, and between two polls of a running one."""
 
 MonotonicClock = Callable[[], float]  # returns seconds since an arbitrary point, like `time.monotonic`
 
@@ -200,8 +197,7 @@ MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
 
 
 def question_of(engine: Session, command: Command) -> tuple[Question | SelectQuestion, float | None]:
-    """Returns a command's question and its time limit in seconds (None: no limit, or one of its own). Raises KeyError,
-    TypeError or ValueError if it is invalid."""
+    """Returns a question and its limit in seconds (None: none, or its own). Raises KeyError, TypeError, ValueError."""
     given = command.arguments
     if command.do in BESIDE:
         return SelectQuestion(engine, command), None if command.do == BACKTEST else given.get("seconds", MAX_SECONDS)
@@ -210,11 +206,9 @@ def question_of(engine: Session, command: Command) -> tuple[Question | SelectQue
 
 
 class QuestionRunner:
-    """A context manager that answers the questions of a spool.
-
-    `max_seconds` caps the time of each question (None: no cap). At most `max_running` run at once, and one back-test
-    beside them, with its own limits. `log` must be thread-safe.
-    """
+    """A context manager that answers the questions of a spool. `max_seconds` caps the time of each question (None: no
+    cap). At most `max_running` run at once, and one back-test beside them, with its own limits. `log` must be
+    thread-safe."""
 
     def __init__(
         self,

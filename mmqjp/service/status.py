@@ -1,5 +1,4 @@
-"""The status of a store (progress of its streams, what is stored, totals) and of sinks, and the metrics of a service
-for Prometheus."""
+"""The status of a store (its streams, what is stored, totals) and of sinks, and a service's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -37,15 +36,13 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status(JsonRecord):
-    """The status of a store. Counts are of stored rows; times are microseconds since 1970.
-
-    `ties` counts, for the MOST_LISTED queries with the most, pairs of documents that FOLLOWED BY excludes only because
-    of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark of streams that queries
-    read. No join needs documents that begin before `evictable_before` (None: unknown). `state_bytes` is the size of the
-    files. `sinks` are known only while a service delivers to them. `events` describes the waiting state of event
-    queries. `waiting` counts, for the first MOST_LISTED names, documents of undecided absences.
-    `rebuilt` counts how often damaged postings were built anew.
-    """
+    """The status of a store. Counts are of stored rows; times are microseconds since 1970. `ties` counts, for the
+    MOST_LISTED queries with the most, pairs of documents that FOLLOWED BY excludes only because of equal times; queries
+    in `ties_at_least` may have more. `horizon` is the lowest watermark of streams that queries read. No join needs
+    documents that begin before `evictable_before` (None: unknown). `state_bytes` is the size of the files. `sinks` are
+    known only while a service delivers to them. `events` describes the waiting state of event queries. `waiting`
+    counts, for the first MOST_LISTED names, documents of undecided absences. `rebuilt` counts how often damaged
+    postings were built anew."""
 
     queries: int
     paused: int

@@ -253,12 +253,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SinkDefinition:
-    """The definition of a sink.
-
-    `queries` are shell patterns of query names, () for all. A push sink groups outputs within `wait_us` after the
-    first; a message shows `most`. Outputs older than `backlog_us` (None: unlimited), or in excess of `backlog_outputs`,
-    are given up. `start` applies when the sink is new. `file` is the configuration file, "" if live.
-    """
+    """The definition of a sink. `queries` are shell patterns of query names, () for all. A push sink groups outputs
+    within `wait_us` after the first; a message shows `most`. Outputs older than `backlog_us` (None: unlimited), or in
+    excess of `backlog_outputs`, are given up. `start` applies when the sink is new. `file` is the configuration file,
+    "" if live."""
 
     name: str
     kind: str

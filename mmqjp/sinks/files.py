@@ -23,17 +23,8 @@ from mmqjp.answers.fan_out import Position, lines_of
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownMatch, missing_item
 from mmqjp.process import json_line, standard_output
-from mmqjp.sinks.definition import (
-    AtomOptions,
-    CommandOptions,
-    JsonlOptions,
-    MailOptions,
-    ParquetOptions,
-    SinkDefinition,
-    WebhookOptions,
-    named_secrets,
-    path_of,
-)
+from mmqjp.sinks import definition as kinds
+from mmqjp.sinks.definition import AtomOptions, SinkDefinition, named_secrets, path_of
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Pending, Receiver, Sink, Warn
 from mmqjp.syndication.atom import NEWEST, AtomEntry, AtomFeed, archive_of, entry_of, feed_document, unarchived_from
@@ -48,10 +39,8 @@ class FileCheckpoint:
     bytes: int
 
     def cut_back(self, pending: Pending) -> bool:
-        """Truncates the file, even if moved within its directory, to the checkpoint if all that follows is pending
-        outputs. Returns whether other lines remain after it."""
-        stays = [path for path in self._files() if not _cut_back(path, self.bytes, pending)]
-        return bool(stays)
+        """Truncates the file, even if moved, if only pending outputs follow. Returns whether other lines remain."""
+        return bool([path for path in self._files() if not _cut_back(path, self.bytes, pending)])
 
     def _files(self) -> Iterator[Path]:
         path = Path(self.file)
@@ -110,10 +99,8 @@ class _LineSink(Sink):
     """Lines in a file; None: standard output."""
 
     def __init__(self, path: Path | None, position: Position) -> None:
-        self._path, self._acked = path, position.acked
-        details = position.details
-        known = FileCheckpoint(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
-        self._checkpoint = known
+        self._path, self._acked, at = path, position.acked, position.details
+        self._checkpoint = FileCheckpoint(at["file"], at.get("inode"), at["bytes"]) if "file" in at else None
 
     def write(self, outputs: Iterable[Output]) -> int:
         """Raises OSError, also if the reader of a pipe has gone."""
@@ -174,12 +161,10 @@ class WholeFile(_LineSink):
 
 
 class GrowingFile(_LineSink):
-    """A file that output lines are appended to.
-
-    Lines past the stored position come from a process that was killed before it stored its position: they are cut off
-    and written again. Lines of others stay. If the file is moved, removed, truncated or replaced, lines go to the file
-    that then has its name. A `write` appends and syncs all lines or none.
-    """
+    """A file that output lines are appended to. Lines past the stored position come from a process that was killed
+    before it stored its position: they are cut off and written again. Lines of others stay. If the file is moved,
+    removed, truncated or replaced, lines go to the file that then has its name. A `write` appends and syncs all lines
+    or none."""
 
     _path: Path
 
@@ -419,21 +404,21 @@ def open_destination(secrets: Secrets, definition: SinkDefinition, position: Pos
     if definition.is_live and (path := path_of(definition.options)) is not None:
         path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
     match definition.options:  # with libraries that only some kinds need
-        case CommandOptions() as options:
+        case kinds.CommandOptions() as options:
             from mmqjp.sinks.webhook import CommandReceiver
 
             return CommandReceiver(options, secrets)
-        case MailOptions() as options:
+        case kinds.MailOptions() as options:
             from mmqjp.sinks.webhook import MailReceiver
 
             return MailReceiver(options, secrets)
-        case WebhookOptions() as options:
+        case kinds.WebhookOptions() as options:
             from mmqjp.sinks.webhook import WebhookReceiver
 
             return WebhookReceiver(options, secrets)
-        case JsonlOptions() as options:
+        case kinds.JsonlOptions() as options:
             return GrowingFile(options.path, position, warn)
-        case ParquetOptions() as options:
+        case kinds.ParquetOptions() as options:
             from mmqjp.sinks.parquet import ParquetSink
 
             return ParquetSink(options, position, warn)
@@ -444,11 +429,11 @@ def open_destination(secrets: Secrets, definition: SinkDefinition, position: Pos
 def shown_target(definition: SinkDefinition, secrets: Secrets) -> str:
     """Returns a sink's destination for display; of a secret URL only the host."""
     match definition.options:
-        case WebhookOptions(url=url):
+        case kinds.WebhookOptions(url=url):
             return secrets.shown_address(url)
-        case MailOptions(to=to):
+        case kinds.MailOptions(to=to):
             return ", ".join(to)
-        case CommandOptions(command=command):
+        case kinds.CommandOptions(command=command):
             return command[0]
-        case JsonlOptions(path=path) | ParquetOptions(path=path) | AtomOptions(path=path):
+        case kinds.JsonlOptions(path=path) | kinds.ParquetOptions(path=path) | AtomOptions(path=path):
             return str(path)

@@ -155,6 +155,13 @@ class SinkManager:
     def definition(self, name: str) -> SinkDefinition:
         return self._course(name).definition
 
+    def live_course(self, name: str) -> Course:
+        course = self._course(name)
+        if not course.definition.is_live:
+            cause = f"the sink {name} is defined in {course.definition.file}"
+            raise SinkOfFile(f"{cause}: change it there, and run mmqjp sinks reload")
+        return course
+
     def add(self, definition: SinkDefinition) -> None:
         name = definition.name
         if name in self._work.courses:
@@ -166,7 +173,7 @@ class SinkManager:
 
     def set(self, definition: SinkDefinition) -> None:
         """Replaces the definition of a sink of the same name and kind, which keeps its position."""
-        course = self._live_course(definition.name)
+        course = self.live_course(definition.name)
         if course.definition.kind != definition.kind:
             advice = f"to make it a {definition.kind}, remove it and add another one"
             raise NotASink(f"the sink {definition.name} is a {course.definition.kind}: {advice}")
@@ -210,7 +217,7 @@ class SinkManager:
         return course.backlog.count - waiting
 
     def remove(self, name: str) -> None:
-        self._live_course(name)
+        self.live_course(name)
         self._work.remove(name)
         self._settings |= {SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED}
         self._stored.pop(name, None)
@@ -225,9 +232,8 @@ class SinkManager:
             if known is not None and known.definition.kind != definition.kind:
                 raise NotASink(f"the sink {name} was a {known.definition.kind}: choose another name for the new one")
         self.save()
-        gone = [name for name, course in self._work.courses.items() if not course.definition.is_live]
-        for name in gone:
-            if name not in wanted:
+        for name, course in list(self._work.courses.items()):
+            if not course.definition.is_live and name not in wanted:
                 self._work.remove(name)
         for name, definition in wanted.items():
             if name not in self._work.courses:
@@ -242,21 +248,13 @@ class SinkManager:
             raise UnknownSink(name)
         return self._work.courses[name]
 
-    def _live_course(self, name: str) -> Course:
-        course = self._course(name)
-        if not course.definition.is_live:
-            cause = f"the sink {name} is defined in {course.definition.file}"
-            raise SinkOfFile(f"{cause}: change it there, and run mmqjp sinks reload")
-        return course
-
     def _open(self, definition: SinkDefinition) -> None:
         self._settings.pop(SINK_PREFIX + definition.name, None)  # of one that was removed
         value = self._stored.get(definition.name)
         if value is None:
-            acked, now = self._before(definition.start), self._now()
-            course = Course(definition, Position(acked))
+            course = Course(definition, Position(acked := self._before(definition.start)))
             if acked < self._engine.last_seq:
-                course.begin(acked, now)
+                course.begin(acked, self._now())
         else:
             course = Course(definition, Position.from_setting(value))
             dropped, begin = self._engine.first_seq() - 1, course.acked + 1
@@ -279,8 +277,7 @@ class SinkManager:
 
     def _note_definition(self, definition: SinkDefinition) -> None:
         if definition.is_live:
-            table = json.dumps(dict(definition.table), ensure_ascii=False)
-            self._settings[DEFINITION_PREFIX + definition.name] = table
+            self._settings[DEFINITION_PREFIX + definition.name] = json.dumps(dict(definition.table), ensure_ascii=False)
 
     def _before(self, start: Start) -> int:
         newest = self._engine.last_seq

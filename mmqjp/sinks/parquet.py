@@ -139,11 +139,9 @@ class _Place:
 
 
 class ParquetSink(Sink):
-    """A directory of complete files, named by the range of their outputs' numbers.
-
-    A file is closed, and its outputs acknowledged, after a number of rows or a time. Outputs in a file still open at
-    exit are written again, as are those in files past the position, which are removed first.
-    """
+    """A directory of complete files, named by the range of their outputs' numbers. A file is closed, and its outputs
+    acknowledged, after a number of rows or a time. Outputs in a file still open at exit are written again, as are those
+    in files past the position, which are removed first."""
 
     def __init__(self, options: ParquetOptions, position: Position, warn: Warn, now: Now = now_us) -> None:
         self._options, self._warn, self._now = options, warn, now

@@ -41,14 +41,11 @@ class SinkExists(InputError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SinkState(JsonRecord):
-    """The state of a sink. Times are microseconds since 1970.
-
-    `state` is "running"; "waiting" for the next attempt at `next`, as the receiver is down or refuses a message, after
-    `tries` attempts; or "paused" or "stopped", until it is resumed. `reason` is the last failure. `acked` is the number
-    up to which it has all outputs, `behind` counts wanted ones that are left, the oldest committed at `behind_since`.
-    `delivered` and `given_up` count outputs, and `failed` attempts, since the service started. `in_file`: it is not
-    live.
-    """
+    """The state of a sink. Times are microseconds since 1970. `state` is "running"; "waiting" for the next attempt at
+    `next`, as the receiver is down or refuses a message, after `tries` attempts; or "paused" or "stopped", until it is
+    resumed. `reason` is the last failure. `acked` is the number up to which it has all outputs, `behind` counts wanted
+    ones that are left, the oldest committed at `behind_since`. `delivered` and `given_up` count outputs, and `failed`
+    attempts, since the service started. `in_file`: it is not live."""
 
     name: str
     kind: str
@@ -179,8 +176,7 @@ class Backlog:
 
     def give_up(self, may: Callable[[DeliveryGroup, int], bool]) -> list[DeliveryGroup]:
         """Removes and returns the oldest groups while `may` allows it, given a group and the outputs after it."""
-        gone = []
-        left = self.count
+        gone, left = list[DeliveryGroup](), self.count
         while self.groups and may(self.groups[0], left - self.groups[0].count):
             left -= self.groups[0].count
             gone.append(self.pop())
@@ -251,21 +247,13 @@ class Course:
 
     def shown(self) -> SinkState:
         owed = self.owed()
+        behind = self.backlog.count + sum(written.count for written in self._written)
         return SinkState(
-            self.definition.name,
-            self.definition.kind,
-            self.state,
-            self.reason,
-            self.acked,
-            self.backlog.count + sum(written.count for written in self._written),
-            None if owed is None else owed.committed_at,
-            self._tries.down + self._tries.refused,
-            self.next if self.state == "waiting" else None,
-            self.delivered,
-            self.failed,
-            self.given_up,
+            self.definition.name, self.definition.kind, self.state, self.reason, self.acked, behind,
+            None if owed is None else owed.committed_at, self._tries.down + self._tries.refused,
+            self.next if self.state == "waiting" else None, self.delivered, self.failed, self.given_up,
             not self.definition.is_live,
-        )
+        )  # fmt: skip
 
     def owed(self) -> Owed | None:
         return least([*(written.owed for written in self._written), *self.backlog.owed()])
@@ -296,8 +284,7 @@ class Course:
     # ------------------------------------------------------------ what came of it
 
     def acknowledged(self, last: int, refused: str, now: int) -> None:
-        """Records that the receiver has all messages up to `last`. `refused` says which recipients of the last one
-        rejected it; it is not sent again, as others have it."""
+        """All messages up to `last` are received. `refused`: who rejected the last one, which others have."""
         while self.backlog.groups and self.backlog.groups[0].last <= last:
             group = self.backlog.pop()
             self.delivered += group.count

@@ -27,8 +27,7 @@ class Tries:
     refused: int = 0
 
     def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
-        """Returns the new count, the action, and the wait in microseconds, to which `more` (0 to 1) adds up to a
-        tenth."""
+        """Returns the new count, the action, and the wait in microseconds; `more` (0 to 1) adds up to a tenth."""
         is_refused = verdict.kind == "refused"
         waits, count = (REFUSED_WAITS, self.refused) if is_refused else (DOWN_WAITS, self.down)
         tried = replace(self, refused=count + 1) if is_refused else replace(self, down=count + 1)

@@ -285,8 +285,7 @@ class Secrets:
 
 
 def make_secret(state: Path, name: str) -> str:
-    """Creates a secret in a state directory and returns it: 32 random bytes in the form of Standard Webhooks. Raises
-    BadSink, SecretError if it exists, and OSError."""
+    """Makes and returns 32 random bytes as in Standard Webhooks. Raises BadSink, SecretError if there, OSError."""
     check_secret_name(name)
     if name in RESERVED_SECRET_NAMES:
         raise BadSink(f"the name {name} is reserved: choose another one")

@@ -21,12 +21,10 @@ ID_PREFIX = "msg_"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a sink, identical in every attempt.
-
-    Covers the wanted outputs numbered `first` to `last`: `matches` has the first of them, `more` counts the others.
-    `committed_at` is the first one's commit time in microseconds. The id is made of the output's id if there is one
-    output, else it is a digest of all ids covered. A test of the receiver has no matches.
-    """
+    """A message of a sink, identical in every attempt. Covers the wanted outputs numbered `first` to `last`: `matches`
+    has the first of them, `more` counts the others. `committed_at` is the first one's commit time in microseconds. The
+    id is made of the output's id if there is one output, else it is a digest of all ids covered. A test of the receiver
+    has no matches."""
 
     id: str
     sink: str
@@ -39,20 +37,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """The result of an attempt.
-
-    `acknowledged`: the receiver has the message; if it went to several, `reason` says who refused it. `refused`: it
-    rejects this message for the `reason`, but maybe not the next one. `down`: it takes no messages now; `retry_after`
-    is its wait in microseconds, if given. `gone`: it wants no more messages, ever.
-    """
+    """The result of an attempt. `acknowledged`: the receiver has the message; if it went to several, `reason` says who
+    refused it. `refused`: it rejects this message for the `reason`, but maybe not the next one. `down`: it takes no
+    messages now; `retry_after` is its wait in microseconds, if given. `gone`: it wants no more messages, ever."""
 
     kind: Literal["acknowledged", "refused", "down", "gone"]
     reason: str = ""
     retry_after: int | None = None
 
 
-def acknowledged() -> DeliveryResult:
-    return DeliveryResult("acknowledged")
+ACKNOWLEDGED = DeliveryResult("acknowledged")
 
 
 def refused(reason: str) -> DeliveryResult:
@@ -61,10 +55,6 @@ def refused(reason: str) -> DeliveryResult:
 
 def down(reason: str, retry_after: int | None = None) -> DeliveryResult:
     return DeliveryResult("down", reason, retry_after)
-
-
-def gone(reason: str) -> DeliveryResult:
-    return DeliveryResult("gone", reason)
 
 
 class Receiver(ABC):
@@ -82,11 +72,9 @@ MOST_CHARACTERS = 4 << 20  # maximum size of a group's outputs in characters of 
 
 
 class DeliveryGroup:
-    """Outputs that share a message. Stores the first `most` and counts the rest.
-
-    `first` and `last` are numbers of outputs, `opened` and `newest` the first and latest commit times, `t0` the least
-    t0. `is_fixed`: no output can join any more.
-    """
+    """Outputs that share a message. Stores the first `most` and counts the rest. `first` and `last` are numbers of
+    outputs, `opened` and `newest` the first and latest commit times, `t0` the least t0. `is_fixed`: no output can join
+    any more."""
 
     __slots__ = ("_ids", "closes", "count", "first", "is_fixed", "last", "newest", "opened", "outputs", "size", "t0")
 
@@ -134,11 +122,8 @@ Warn = Callable[[str], object]  # called with a sentence about others' changes t
 
 
 class Sink(ABC):
-    """Writes outputs.
-
-    Its position is stored with the state before the first write, and whenever `prepare` requests it. After a crash,
-    outputs past the stored position are undone or written again.
-    """
+    """Writes outputs. Its position is stored with the state before the first write, and whenever `prepare` requests it.
+    After a crash, outputs past the stored position are undone or written again."""
 
     shows_items = False  # whether `write_matches` needs the items of documents
     _acked: int  # the number of the last output that is written
@@ -173,17 +158,14 @@ ReadOutputs = Callable[[int, int], list[Output] | None]
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """An event of a job.
-
-    `acknowledged`: all messages up to `last`; a `verdict` says who refused the last one. `written`: all outputs up to
-    `last`; the file sink is at `position`. `prepared`: nothing is written before `position` is stored. `failed`: the
-    next message got the `verdict`. `ended`: no more events.
-    """
+    """An event of a job. `acknowledged`: all messages up to `last`; a `verdict` says who refused the last one.
+    `written`: all outputs up to `last`; the file sink is at `position`. `prepared`: nothing is written before
+    `position` is stored. `failed`: the next message got the `verdict`. `ended`: no more events."""
 
     job: int
     kind: Literal["acknowledged", "written", "prepared", "failed", "ended"]
     last: int = -1
-    verdict: DeliveryResult = DeliveryResult("acknowledged")
+    verdict: DeliveryResult = ACKNOWLEDGED
     position: Position = Position()
 
 
@@ -194,8 +176,7 @@ MOST_BYTES = 20 << 10  # outputs omit their XML once a message would exceed this
 def payload(message: Message) -> bytes:
     """Returns a JSON object in UTF-8, on one line. Its `outputs` are output lines with `items`; one that would exceed
     MOST_BYTES has `xml_bytes`, the size of its XML, instead of `xml`. A message without outputs is a test."""
-    size = 200
-    outputs = []
+    size, outputs = 200, list[dict[str, Any]]()
     for match in message.matches:
         shown: dict[str, Any] = match.output.to_dict() | {"items": list(map(_item, match.items))}
         size += len(json_line(shown)) + 1

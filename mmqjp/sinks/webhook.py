@@ -33,7 +33,7 @@ from mmqjp.present.terminal import print_report, write_page
 from mmqjp.process import printable_line
 from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
 from mmqjp.sinks.secrets import SecretError, Secrets, signature, signing_key
-from mmqjp.sinks.sink import DeliveryResult, Message, Receiver, acknowledged, down, gone, payload, refused
+from mmqjp.sinks.sink import ACKNOWLEDGED, DeliveryResult, Message, Receiver, down, payload, refused
 
 MAX_STDERR_BYTES = 1_000  # number of last bytes of standard error used as the reason
 LAST_WORDS = 1.0  # seconds to wait for killed processes and the end of standard error
@@ -81,7 +81,7 @@ class CommandReceiver(Receiver):
 
     def _verdict(self, status: int, told: bytes) -> DeliveryResult:
         if not status:
-            return acknowledged()
+            return ACKNOWLEDGED
         words = self._secrets.redacted(printable_line(told.decode("utf-8", "replace")))
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         reason = f"{self._command[0]} {ended}{': ' if words else ''}{words}"
@@ -246,11 +246,11 @@ class WebhookReceiver(Receiver):
         async with client.stream("POST", url, content=body, headers=headers, timeout=self.silence) as response:
             status = response.status_code
             if 200 <= status < 300:
-                return acknowledged()
+                return ACKNOWLEDGED
             after = retry_after(response.headers, now := now_us())
             reason = self._told(f"HTTP {status}{await _beginning(response)}")
         if status == 410:
-            return gone(reason)
+            return DeliveryResult("gone", reason)
         if 400 <= status < 500 and status not in ASKED_TO_WAIT:
             return refused(reason)
         return down(reason, None if after is None else max(after - now, 0))
@@ -259,12 +259,11 @@ class WebhookReceiver(Receiver):
         """Raises SecretError."""
         seconds = now_us() // 1_000_000
         kind = "text/plain; charset=utf-8" if self._options.format == "text" else "application/json"
-        headers = {"Content-Type": kind, "User-Agent": "mmqjp", "webhook-id": message.id}
-        headers["webhook-timestamp"] = str(seconds)
+        headers = {"Content-Type": kind, "User-Agent": "mmqjp"}
+        headers |= {"webhook-id": message.id, "webhook-timestamp": str(seconds)}
         keys = []
         for name in self._options.secret:
-            key = signing_key(self._secrets.value(name))
-            if key is None:
+            if (key := signing_key(self._secrets.value(name))) is None:
                 raise SecretError(f"the secret {name.name} is no Base64, as Standard Webhooks wants it")
             keys.append(key)
         if keys:

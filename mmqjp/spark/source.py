@@ -62,8 +62,7 @@ class ReadPlan:
 def next_plan(
     waiting: list[WaitingFile], positions: readers.Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
 ) -> ReadPlan:
-    """Plans a micro-batch of about `most` documents and `most_bytes` bytes. Removes files that it ends from
-    `waiting`."""
+    """Plans a micro-batch of about `most` documents and `most_bytes` bytes. Removes finished files from `waiting`."""
     splits: list[Split] = []
     documents = size = 0
     while waiting and documents < most and size < most_bytes:
@@ -219,8 +218,7 @@ def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.T
 
 
 def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
-    """Yields the items of rows from executors: `text` is a decoded document, `unread` the bytes of an undecodable
-    one."""
+    """Yields the items of executors' rows: `text` is a decoded document, `unread` the bytes of an undecodable one."""
     where = "source", "file", "position", "fingerprint"
     what = "id", "stream", "t0", "t1", "reason", "raw", "seen", "text", "unread"
     for row in rows_of(rows, *where, *what):
@@ -245,8 +243,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class SourcePath:
-    """A directory or growing file, the form of feed entries (None: no feeds), and its name in offsets ("": the
-    path)."""
+    """A directory or growing file, the form of feed entries (None: no feeds), its name in offsets ("": its path)."""
 
     path: Path
     feeds: EntryForm | None = None
@@ -255,12 +252,9 @@ class SourcePath:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """What to read and how (see `feeds.tail.Tail`).
-
-    A micro-batch has about `most` documents and `most_bytes` bytes, and about `tasks` tasks at most, of at least
-    `grain` bytes. A document of more than `max_document` bytes is a dead letter. The driver knows which entries are
-    new.
-    """
+    """What to read and how (see `feeds.tail.Tail`). A micro-batch has about `most` documents and `most_bytes` bytes,
+    and about `tasks` tasks at most, of at least `grain` bytes. A document of more than `max_document` bytes is a dead
+    letter. The driver knows which entries are new."""
 
     paths: tuple[SourcePath, ...]
     time_xpath: str | None = None
@@ -425,10 +419,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 class SlowLane:
     """Reads files that executors could not, or not within their turn: on the driver, one at a time, in a thread.
-
     `waiting` has the files that it will read, and `ahead` what it has read: up to LARGE bytes of a file, and why it
-    cannot be read further, which an executor reports.
-    """
+    cannot be read further, which an executor reports."""
 
     def __init__(self) -> None:
         self.waiting: set[_FileKey] = set()
@@ -530,11 +522,9 @@ VALUES = ("value", "xml")  # The columns that may hold a document. The first one
 
 def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
     """Returns the documents of a streaming source as rows of `ROWS`, without offsets, which Spark stores itself.
-    Documents of more than `max_document` bytes are rejects. Raises SourceError if no column holds documents.
-
-    The id of an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the
-    column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. JSON has
-    these.
+    Documents of more than `max_document` bytes are rejects. Raises SourceError if no column holds documents. The id of
+    an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the column
+    `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. JSON has these.
     """
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:
@@ -640,8 +630,7 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data sources `mmqjp_warc` (WARC files) and `mmqjp_feeds` (live feeds) in a session, for
-    `spark.read` and `spark.readStream`. Executors need this package."""
+    """Registers the data sources `mmqjp_warc` (WARC) and `mmqjp_feeds` (live feeds). Executors need this package."""
     use_own_python(spark)
     for source in (WarcSource, FeedSource):
         spark.dataSource.register(source)

@@ -121,8 +121,7 @@ HISTORY = "http://purl.org/syndication/history/1.0"  # the namespace of RFC 5005
 
 @dataclass(frozen=True, slots=True)
 class AtomFeed:
-    """What all documents of a feed share. `address` is the feed's, `id` and `title` are permanent; without entries,
-    `since` is its last change, in microseconds."""
+    """What a feed's documents share. `since`, in microseconds, is its last change if there are no entries."""
 
     id: str
     title: str

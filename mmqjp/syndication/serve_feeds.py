@@ -23,7 +23,6 @@ from mmqjp.tables import lookup
 
 KEPT_CHARACTERS = 32 << 20  # maximum size of cached entries, in characters; the oldest are evicted
 
-
 MOST_NAMES = 2_000  # maximum number of names whose feeds are cached
 _MOST = atom.NEWEST + atom.SIZE  # maximum number of outputs in a feed: fewer than SIZE are in no archive
 
@@ -52,8 +51,7 @@ class ArchiveGone:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A feed as of a version: the first `count` of the newest outputs are in it; the newest archive's number; and the
-    number of the last output ever committed."""
+    """A feed as of a version: how many of its newest outputs are shown, its newest archive, the last output."""
 
     found: OfFeed
     count: int
@@ -97,13 +95,11 @@ class StoreFeeds:
         entries, is_whole = self._entries_of(told)
         return FeedContents(entries, number - 1 if number else None, found.since) if is_whole else ArchiveGone()
 
-    def look(self) -> None:
-        self._revoked_links()
-
     def revoked(self, name: str) -> int:
-        return self._revoked_links().get(atom.setting_of(name), 0)
+        return self.revoked_links().get(atom.setting_of(name), 0)
 
-    def _revoked_links(self) -> dict[str, int]:
+    def revoked_links(self) -> dict[str, int]:
+        """Returns how often links were revoked, by the names of their settings."""
         version, known = self._recent.version(), self._revoked
         if known is None or is_newer(version, known[0]):
             rows = self._recent.select(lookup.settings_sql(atom.SETTING)).to_pylist()

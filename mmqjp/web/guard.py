@@ -77,8 +77,7 @@ class Guard:
         begun = False
 
         async def send_headed(message: Message) -> None:
-            """Sends a response with the common headers; none once the body is unreadable, as the app may mistake that
-            for other errors."""
+            """Adds common headers; sends nothing if the body is unreadable, as the app may mistake that."""
             nonlocal begun
             if body.status and not begun:
                 return

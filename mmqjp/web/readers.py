@@ -41,8 +41,7 @@ AGAIN = 0.5  # seconds until a question is interrupted again, as it may have beg
 RUNNING = 1  # maximum number of concurrent questions, each of which takes a processor from the engine
 
 KEPT_SECONDS, KEPT_ANSWERS = 1.0, 100
-"""Seconds for which replies of another process, and the newest version, are cached, and maximum number of these
-replies."""
+"""Seconds for which others' replies, and the newest version, are cached, and maximum number of these replies."""
 
 
 class Busy(OperationalError, RuntimeError):
@@ -65,8 +64,7 @@ class StoreReader(Protocol):
         """Returns a value that changes with each batch."""
 
     def committed(self, mark: int) -> protocol.Committed | None:
-        """Returns the rows committed to the tables FOLLOWED since a mark, the last one returned. None if unknown, as
-        where files are read, or who holds the store is asked."""
+        """Returns the rows committed to FOLLOWED since a mark, the last one returned; None if it cannot tell."""
         return None
 
     def refresh(self) -> None:
@@ -384,8 +382,7 @@ GRACE, LOOK = 10.0, 0.1
 """Extra seconds that a question waits for its answer, and seconds between two polls for a newer batch."""
 
 EVERY = 1.0
-"""Minimum seconds between two announcements of newer batches, and so the maximum age of a page: each one invalidates
-all pages, and an engine may commit many times a second."""
+"""Minimum seconds between two announcements of newer batches, as each invalidates all pages: their maximum age."""
 
 LARGEST = MAX_BYTES + (16 << 20)  # maximum size of a message, in bytes
 

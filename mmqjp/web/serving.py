@@ -237,8 +237,7 @@ def page_served(
     *,
     holds: bool,
 ) -> Iterator[None]:
-    """Serves the page inside the block, and closes the reader. `stop` is set on failure. `holds`: this command holds
-    the store."""
+    """Serves the page in the block; closes `reader`. Sets `stop` on failure. `holds`: this command holds the store."""
     host, port, state = options.host, listening.getsockname()[1], Path(options.state)
     url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     access = Access(None if options.no_token else token_of(state), f"mmqjp-{port}")
@@ -260,8 +259,7 @@ def page_served(
 
 
 NICE, TAKE_TURNS = 5, 0.001
-"""Niceness of the page's process, which yields to the engine, and its thread switch interval in seconds: rendering has
-many small steps."""
+"""Niceness of the page's process, and its thread switch interval in seconds: rendering has many small steps."""
 
 
 def main(text: str, listening: str, pipe: str) -> int:
@@ -302,8 +300,7 @@ class CannotListen(OperationalError, OSError):
 
 
 ADDRESS_SECONDS, END_SECONDS = 5.0, 15.0
-"""Seconds to wait for an address in use, which a killed service's page may hold for a moment, and for the process to
-end before it is killed."""
+"""Seconds to wait for an address, which a killed service's page may still hold, and for the process to end."""
 
 
 def listen(host: str, port: int, sleep: Callable[[float], object] = time.sleep) -> socket.socket:
@@ -344,9 +341,8 @@ class PageEnded(OperationalError, RuntimeError):
 def page_process(
     options: PageOptions, listening: socket.socket, reader: readers.CursorReader | None, log: Log, stop: Event
 ) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-    """Serves the page in another process inside the block. `stop` is set if that ends early. `reader` answers its
-    questions, which come through the pipe; None if it reads the files of a store itself. Raises PageEnded at the end
-    of the block."""
+    """Serves the page in another process; `stop` is set if that ends early. `reader` answers its questions over the
+    pipe; None if it reads files itself. Raises PageEnded at the end of the block."""
     ours, theirs = socket.socketpair()
     with theirs:
         kept = listening.fileno(), theirs.fileno()
@@ -385,8 +381,7 @@ MOST_CONNECTIONS = 500
 """Maximum number of connections. A further one replaces one that waits for a request, or gets 503."""
 
 MOST_STRANGERS, MOST_OF_CLIENT = 100, 50
-"""Maximum number of connections on which nobody has shown a token or a login yet: of all, and of one address. For a
-further one, one of these is closed."""
+"""Maximum number of connections without token or login: of all, and of an address. A further one closes one."""
 
 ACCEPTED_AT_ONCE, BACKLOG = 2, 128
 """Number of connections that the event loop accepts before it reads from those that are open, and of those that the
@@ -395,8 +390,7 @@ system queues. If it accepted MOST_OF_CLIENT at once, a flood would displace a c
 HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0  # time limit for a request's head, and that of a stranger
 
 IDLE_SECONDS, STOP_SECONDS = 15, 3
-"""Seconds until an idle connection is closed, unless it is a stranger's, and that the server waits for connections when
-it stops."""
+"""Seconds until an idle connection is closed (not a stranger's), and that a stopping server waits for connections."""
 
 
 class Connections:
@@ -511,17 +505,10 @@ def app_served(app: ASGIApp, listening: socket.socket, log: Log, stop: Event) ->
     config = uvicorn.Config(
         app,
         http=partial(PatientProtocol, opened=Connections()),  # type: ignore[arg-type]  # it only calls it
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=ACCEPTED_AT_ONCE,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=STOP_SECONDS,
-    )
+        ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        backlog=ACCEPTED_AT_ONCE, limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=IDLE_SECONDS, timeout_graceful_shutdown=STOP_SECONDS,
+    )  # fmt: skip
     server = _Server(config)
 
     def serve() -> None:

@@ -89,8 +89,7 @@ def token_of(state: Path) -> str:
 
 
 class Access:
-    """Checks tokens, codes and cookies. Without a token, access is open. `cookie` is the cookie's name, as pages on
-    other ports of a host share its cookies."""
+    """Checks tokens, codes and cookies; open without a token. Ports of a host share cookies: each names its own."""
 
     def __init__(self, token: str | None, cookie: str = "mmqjp", *, clock: Seconds = time.time) -> None:
         self._token, self.cookie, self._clock = token, cookie, clock
@@ -267,12 +266,10 @@ def decode_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
 
 
 MOST_LISTENERS, MOST_READ, MOST_BEHIND = 100, 10, 1_000
-"""Maximum number of listeners, of cached reads that they share, and of missed outputs: a listener that missed more gets
-a gap instead."""
+"""Maximum number of listeners, of cached reads that they share, and of missed outputs, beyond which there is a gap."""
 
 LOOK, PAGE = 0.5, 50
-"""Seconds between two polls for outputs, and maximum number sent per poll: nobody reads faster, and the engine works
-beside."""
+"""Seconds between two polls for outputs, and maximum number sent per poll: nobody reads faster."""
 
 _Read = TypeVar("_Read")
 
@@ -388,8 +385,7 @@ MOST_ROWS, SECONDS = 100_000, 10.0  # limits of a page's SELECT
 MOST_CACHED = 5_000_000  # maximum number of rows that a cache reads at once
 
 CACHED_REPLIES = 200, 1.0, 10.0
-"""Maximum number of cached replies, seconds for which one is fresh, and for which it is served stale while a newer one
-is fetched."""
+"""Maximum number of cached replies, and seconds for which one is fresh, and served stale while it is renewed."""
 
 NO_STORE = {"Cache-Control": "no-store"}
 """The header of what changes without a commit, so that it is not cacheable."""
@@ -410,12 +406,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Site:
-    """What pages share.
-
-    `reader` reads the store, and `ask` submits commands to its holder, through the spool. `access` checks clients;
-    `public_url` is the site's address without a final slash. `state` is the state directory; `holds`: this process
-    holds it. `now` is the clock in microseconds; `clock` formats times.
-    """
+    """What pages share. `reader` reads the store, and `ask` submits commands to its holder, through the spool. `access`
+    checks clients; `public_url` is the site's address without a final slash. `state` is the state directory; `holds`:
+    this process holds it. `now` is the clock in microseconds; `clock` formats times."""
 
     reader: StoreReader
     ask: SendCommand
@@ -477,7 +470,7 @@ class Site:
         with gc_paused():  # what is read remains, and to scan it holds up all pages
             self.tallies.current()
             self.matches.forget_what_was_dropped()
-            self.feeds.look()
+            self.feeds.revoked_links()
 
     def prepare_templates(self) -> None:
         """Compiles all templates, to speed up first requests."""
@@ -523,8 +516,7 @@ class Site:
     def render(
         self, request: Request, template: str, status: int = 200, *, changes: bool = False, **context: object
     ) -> HTMLResponse:
-        """Returns a page: a template that extends `layout.html`, with its context and one-time `message`. It is not
-        cached if it `changes` without a commit."""
+        """Renders a template with its context and one-time `message`; not cached if it `changes` without a commit."""
         message = self._told.pop(request.query_params.get(TOLD, "")) or ""
         known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
         text = self._templates.get_template(template).render(known | context)

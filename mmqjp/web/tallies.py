@@ -23,18 +23,15 @@ DAYS, HOURS_A_DAY = 30, DAY // HOUR
 MOST_ROWS, SECONDS = 5_000_000, 60.0  # limits of a SELECT, which reads much only when a store is first shown
 
 MOST_OUTPUTS, NEVER = 1_000_000, -(1 << 62)
-"""Approximate number of outputs counted per SELECT, which may yield as many rows, and the last output's time of a query
-without outputs."""
+"""Approximate number of outputs counted per SELECT, and so of its rows, and the `last` of a query without outputs."""
 
 
 @dataclass(frozen=True)
 class QueryTally:
     """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, a pause's
-    reason, outputs in all, in the last day and in the last week, and the last t1.
-
-    A day and a week are 24 and 168 hours, plus the present one. `days` has the outputs of the last DAYS UTC days, the
-    present one last; `today` is its number since 1970. `registered` changes when queries are registered or paused.
-    """
+    reason, outputs in all, in the last day and in the last week, and the last t1. A day and a week are 24 and 168
+    hours, plus the present one. `days` has the outputs of the last DAYS UTC days, the present one last; `today` is its
+    number since 1970. `registered` changes when queries are registered or paused."""
 
     registered: object
     today: int
@@ -92,22 +89,13 @@ class Tallies:
             self._count()
         found, codes = self._registered, self._shown
         return QueryTally(
-            self._queries_are,
-            self._today,
-            self._days[:, codes],
-            self._names,
-            found["queries"].to_numpy(),
-            found["paused"].to_numpy(),
-            found["reason"].to_pylist(),
-            self._total[codes],
-            self._hours[HOURS - 25 :].sum(axis=0)[codes],
-            self._hours.sum(axis=0)[codes],
-            self._last[codes],
-        )
+            self._queries_are, self._today, self._days[:, codes], self._names,
+            found["queries"].to_numpy(), found["paused"].to_numpy(), found["reason"].to_pylist(), self._total[codes],
+            self._hours[HOURS - 25 :].sum(axis=0)[codes], self._hours.sum(axis=0)[codes], self._last[codes],
+        )  # fmt: skip
 
     def _count_recent(self) -> bool:
-        """Adds newer batches from the cache. Returns False if they are not cached, outputs were deleted, or queries
-        changed."""
+        """Adds newer batches from the cache. Returns False if not cached, outputs were deleted, or queries changed."""
         found = None if self._batch < 0 else self._recent.outputs_after(self._batch)
         if found is None:
             return False
@@ -172,8 +160,7 @@ class Tallies:
     def _know(self, names: Sequence[str]) -> None:
         for name in names:
             self._code.setdefault(name, len(self._code))
-        more = len(self._code) - len(self._total)
-        if more:
+        if more := len(self._code) - len(self._total):
             self._total = np.pad(self._total, (0, more))
             self._last = np.pad(self._last, (0, more), constant_values=NEVER)
             self._hours = np.pad(self._hours, ((0, 0), (0, more)))
@@ -184,8 +171,7 @@ class Tallies:
         return self._hour * HOUR // DAY
 
     def _shift(self, hour: int) -> None:
-        before = self._today
-        by = max(hour - self._hour, 0)
+        before, by = self._today, max(hour - self._hour, 0)
         self._hour = max(hour, self._hour)
         self._hours = _shifted(self._hours, by)
         self._days = _shifted(self._days, self._today - before)

@@ -17,7 +17,7 @@ from mmqjp.present.item import ShownMatch
 from mmqjp.sinks.definition import SinkDefinition, read_sink
 from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, Warn, acknowledged
+from mmqjp.sinks.sink import ACKNOWLEDGED, DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, Warn
 from mmqjp.tables.schema import CommitMetadata, GapRow, UndeliveredRow
 from tests.support.service import Events
 
@@ -101,7 +101,7 @@ class FakeStore:
 class Endpoint(Receiver):
     """A receiver outside of the process. It keeps each message that it got, with its answer."""
 
-    def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged()) -> None:
+    def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: ACKNOWLEDGED) -> None:
         self.got: list[tuple[Message, DeliveryResult]] = []
         self.answer = answer
 

@@ -29,12 +29,9 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """The status of the store, and its work.
-
-    `documents_a_second` is the throughput of the last batches while they ran (None: no batch); `lag_us` is the age of
-    the newest document at the time of the status. `counters` of stage 1 and 2, and the `plan` used last, are set if the
-    process that holds the store reports them.
-    """
+    """The status of the store, and its work. `documents_a_second` is the throughput of the last batches while they ran
+    (None: no batch); `lag_us` is the age of the newest document at the time of the status. `counters` of stage 1 and 2,
+    and the `plan` used last, are set if the process that holds the store reports them."""
 
     status: Status
     documents_a_second: float | None

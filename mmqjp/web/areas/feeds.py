@@ -1,5 +1,4 @@
-"""The feeds of a state with their health, and how they are added, retried and removed, singly or as OPML. State is read
-beside the running fetch, which picks up changes."""
+"""The feeds of a state, read beside the running fetch: their health, and how they are added, retried and removed."""
 
 from __future__ import annotations
 

@@ -82,31 +82,21 @@ def query_page(
         rank = bisect_right(tally.names, begin[1])
         later = (keys[places] > begin[0]) | ((keys[places] == begin[0]) & (places >= rank))
         places = places[later]
-    shown = places[:ROWS].tolist()
-    more = len(places) > ROWS
+    shown, more = places[:ROWS].tolist(), len(places) > ROWS
     return QueryPage(
         tuple(query_row(tally, place) for place in shown),
         cursor(int(keys[shown[-1]]), tally.names[shown[-1]]) if more else None,
-        found,
-        len(tally.names),
-        int(is_paused.sum()),
-        int(is_never.sum()),
-    )
+        found, len(tally.names), int(is_paused.sum()), int(is_never.sum()),
+    )  # fmt: skip
 
 
 def query_row(tally: QueryTally, place: int) -> QueryRow:
-    queries, paused = int(tally.queries[place]), int(tally.paused[place])
-    last = int(tally.last[place])
+    queries, paused, last = (int(column[place]) for column in (tally.queries, tally.paused, tally.last))
     return QueryRow(
-        tally.names[place],
-        queries,
-        "active" if not paused else "paused" if paused == queries else "partly paused",
-        tally.reasons[place],
-        int(tally.total[place]),
-        int(tally.day[place]),
-        int(tally.week[place]),
-        None if last == NEVER else last,
-    )
+        tally.names[place], queries,
+        "active" if not paused else "paused" if paused == queries else "partly paused", tally.reasons[place],
+        int(tally.total[place]), int(tally.day[place]), int(tally.week[place]), None if last == NEVER else last,
+    )  # fmt: skip
 
 
 LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
@@ -187,8 +177,7 @@ class QueryDetails:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A template of a name's queries: how many queries use it, how many share a row with one of the name's, and some of
-    their names."""
+    """A template of a name's queries: how many use it, how many share a row with one of the name's, some names."""
 
     template: int
     queries: int
@@ -319,9 +308,6 @@ class _Sharing:
         return tuple(Shared(one, self._queries[one], users[one], tuple(self._names[one])) for one in sorted(users))
 
 
-_OutputsAfter = Annotated[str | None, Query(description="The `next` of the page before.")]
-
-
 @dataclass(frozen=True, slots=True)
 class OutputPage:
     """Matches, newest first: the JSON objects of their output lines, with `items`, `why` and `selected`."""
@@ -332,7 +318,7 @@ class OutputPage:
 
 def query_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/q/{name}", response_class=HTMLResponse)
-    def page(request: Request, name: str, after: _OutputsAfter = None) -> Response:
+    def page(request: Request, name: str, after: _After = None) -> Response:
         found = query_part(site, name)
         return site.render(
             request,
@@ -354,7 +340,7 @@ def query_router(site: Site, routes: APIRouter) -> None:
 
     @routes.get("/api/v1/queries/{name}/outputs", tags=["outputs"], summary="List the newest matches of a name")
     def outputs(
-        name: str, after: _OutputsAfter = None, limit: Annotated[int, Query(ge=1, le=MOST_OUTPUTS)] = OUTPUTS
+        name: str, after: _After = None, limit: Annotated[int, Query(ge=1, le=MOST_OUTPUTS)] = OUTPUTS
     ) -> OutputPage:
         found = match_page(site, name, after, limit, numbered=True)
         return OutputPage([match.to_dict() for match in found.matches], found.next and cursor(*found.next))

@@ -49,8 +49,7 @@ class MissedOutputs:
 
 @dataclass(frozen=True, slots=True)
 class SinkView:
-    """A sink with its definition, which has secrets by name only, its configuration `file`, and what it missed, newest
-    first."""
+    """A sink, its definition, with secrets by name only, its configuration `file`, and what it missed, newest first."""
 
     sink: SinkRow
     file: str | None

@@ -26,7 +26,7 @@ from mmqjp.sinks.deliverer import Deliverer, offer
 from mmqjp.sinks.manager import NotASink, SinkManager
 from mmqjp.sinks.parquet import ParquetSink
 from mmqjp.sinks.positions import Course, SinkExists, SinkState, UnknownSink, least
-from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, Receiver, Sink, Warn, acknowledged, down, gone, refused
+from mmqjp.sinks.sink import ACKNOWLEDGED, DeliveryResult, JobEvent, Message, Receiver, Sink, Warn, down, refused
 from tests.generate.seeds import seeds
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, FakeJobs, FakeStore, definition, manager
 from tests.support.faults import Killed
@@ -39,7 +39,7 @@ def shown(sinks: SinkManager, name: str = "s") -> SinkState:
 
 
 def with_sink(
-    answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged(), **table: object
+    answer: Callable[[Message], DeliveryResult] = lambda message: ACKNOWLEDGED, **table: object
 ) -> tuple[FakeStore, Endpoint, SinkManager]:
     store, endpoint = FakeStore(Clock()), Endpoint(answer)
     return store, endpoint, manager(store, {"s": endpoint}, [definition("s", **table)])
@@ -92,7 +92,7 @@ def test_a_receiver_may_ask_for_a_wait_of_up_to_a_day(asked: int, waits: float):
 
 
 def test_a_refused_message_is_tried_five_times_in_two_minutes_and_the_next_one_follows():
-    store, endpoint, sinks = with_sink(lambda message: refused("422") if message.first == 0 else acknowledged())
+    store, endpoint, sinks = with_sink(lambda message: refused("422") if message.first == 0 else ACKNOWLEDGED)
     began = store.clock.time
     sinks.committed(store.commit(["a", "a"]))
     while not shown(sinks).delivered:
@@ -185,7 +185,7 @@ def test_sinks_are_added_changed_and_removed():
 
 
 def test_a_test_message_stands_outside_of_positions():
-    _, _, sinks = with_sink(lambda message: refused("400") if not message.matches else acknowledged())
+    _, _, sinks = with_sink(lambda message: refused("400") if not message.matches else ACKNOWLEDGED)
     sinks.test("s")
     assert sinks.tested("s") is None
     turns(sinks)
@@ -481,9 +481,9 @@ class Life:
     def _answer(self, message: Message) -> DeliveryResult:
         self.marks[id(message)] = self.killed
         if self.is_over or self.random.random() < 0.6:
-            return acknowledged()
-        verdicts = [refused("400"), down("500"), down("429", self.random.randrange(2 * DAY)), gone("410")]
-        return self.random.choices(verdicts, [6, 3, 2, 0.3])[0]
+            return ACKNOWLEDGED
+        told = [refused("400"), down("500"), down("429", self.random.randrange(2 * DAY)), DeliveryResult("gone", "410")]
+        return self.random.choices(told, [6, 3, 2, 0.3])[0]
 
     def _opened(self) -> SinkManager:
         while True:
