@@ -582,11 +582,9 @@ class SinkScheduler:
             self._tell(name, state="running")
 
     def _apply_to_test(self, event: JobEvent) -> None:
-        name = self._tests[event.job]
-        if event.kind == "acknowledged":
-            self.tested[name] = event.verdict.reason
-        elif event.kind == "failed":
-            self.tested[name] = event.verdict.reason or event.verdict.kind
+        name, verdict = self._tests[event.job], event.verdict
+        if event.kind in ("acknowledged", "failed"):
+            self.tested[name] = verdict.reason or ("" if verdict.kind == "acknowledged" else verdict.kind)
         elif event.kind == "ended":
             del self._tests[event.job]
             if self.tested.get(name) is None:

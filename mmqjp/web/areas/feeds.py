@@ -59,10 +59,8 @@ class FeedsChanged:
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
     """Returns feeds of a health, from a cursor on. Raises SourceError."""
-    known = _known(site)
-    rows = [_row(feed) for feed in known]
-    begin = decode_cursor(after, int, str)
-    first = 0 if begin is None else begin[0]
+    rows = list(map(_row, _known(site)))
+    first, _ = decode_cursor(after, int, str) or (0, "")
     shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health)]
     place = {row.url: number for number, row in enumerate(rows)}
     due = [row.next_check for row in rows if row.next_check is not None]

@@ -73,16 +73,16 @@ class LatestOutputs:
     newest: int
 
 
-def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
+def latest(site: Site, query: str) -> LatestOutputs:
     """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest."""
 
     def read() -> LatestOutputs:
         newest = site.recent.greatest()
-        begin = max(newest - (LOOKED_THROUGH if query else most), -1)
+        begin = max(newest - (LOOKED_THROUGH if query else SHOWN), -1)
         found = site.matches.between(begin, newest, query or None, whole=False)
-        return LatestOutputs(found[-most:][::-1], newest)
+        return LatestOutputs(found[-SHOWN:][::-1], newest)
 
-    return site.kept.get(("latest", query, most), site.reader.version(), read)
+    return site.kept.get(("latest", query), site.reader.version(), read)
 
 
 LINKS = (Link("/live", "Live", 20),)
