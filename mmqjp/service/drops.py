@@ -55,7 +55,7 @@ class DropDirectory:
         return Tail(self.directory, feeds=feeds, name=FETCHED)
 
     def sweep(self, engine: Session) -> None:
-        """At most hourly, removes what is read and committed, but each feed's newest, which the next fetch needs."""
+        """At most hourly, removes old versions read and committed, but each feed's newest, which a fetch needs."""
         now = self._now()
         if self._keep is None or (self._swept is not None and now - self._swept < min(self._keep, HOUR)):
             return

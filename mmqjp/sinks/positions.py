@@ -284,7 +284,7 @@ class Course:
     # ------------------------------------------------------------ what came of it
 
     def acknowledged(self, last: int, refused: str, now: int) -> None:
-        """All messages up to `last` are received. `refused`: who rejected the last one, which others have."""
+        """All messages up to `last` are received. `refused`: who rejected the last; as others have it, that is all."""
         while self.backlog.groups and self.backlog.groups[0].last <= last:
             group = self.backlog.pop()
             self.delivered += group.count

@@ -121,7 +121,7 @@ HISTORY = "http://purl.org/syndication/history/1.0"  # the namespace of RFC 5005
 
 @dataclass(frozen=True, slots=True)
 class AtomFeed:
-    """What a feed's documents share. `since`, in microseconds, is its last change if there are no entries."""
+    """What a feed's documents share. `id` and `title` are permanent; `since` (microseconds) counts without entries."""
 
     id: str
     title: str
