@@ -26,9 +26,7 @@ class SourceError(InputError, ValueError):
 
     def __init__(self, source: str, cause: str, hint: str = "") -> None:
         super().__init__(source, cause, hint)
-        self.source = source
-        self.cause = cause
-        self.hint = hint
+        self.source, self.cause, self.hint = source, cause, hint
 
     def __str__(self) -> str:
         return f"{self.source}: {self.cause}" + (f"; {self.hint}" if self.hint else "")

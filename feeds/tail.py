@@ -106,16 +106,13 @@ class Rotation:
         not accept is included if it was read under another name."""
         paths = dict(present)
         for name, offset in known.items():
-            if name not in paths and offset.fingerprint and _is_file(path := self._directory / name):
-                paths[name] = path
-        fresh: dict[str, Path] = {}
-        kept: dict[str, LinesFile] = {}
-        for name, path in paths.items():
-            noted = known.get(name)
-            if noted is not None and self._is_same(name, path, noted):
-                kept[name] = LinesFile(name, path, noted)
-            else:
-                fresh[name] = path
+            if name not in paths and offset.fingerprint:
+                with suppress(OSError):  # its directory cannot be listed, which is reported there
+                    if (path := self._directory / name).is_file():
+                        paths[name] = path
+        noted = ((name, path, known.get(name)) for name, path in paths.items())
+        kept = {name: LinesFile(name, path, at) for name, path, at in noted if at and self._is_same(name, path, at)}
+        fresh = {name: path for name, path in paths.items() if name not in kept}
         self._unchanged = {name: state for name, state in self._unchanged.items() if name in kept}
         lost = [one for name, one in known.items() if name not in kept and one.position > 0 and one.fingerprint]
         beside = {path: (name, state) for name, path, state in self._beside(lost, paths)}
@@ -187,13 +184,6 @@ class Rotation:
         if found is not None and found.is_settled:
             self._searched[directory] = now, candidates
         return candidates
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # its directory cannot be listed, which is reported there
-        return False
 
 
 class _Index:
@@ -287,8 +277,7 @@ class Tail:
         relative: bool = False,
         now: Now = now_us,
     ) -> None:
-        """`name` is the source's in offsets, else its absolute path. If `relative`, rejects name files as `path`
-        does."""
+        """`name` is the source's in offsets, else its absolute path. `relative`: rejects name files as `path` does."""
         self.path = Path(path) if relative else Path(path).absolute()
         self.name = name or feed_files.printable(str(self.path.absolute()))
         self._feeds: EntryForm | None = feeds
@@ -322,8 +311,7 @@ class Tail:
         for file in self._listing.files(is_read):
             if file.kind is feed_files.FileKind.JSON_LINES:
                 lines[file.name] = file.path
-                continue
-            if not is_read(file.name):  # a source that is one file is listed in any case
+            elif not is_read(file.name):  # a source that is one file is listed in any case
                 known = positions.get((self.name, file.name))
                 start = known or readers.Offset(self.name, file.name, 0)
                 yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
@@ -519,25 +507,20 @@ class Turns:
 
     def _take_turn(self, waiting: WaitingFile, items: Iterator[ReadItem[InputItem]]) -> Iterator[ReadItem[InputItem]]:
         begun = self._clock()
-        while True:
-            try:
-                read = next(items, None)
-            except HurriedError:
-                self._slow[_key(waiting)] = waiting
-                self._was_cut = True
-                self._go_on()
-                return
-            except OSError as error:
-                self._note(waiting, error)
-                return
-            if read is None:
-                return
-            waiting = replace(waiting, start=read.offset)
-            yield read
-            if self._turn is not None and self._clock() - begun >= self._turn:
-                self._begun[_key(waiting)] = waiting, items
-                self._was_cut = True
-                return
+        try:
+            for read in items:
+                waiting = replace(waiting, start=read.offset)
+                yield read
+                if self._turn is not None and self._clock() - begun >= self._turn:
+                    self._begun[_key(waiting)] = waiting, items
+                    self._was_cut = True
+                    return
+        except HurriedError:
+            self._slow[_key(waiting)] = waiting
+            self._was_cut = True
+            self._go_on()
+        except OSError as error:
+            self._note(waiting, error)
 
     def _take_slow(self, wait: bool) -> Iterator[ReadItem[InputItem]]:
         begun = self._clock()
@@ -587,8 +570,7 @@ def _read_ahead(waiting: WaitingFile, found: _Ahead) -> None:
 
 
 def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[Document | Reject]]:
-    for read in items:
-        yield ReadItem(None if read.item is None else history.judge(read.item), read.offset)
+    return (ReadItem(None if read.item is None else history.judge(read.item), read.offset) for read in items)
 
 
 class BlockedFeeds:

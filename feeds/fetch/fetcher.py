@@ -12,8 +12,8 @@ import sqlite3
 from abc import ABC, abstractmethod
 from base64 import b32encode
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -261,20 +261,15 @@ class HostGates:
         """A block in which one request to a host may be made: `spacing` microseconds, or the settings', after the last
         one ended, or began if it is under way. Raises HostPaused."""
         slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._settings.per_host), asyncio.Lock()))
-        async with slots:
+        async with slots, AsyncExitStack() as held:
             async with order:
                 last = min(self._free(host).asked_at, self._clock.now())  # the clock may have been set back
                 await self._clock.sleep_until(last + max(spacing, self._settings.spacing))
-                await self._all.acquire()
-                try:
-                    self._store.save_host(replace(self._free(host), asked_at=self._clock.now()))
-                except BaseException:
-                    self._all.release()
-                    raise
+                await held.enter_async_context(self._all)
+                self._store.save_host(replace(self._free(host), asked_at=self._clock.now()))
             try:
                 yield
             finally:
-                self._all.release()
                 # The time that a request takes to reach the host must not shorten the pause.
                 self._store.save_host(replace(self._store.host(host), asked_at=self._clock.now()))
 
@@ -328,12 +323,11 @@ class Robots:
     async def _asked(self, url: httpx.URL, host: str) -> HostState:
         try:
             reply = await self._get(url.copy_with(path="/robots.txt", query=None, fragment=None))
+            if reply.status >= 500 or reply.status == 429:
+                raise http.FetchError(f"the server answered {reply.status}", reply.status)
         except http.FetchError as error:
             later = self._clock.now() + HOUR
             raise http.FetchError(f"its robots.txt cannot be fetched: {error}", error.status, later) from None
-        if reply.status >= 500 or reply.status == 429:
-            cause = f"its robots.txt cannot be fetched: the server answered {reply.status}"
-            raise http.FetchError(cause, reply.status, self._clock.now() + HOUR)
         text = reply.body[:LONGEST].decode("utf-8", "replace") if reply.status == 200 else ""
         state = replace(self._store.host(host), robots=text, robots_at=self._clock.now())
         self._store.save_host(state)
@@ -363,13 +357,13 @@ class Visitor:
     client: httpx.AsyncClient
     store: FetchStore
     archive: Archive
-    gates: HostGates
     claims: AddressClaims
     clock: http.Clock
     random: Callable[[], float]
     settings: Settings
 
     def __post_init__(self) -> None:
+        self.gates = HostGates(self.store, self.clock, self.settings)
         self.robots = Robots(self.store, self.clock, self._get_robots) if self.settings.robots else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
@@ -463,10 +457,9 @@ class Visitor:
         )
 
     def _archived(self, feed: FeedState, found: FeedState, reply: http.Reply) -> Outcome:
-        url, final = without_credentials(feed.url), without_credentials(reply.url)
         etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
-        told = final, reply.status, etag, changed, kind
-        about = Sidecar(url, found.checked_at, *told, found.sha256, feed.title, feed.folders)
+        told = without_credentials(reply.url), reply.status, etag, changed, kind
+        about = Sidecar(feed.shown, found.checked_at, *told, found.sha256, feed.title, feed.folders)
         capture = Capture(about, feed.source, reply.headers.multi_items(), reply.body)
         if reply.status == 200 and found.sha256 != (self.archive.newest(feed.source) or feed.sha256):
             self.archive.keep(capture)
@@ -533,29 +526,25 @@ OnVisit = Callable[[FetchReport, FeedState, Outcome], None]
 
 
 async def fetch_feeds(
-    feeds: Iterable[FeedState],
+    feeds: Collection[FeedState],
     store: FetchStore,
     archive: Archive,
     settings: Settings,
-    *,
-    watch: bool = False,
     changes: ChangesOf | None = None,
     stop: asyncio.Event | None = None,
     told: OnVisit | None = None,
     world: World | None = None,
 ) -> FetchReport:
-    """Visits each due feed once; with `watch`, visits feeds whenever they are due, until `stop` is set. Visits under
-    way are then cancelled: each has been committed or has not happened. `told` is called after every visit. `changes`,
-    for a watch only, applies others' changes, and keeps it running even without feeds."""
+    """Visits each due feed once; with `changes`, visits feeds whenever they are due, until `stop` is set, and applies
+    others' changes, even without feeds. Visits under way are cancelled by `stop`: each has been committed or has not
+    happened. `told` is called after every visit."""
     world = world or World()
     stop = stop or asyncio.Event()
     report = FetchReport()
-    known = list(feeds)
-    waiting = {feed.url: feed for feed in known if not feed.stopped}
+    waiting = {feed.url: feed for feed in feeds if not feed.stopped}
     client = http.open_client(settings.allow_private, settings.concurrency, world.resolve)
-    gates = HostGates(store, world.clock, settings)
-    claims = AddressClaims(known)
-    visitor = Visitor(client, store, archive, gates, claims, world.clock, world.random, settings)
+    claims = AddressClaims(feeds)
+    visitor = Visitor(client, store, archive, claims, world.clock, world.random, settings)
     busy: set[str] = set()
 
     async def visit(feed: FeedState) -> None:
@@ -566,7 +555,7 @@ async def fetch_feeds(
         report.add(after, outcome)
         if told is not None:
             told(report, after, outcome)
-        if watch and not after.stopped:
+        if changes is not None and not after.stopped:
             waiting[after.url] = after
 
     under_way: set[asyncio.Task[Any]] = set()
@@ -589,16 +578,14 @@ async def fetch_feeds(
                 for feed in due:
                     busy.add(feed.url)
                     under_way.add(asyncio.create_task(visit(waiting.pop(feed.url))))
-                if not watch:
+                if changes is None:
                     waiting.clear()
-                if not under_way and not waiting and changes is None:
-                    return report
+                    if not under_way:
+                        return report
                 next_checks = [feed.next_check for feed in waiting.values()]
                 alarm = {asyncio.create_task(world.clock.sleep_until(min(next_checks)))} if waiting else set()
-                done, _ = await asyncio.wait(
-                    under_way | alarm | {stopped},
-                    timeout=None if changes is None else LOOK, return_when=asyncio.FIRST_COMPLETED,
-                )  # fmt: skip
+                longest, tasks = None if changes is None else LOOK, under_way | alarm | {stopped}
+                done, _ = await asyncio.wait(tasks, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
                 await _ended(alarm)
                 for finished in done & under_way:
                     under_way.discard(finished)
@@ -645,9 +632,7 @@ class Job:
             mark = store.archive_mark()
             archive = WarcArchive(self.out, mark, store.save_mark) if self.warc else DropArchive(self.out)
             with closing(archive):
-                report = await fetch_feeds(
-                    known, store, archive, self.settings, watch=watch, changes=changes if watch else None,
-                    stop=stop, told=told, world=world,
-                )  # fmt: skip
+                applied = changes if watch else None
+                report = await fetch_feeds(known, store, archive, self.settings, applied, stop, told, world)
                 archive.finish()
             return report, known

@@ -241,9 +241,7 @@ class FetchError(OperationalError, RuntimeError):
 
     def __init__(self, cause: str, status: int = 0, not_before: int | None = None) -> None:
         super().__init__(cause, status, not_before)
-        self.cause = cause
-        self.status = status
-        self.not_before = not_before
+        self.cause, self.status, self.not_before = cause, status, not_before
 
     def __str__(self) -> str:
         return self.cause
@@ -266,8 +264,7 @@ class FetchedAlready(Exception):
 
     def __init__(self, url: str, address: str) -> None:
         super().__init__(url, address)
-        self.url = url
-        self.address = address
+        self.url, self.address = url, address
 
     def __str__(self) -> str:
         return f"fetched as {self.url}"
@@ -385,15 +382,13 @@ async def follow_redirects(
             cause = f"{url} redirects to {redact_userinfo(target)!r:.200}, which is no address"
             raise FetchError(cause, reply.status) from None
         for_ever = for_ever and reply.status in PERMANENT
-        if for_ever:
-            lasting = str(url)
         if url in met:
             raise FetchError(f"the redirects lead back to {url}", reply.status)
         met.add(url)
         if len(met) > hops + 1:
             raise FetchError(f"more than {hops} redirects", reply.status)
         if for_ever:
-            moved(lasting)
+            moved(lasting := str(url))
     return reply, lasting
 
 
@@ -455,8 +450,7 @@ def fresh_for(headers: Mapping[str, str], now: int) -> int:
     control = headers.get("Cache-Control", "")
     if re.search(r"(?:^|[,\s])no-(?:cache|store)\b", control, re.IGNORECASE):
         return 0
-    found = _MAX_AGE.search(control)
-    if found:
+    if found := _MAX_AGE.search(control):
         return min(max(0, int(found[1]) - _number(headers.get("Age", ""), 0)) * SECOND, _LONGEST)
     expires = parse_timestamp(headers.get("Expires", ""))
     return 0 if expires is None else min(max(0, expires - now), _LONGEST)
@@ -508,8 +502,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
     def __init__(self, allow_private: bool, resolve: Resolve = resolve_host) -> None:
-        self._allow_private = allow_private
-        self._resolve = resolve
+        self._allow_private, self._resolve = allow_private, resolve
         self._network = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -578,7 +571,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 def open_client(allow_private: bool, connections: int, resolve: Resolve = resolve_host) -> httpx.AsyncClient:
     """A client whose every connection is guarded, without redirects, proxies or cookies."""
     tls = ssl.create_default_context(cafile=certifi.where())
-    backend = GuardedBackend(allow_private, resolve)
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    transport = GuardedTransport(backend, tls, connections)
+    transport = GuardedTransport(GuardedBackend(allow_private, resolve), tls, connections)
     return httpx.AsyncClient(transport=transport, trust_env=False, cookies=no_cookies)

@@ -409,10 +409,9 @@ def change_feeds(
             return True
     except FetchIsRunning:
         path = waiting.ask(change)
-    polls = int(wait / POLL)
-    while polls and path.exists():
-        sleep(POLL)
-        polls -= 1
+    for _ in range(int(wait / POLL)):
+        if path.exists():
+            sleep(POLL)
     return not path.exists()
 
 
