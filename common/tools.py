@@ -60,7 +60,6 @@ class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standa
 
 EVERY = 256  # items between two calls of the observer
 
-
 Observer = Callable[[str, int, int], None]  # called with the name of a loop, its items done, and its total
 
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
@@ -307,8 +306,7 @@ class _Heap:
         self._scanned = 0  # number of objects after the last scan, plus those known to be lasting
 
     def put_away(self, *, lasting: bool) -> None:
-        """Moves young objects to the oldest generation without scanning. Runs a full scan if those not known to be
-        `lasting` grew by half."""
+        """Moves young objects to the oldest generation unscanned. Scans all if those not `lasting` grew by half."""
         young = gc.get_count()[0]
         gc.freeze()
         if lasting:

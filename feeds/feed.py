@@ -24,17 +24,7 @@ from feeds.decoding import declare_prefixes, decode_text, mend_references, windo
 from feeds.documents import DEFAULT_STREAM, INT64, FeedError, Reject, is_text
 from feeds.files import RAW_KEPT
 from feeds.history import EndOfFetch, Fetch, Sighting, sightings
-from feeds.items import (
-    LONGEST_ADDRESS,
-    Entry,
-    Origin,
-    harmless,
-    is_url,
-    item_xml,
-    looks_like_markup,
-    one_line,
-    xml_text,
-)
+from feeds.items import LONGEST_ADDRESS, Entry, Origin, is_url, item_xml, looks_like_markup, one_line, xml_text
 from feeds.xml_feed import ATOM, MODULES, XML_LANG, Feed, FeedElements, feed_elements, read_elements
 
 EntryForm = Literal["item", "raw"]
@@ -134,7 +124,7 @@ def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, Found
 
 
 def _documents(feed: Feed, origin: Origin, form: EntryForm, most: int) -> Found:
-    member = harmless(_name(origin, feed)), origin.title or feed.title, origin.folders
+    member = _name(origin, feed), origin.title or feed.title, origin.folders
     left = most
     for element, entry in feed.entries:
         if isinstance(entry, str):
@@ -250,8 +240,7 @@ def _add_told(holder: etree._Element, told: Any, atom: bool) -> None:
     for name in ("published", "updated"):
         _add(holder, name, told[name] if dict.__contains__(told, name) else None)
     chosen = told.get("link")
-    links = sorted(told.get("links", ()), key=lambda link: link.get("href") != chosen)
-    for link in links:
+    for link in sorted(told.get("links", ()), key=lambda link: link.get("href") != chosen):
         about = {name: link.get(name) for name in ("type", "length")}
         _add_link(holder, link.get("rel") or "alternate", link.get("href"), **about)
     people = [person.get("name") or person.get("email") for person in told.get("authors", ())]
@@ -274,8 +263,7 @@ def _add_construct(holder: etree._Element, name: str, detail: Any, atom: bool) -
     """Atom's plain text is plain; RSS cannot say so, and its writers put stray tags into titles."""
     if not isinstance(detail, dict):  # an attribute of that name
         return
-    value = detail.get("value")
-    kind = detail.get("type") or "text"
+    value, kind = detail.get("value"), detail.get("type") or "text"
     if kind in _HTML or (not atom and looks_like_markup(value or "")):
         kind = "html"
     _add(holder, name, value, type=kind)
@@ -366,9 +354,8 @@ def _add_entry(entry: etree._Element, item: dict[str, Any]) -> None:
         _add(entry, name, date if isinstance(date, str) else None)
     _add(entry, "summary", item.get("summary"))
     _add_authors(entry, item)
-    for tag in _list(item.get("tags")):
-        if _text(tag):
-            etree.SubElement(entry, f"{{{ATOM}}}category", term=_text(tag))
+    for tag in filter(None, map(_text, _list(item.get("tags")))):
+        etree.SubElement(entry, f"{{{ATOM}}}category", term=tag)
     for attachment in _list(item.get("attachments")):
         if isinstance(attachment, dict):
             about = {"type": attachment.get("mime_type"), "length": attachment.get("size_in_bytes")}
@@ -387,8 +374,7 @@ def _add_authors(parent: etree._Element, holder: dict[str, Any]) -> None:
 
 
 def _add(parent: etree._Element, name: str, value: object, **attributes: str) -> None:
-    text = _text(value)
-    if text:
+    if text := _text(value):
         etree.SubElement(parent, f"{{{ATOM}}}{name}", attributes).text = text
 
 
@@ -398,8 +384,7 @@ def _set_language(holder: etree._Element, told: dict[str, Any]) -> None:
 
 
 def _add_link(parent: etree._Element, rel: str, href: object, **about: object) -> None:
-    text = _text(href)
-    if text:
+    if text := _text(href):
         told = {name: _text(value) for name, value in about.items() if _text(value)}
         etree.SubElement(parent, f"{{{ATOM}}}link", told, rel=rel, href=text)
 

@@ -170,8 +170,7 @@ class Entry:
     """The fields of an entry: plain text, except `content`, which is sanitised HTML. "" means absent.
 
     `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling. `updated` is
-    the feed's date of the last change. `lang` is a language tag. `mentions` are canonical addresses of pages linked in
-    it.
+    the feed's date of the last change, `lang` a language tag. `mentions` are canonical addresses of pages it links to.
     """
 
     item_url: str = ""
@@ -216,7 +215,7 @@ def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: It
         ("title", entry.title),
         ("timestamp", "" if entry.date is None else iso_utc(entry.date)),
         ("description", entry.description),
-        ("feed_url", feed_url),
+        ("feed_url", harmless(feed_url)),
         # In each entry of the feed, so not as long as its writer likes.
         ("feed_title", feed_title[:LONGEST_TITLE].strip()),
         *(("folder", folder) for folder in folder_paths(folders)),

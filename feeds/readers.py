@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -25,19 +25,10 @@ from zlib import crc32
 
 from warcio.archiveiterator import ArchiveIterator
 
-from common.dates import EPOCH, iso_utc
+from common.dates import EPOCH, MICROSECOND, iso_utc
 from common.errors import InvalidValue, OperationalError
 from feeds import files
-from feeds.documents import (
-    DEFAULT_STREAM,
-    Document,
-    Now,
-    Reject,
-    TimeReader,
-    from_datetime,
-    parse_iso,
-    unix_time_refusal,
-)
+from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, TimeReader, parse_iso, unix_time_refusal
 from feeds.feed import EntryForm, is_json_feed, read_entries
 from feeds.history import InputItem
 from feeds.items import LONGEST_TITLE, Origin, bounded_folders, one_line, without_credentials
@@ -69,7 +60,7 @@ def drop_stem(fetched: int, sha256: str) -> str:
     >>> drop_stem(1778068800000001, "5bac81b4bd80")
     '20260506T120000000001Z-5bac81b4bd80'
     """
-    return f"{EPOCH + timedelta(microseconds=fetched):%Y%m%dT%H%M%S%f}Z-{sha256}"
+    return f"{EPOCH + fetched * MICROSECOND:%Y%m%dT%H%M%S%f}Z-{sha256}"
 
 
 def read_stem(stem: str) -> tuple[int, str] | None:
@@ -78,10 +69,10 @@ def read_stem(stem: str) -> tuple[int, str] | None:
     if match is None:
         return None
     try:
-        moment = datetime.strptime(f"{match[1]}{match[2] or '000000'}", "%Y%m%dT%H%M%S%f")
+        moment = datetime.strptime(f"{match[1]}{match[2] or '000000'}", "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC)
     except ValueError:
         return None
-    return from_datetime(moment), match[3]
+    return (moment - EPOCH) // MICROSECOND, match[3]
 
 
 def sidecar_json(sidecar: Sidecar) -> bytes:
@@ -341,8 +332,7 @@ def line_ends(path: Path, start: Offset, most: int, most_bytes: int) -> list[Off
 
 
 def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | files.TooLargeError, Offset]]:
-    """The lines from an offset on, which the file must have, each with its end. An unterminated last line counts if
-    complete."""
+    """The lines after an offset that the file must have, with their ends; an unterminated last line if complete."""
     if not has_fingerprint(file, start):
         raise ReplacedError(f"{files.printable(file.name)} was replaced")
     fingerprinter, end = Fingerprinter(file, start.position), start.position
