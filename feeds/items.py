@@ -1,7 +1,6 @@
 """An entry of a feed, whatever its format: its `<item>` document, identity and version, sanitised HTML and safe links.
 
-Markup becomes plain text that XML can hold. Links keep only harmless schemes, and credentials in addresses
-(`https://name:password@host/feed`) are removed.
+Markup becomes plain text that XML can hold. Links keep only harmless schemes; credentials in addresses are removed.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html import unescape
 from html.parser import HTMLParser
@@ -335,11 +333,20 @@ MOST_MENTIONS = 200  # maximum number of pages that an entry mentions, from the 
 LONGEST_ADDRESS = 2_000
 """Maximum length of an address in a text, or of one that all entries of a feed share. Longer ones are ignored."""
 
+
+def absolute(base: str, address: str) -> str:
+    """The address resolved against a base; as it is if it or the base is none."""
+    try:
+        return urljoin(base, address.strip())
+    except ValueError:
+        return address
+
+
 ADDRESS_ATTRIBUTES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
-def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> tuple[str, list[str]]:
+def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = absolute) -> tuple[str, list[str]]:
     """HTML without active content, and the distinct addresses of its links. `join` resolves relative ones."""
     links: dict[str, None] = {}
 
@@ -351,8 +358,7 @@ def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljo
             return None
         value = value.strip()
         if base and not _SCHEME.match(value):
-            with suppress(ValueError):
-                value = join(base, value)
+            value = join(base, value)
         if tag == "a" and name == "href":
             links[value] = None
         return value
@@ -361,7 +367,7 @@ def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = urljo
     return clean, list(links)
 
 
-def extract_links(html: str, base: str = "", join: Callable[[str, str], str] = urljoin) -> list[str]:
+def extract_links(html: str, base: str = "", join: Callable[[str, str], str] = absolute) -> list[str]:
     return sanitised(html, base, join)[1] if _ANCHOR.search(html) else []
 
 
@@ -382,8 +388,5 @@ def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, 
 def _page(link: str, base: str) -> str:
     if len(link) > LONGEST_ADDRESS:
         return ""
-    try:
-        address = canonical_url(urljoin(base, link.strip()))
-    except ValueError:
-        return ""
+    address = canonical_url(absolute(base, link))
     return address if is_url(address) and xml_text(address) == address and len(address) <= LONGEST_ADDRESS else ""

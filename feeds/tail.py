@@ -454,11 +454,6 @@ TURN = 2  # seconds that the items of a file may take, in reading and in what is
 AHEAD = 1_000  # number of items that the slow lane reads ahead
 
 
-def read_waiting(files: Iterable[WaitingFile], told: _Told) -> Iterator[ReadItem[InputItem]]:
-    """The items of the files in order, however long each takes; see `Turns`."""
-    return Turns(None).read(files, told)
-
-
 class Turns:
     """Reads waiting files so that those of one feed do not hold up others.
 

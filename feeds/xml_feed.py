@@ -15,7 +15,6 @@ from functools import lru_cache
 from html import escape, unescape
 from itertools import chain
 from typing import TypeVar, cast
-from urllib.parse import urljoin
 
 from lxml import etree
 
@@ -361,16 +360,9 @@ class _Reader:
 
     def _joined(self, base: str, address: str) -> str:
         """An absolute address, as long as bases have not added too much."""
-        joined = address if self._left < 0 else _joined(base, address)
+        joined = address if self._left < 0 else feed_items.absolute(base, address)
         self._left -= max(len(joined) - len(address), 0)
         return joined
-
-
-def _joined(base: str, address: str) -> str:
-    try:
-        return urljoin(base, address.strip())
-    except ValueError:
-        return address
 
 
 def _base_within(base: str, element: etree._Element) -> str:
@@ -378,7 +370,7 @@ def _base_within(base: str, element: etree._Element) -> str:
     told = element.get(_BASE)
     if not told or len(told) > feed_items.LONGEST_ADDRESS:
         return base
-    found = _joined(base, told)
+    found = feed_items.absolute(base, told)
     return found if len(found) <= feed_items.LONGEST_ADDRESS else base
 
 

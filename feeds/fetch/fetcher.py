@@ -201,18 +201,13 @@ class WarcArchive(Archive):
         writer = WARCWriter(file, gzip=True, warc_version="1.1")
         kept = [(name, value) for name, value in capture.headers if name.lower() not in _OF_THE_TRANSFER]
         body = capture.body if kind == "response" else b""
+        status = f"{about.status}{_PHRASES.get(about.status, '')}"
+        digest = f"sha256:{b32encode(bytes.fromhex(about.sha256)).decode()}"
+        told = {"WARC-Date": iso_utc(capture.fetched), FINAL_URI: about.final_url, "WARC-Payload-Digest": digest}
+        headers = StatusAndHeaders(status, kept, protocol="HTTP/1.1")
+        payload = io.BytesIO(body), len(body)
         record = writer.create_warc_record(
-            about.url,
-            kind,
-            payload=io.BytesIO(body),
-            length=len(body),
-            http_headers=StatusAndHeaders(f"{about.status}{_PHRASES.get(about.status, '')}", kept, protocol="HTTP/1.1"),
-            warc_headers_dict={
-                "WARC-Date": iso_utc(capture.fetched),
-                FINAL_URI: about.final_url,
-                "WARC-Payload-Digest": f"sha256:{b32encode(bytes.fromhex(about.sha256)).decode()}",
-                **fields,
-            },
+            about.url, kind, *payload, http_headers=headers, warc_headers_dict=told | fields
         )
         titles = [(TITLE, about.title)] if about.title else []
         for name, value in [*titles, *((FOLDER, folder) for folder in about.folders)]:
@@ -442,19 +437,11 @@ class Visitor:
             raise http.FetchError("the answer is not a feed", reply.status)
         else:
             etag, changed, sha256, hints = "", "", seen.sha256, seen.hints
-        return replace(
-            feed,
-            etag=_validator(reply, "ETag") or etag,
-            last_modified=_validator(reply, "Last-Modified") or changed,
-            next_check=after_success(now, http.fresh_for(reply.headers, now), hints, self.settings.pace, self.random()),
-            checked_at=now,
-            fetched_at=feed.fetched_at if sha256 == feed.sha256 else now,
-            status=reply.status,
-            errors=0,
-            last_error="",
-            sha256=sha256,
-            hints=hints,
-        )
+        etag, changed = _validator(reply, "ETag") or etag, _validator(reply, "Last-Modified") or changed
+        fetched = feed.fetched_at if sha256 == feed.sha256 else now
+        check = after_success(now, http.fresh_for(reply.headers, now), hints, self.settings.pace, self.random())
+        found = replace(feed, etag=etag, last_modified=changed, fetched_at=fetched, sha256=sha256, hints=hints)
+        return replace(found, next_check=check, checked_at=now, status=reply.status, errors=0, last_error="")
 
     def _archived(self, feed: FeedState, found: FeedState, reply: http.Reply) -> Outcome:
         etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
-from urllib.parse import urljoin
 
 import brotli
 import certifi
@@ -35,7 +34,7 @@ from common.xml import xml_parser
 from feeds.decoding import codec_of
 from feeds.documents import now_us
 from feeds.files import BodyKind, kind_of_body
-from feeds.items import WRITE_ENCODED, is_url, one_line, redact_userinfo
+from feeds.items import WRITE_ENCODED, absolute, is_url, one_line, redact_userinfo
 from feeds.xml_feed import undated_entries
 
 _NOT_PUBLIC = [
@@ -219,20 +218,13 @@ def feeds_of_page(body: bytes, url: str) -> list[str]:
         return []
     if page is None:  # the recovering parser has found nothing at all
         return []
-    base = _joined(url, next((element.get("href", "") for element in page.iter("base")), ""))
+    base = absolute(url, next((element.get("href", "") for element in page.iter("base")), ""))
     found = []
     for link in page.iter("link"):
         kind = link.get("type", "").partition(";")[0].strip().lower()
         if "alternate" in link.get("rel", "").lower().split() and kind in _FEED_TYPES and link.get("href"):
-            found.append((_joined(base, link.get("href", "")), "comment" in link.get("title", "").lower()))
+            found.append((absolute(base, link.get("href", "")), "comment" in link.get("title", "").lower()))
     return list(dict.fromkeys(address for address, _ in sorted(found, key=lambda named: named[1]) if is_url(address)))
-
-
-def _joined(base: str, address: str) -> str:
-    try:
-        return urljoin(base, address.strip())
-    except ValueError:  # no address at all
-        return ""
 
 
 class FetchError(OperationalError, RuntimeError):

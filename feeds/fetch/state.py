@@ -126,27 +126,15 @@ def source_name(url: str) -> str:
 
 def after_failed_visit(feed: FeedState, error: FetchError, now: int, pace: Pace, random: float) -> FeedState:
     errors = feed.errors + 1
-    return replace(
-        feed,
-        next_check=after_failure(now, errors, error.not_before, feed.hints, pace, random),
-        checked_at=now,
-        status=error.status,
-        errors=errors,
-        last_error=without_credentials(str(error)),
-        stopped=isinstance(error, Gone),
-    )
+    check = after_failure(now, errors, error.not_before, feed.hints, pace, random)
+    failed = replace(feed, status=error.status, errors=errors, last_error=without_credentials(str(error)))
+    return replace(failed, next_check=check, checked_at=now, stopped=isinstance(error, Gone))
 
 
 def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, random: float) -> FeedState:
     """The feed while its address is fetched as another feed. A later visit checks whether that still holds."""
-    return replace(
-        feed,
-        address=already.address,
-        next_check=after_success(now, 0, Hints(), pace, random),
-        checked_at=now,
-        errors=0,
-        last_error=without_credentials(str(already)),
-    )
+    check, cause = after_success(now, 0, Hints(), pace, random), without_credentials(str(already))
+    return replace(feed, address=already.address, next_check=check, checked_at=now, errors=0, last_error=cause)
 
 
 STATE_FILE = "fetch.sqlite"

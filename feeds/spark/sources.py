@@ -13,7 +13,6 @@ import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -39,7 +38,7 @@ from feeds.files import FEED_SUFFIX, FEED_SUFFIXES, FileKind, name_below, printa
 from feeds.history import History, size_of
 from feeds.readers import ALL_READ, Offset, fetch_time, or_reject, read_feed_file, read_warc
 from feeds.splits import can_be_read
-from feeds.tail import Listing, ReadItem, Tail, judged, read_waiting, sort_files, waiting_files
+from feeds.tail import Listing, ReadItem, Tail, Turns, judged, sort_files, waiting_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,7 +161,7 @@ class Inbox:
         history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
         rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
         positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
-        items = judged(read_waiting(waiting_files([tail], positions), lambda waiting, cause: None), history)
+        items = judged(Turns(None).read(waiting_files([tail], positions), lambda waiting, cause: None), history)
         while segment := list(islice(items, DOCUMENTS)):
             self._commit(segment, history)
 
@@ -278,12 +277,6 @@ def _truth(options: Mapping[str, str], key: str) -> bool:
     return text == "true"
 
 
-@dataclass
-class _Versions(InputPartition):
-    directory: str
-    names: list[str]
-
-
 class _LiveReader(_Live, DataSourceReader):
     """Fetches due feeds, and reads all versions in the state, with a partition per feed."""
 
@@ -291,18 +284,12 @@ class _LiveReader(_Live, DataSourceReader):
         self.fetch()
         folders = sorted(path for path in self.out.iterdir() if path.is_dir())
         found = [sorted(f"{folder.name}/{path.name}" for path in folder.glob(f"*{FEED_SUFFIX}")) for folder in folders]
-        return [_Versions(str(self.out), names) for names in found if names]
+        return [InputPartition(names) for names in found if names]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, _Versions):  # where there is none, Spark makes one of its own
-            directory, names = Path(partition.directory), partition.names
-            items = (or_reject(read_feed_file(directory / name, name, self.form), name) for name in names)
-            yield from row_batches(History().settle(chain.from_iterable(items)))
-
-
-@dataclass
-class _Segment(InputPartition):
-    data: bytes
+        names: list[str] = partition.value or []  # where there is no partition, Spark makes one with None
+        items = (or_reject(read_feed_file(self.out / name, name, self.form), name) for name in names)
+        yield from row_batches(History().settle(chain.from_iterable(items)))
 
 
 class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -327,11 +314,11 @@ class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableN
         if len(found) < last - first:
             cause = f"of the segments {first + 1} to {last}, which the checkpoint has, {len(found)} are there"
             raise SourceError(str(self.state), cause, "a state goes with one query and its checkpoint")
-        return [_Segment(data) for data in found]
+        return [InputPartition(data) for data in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, _Segment):
-            yield from unpacked(partition.data).to_batches()
+        if partition.value is not None:
+            yield from unpacked(partition.value).to_batches()
 
     def commit(self, end: dict[str, int]) -> None:
         with self._inbox() as inbox:
@@ -361,11 +348,6 @@ class FeedSource(_Source):
 WARC_SOURCE = "mmqjp_warc"
 
 
-@dataclass
-class _File(InputPartition):
-    path: str
-
-
 class _Archives:
     def __init__(self, options: Mapping[str, str]) -> None:
         if not options.get("path"):
@@ -387,24 +369,23 @@ class _Archives:
     def can_be_read(self, name: str) -> bool:
         """A file that cannot be opened now is read later."""
         try:
-            can_be_read(Path(self.partition(name).path))
+            can_be_read(self.path_of(name))
         except OSError:
             return False
         return True
 
-    def partition(self, name: str) -> _File:
-        return _File(str(self.path if self.path.is_file() else self.path / name))
+    def path_of(self, name: str) -> Path:
+        return self.path if self.path.is_file() else self.path / name
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, _File):  # where there is none, Spark makes one of its own
-            path = Path(partition.path)
+        if (path := partition.value) is not None:
             items = or_reject(read_warc(path, self.form), printable(str(path)))
             yield from row_batches(History().settle(items))
 
 
 class _WarcReader(_Archives, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        return [self.partition(name) for name in self.sizes()]
+        return [InputPartition(self.path_of(name)) for name in self.sizes()]
 
 
 class _WarcStreamReader(_Archives, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -439,8 +420,8 @@ class _WarcStreamReader(_Archives, DataSourceStreamReader, SupportsTriggerAvaila
         return kept | {name: there[name] for name in new}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        new = [self.partition(name) for name in end if name not in start]
-        return [*sorted(new, key=lambda file: (fetch_time(Path(file.path)), file.path))]
+        new = (self.path_of(name) for name in end if name not in start)
+        return [InputPartition(path) for path in sorted(new, key=lambda path: (fetch_time(path), str(path)))]
 
 
 class WarcSource(_Source):

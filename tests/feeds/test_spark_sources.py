@@ -28,7 +28,7 @@ from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.history import History
 from feeds.readers import Offset
 from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
-from feeds.tail import Tail, judged, read_documents, read_waiting, waiting_files
+from feeds.tail import Tail, Turns, judged, read_documents, waiting_files
 from mmqjp.engine import Session
 from mmqjp.spark import source as spark_source
 from mmqjp.spark.source import FileReader, FileSource, PlanFiles, PlanPartition, SourcePath, decode_items, register
@@ -371,7 +371,7 @@ def sequence(items: list[Document | Reject]) -> Sequence:
 def by_stream(directory: Path, feeds: EntryForm | None) -> tuple[Sequence, dict[str, str]]:
     """What is read, and what is kept of it."""
     tail, known = Tail(directory, feeds=feeds, now=lambda: NOW), history()
-    found = judged(read_waiting(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause)), known)
+    found = judged(Turns(None).read(waiting_files([tail], {}), lambda waiting, cause: pytest.fail(cause)), known)
     return sequence([read.item for read in found if read.item is not None]), known.changed()
 
 

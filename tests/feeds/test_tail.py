@@ -18,7 +18,7 @@ from feeds.documents import Document, Reject, SourceError
 from feeds.files import RACY, files_below
 from feeds.history import History
 from feeds.readers import ALL_READ, Offset, ReplacedError
-from feeds.tail import TURN, Listing, ReadItem, Tail, Turns, WaitingFile, judged, read_waiting, waiting_files
+from feeds.tail import TURN, Listing, ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
 from mmqjp.engine import Session
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
@@ -51,7 +51,7 @@ class Reader:
         found: list[Document | Reject] = []
         self.failed.clear()
         files = waiting_files(self.tails, self.positions)
-        items = read_waiting(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
+        items = Turns(None).read(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
         for read in judged(items, self.history):
             if len(found) == most:
                 return found
@@ -185,7 +185,7 @@ def test_what_is_malformed_is_a_dead_letter_once_and_what_vanishes_is_told(tmp_p
     files = waiting_files([Tail(tmp_path)], reader.positions)
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
-    items = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
+    items = list(judged(Turns(None).read(files, lambda waiting, cause: told.append(waiting.file)), History()))
     assert [read.item.id for read in items if read.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
 
 
