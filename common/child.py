@@ -28,14 +28,10 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Starts a command that imports what this process imports. What it prints to standard error is dropped."""
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path)
+    env = {**environment, "PYTHONPATH": paths}
+    # In a session of its own, because Ctrl-C is for whoever asked.
     return subprocess.Popen(
-        command,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=subprocess.DEVNULL,
-        env={**environment, "PYTHONPATH": paths},
-        cwd=directory,
-        start_new_session=True,  # Ctrl-C is for whoever asked
+        command, stdin=stdin, stdout=stdout, stderr=subprocess.DEVNULL, env=env, cwd=directory, start_new_session=True
     )
 
 

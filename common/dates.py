@@ -45,36 +45,14 @@ _DAYS = (
 _ZONES = {
     name: minutes
     for minutes, names in {
-        0: "z ut utc gmt wet",
-        60: "cet met mez bst west wat",
-        120: "cest mest mesz eet sast cat",
-        180: "eest msk eat idt trt",
-        240: "msd",
-        300: "pkt",
-        330: "ist",
-        345: "npt",
-        420: "wib ict",
-        480: "hkt sgt pht awst wita",
-        540: "jst kst wit",
-        570: "acst",
-        600: "aest",
-        630: "acdt",
-        660: "aedt",
-        720: "nzst",
-        780: "nzdt",
-        -150: "ndt",
-        -180: "adt brt art",
-        -210: "nst",
-        -240: "ast edt",
-        -300: "est cdt",
-        -360: "cst mdt",
-        -420: "mst pdt",
-        -480: "pst akdt",
-        -540: "akst",
-        -600: "hst",
+        0: "z ut utc gmt wet", 60: "cet met mez bst west wat", 120: "cest mest mesz eet sast cat",
+        180: "eest msk eat idt trt", 240: "msd", 300: "pkt", 330: "ist", 345: "npt", 420: "wib ict",
+        480: "hkt sgt pht awst wita", 540: "jst kst wit", 570: "acst", 600: "aest", 630: "acdt", 660: "aedt",
+        720: "nzst", 780: "nzdt", -150: "ndt", -180: "adt brt art", -210: "nst", -240: "ast edt", -300: "est cdt",
+        -360: "cst mdt", -420: "mst pdt", -480: "pst akdt", -540: "akst", -600: "hst",
     }.items()
     for name in names.split()
-}
+}  # fmt: skip
 """Minutes ahead of UTC. Of names with several meanings, those of RFC 822, else the one that feeds mean."""
 
 _PLACES = {"et": "America/New_York", "ct": "America/Chicago", "mt": "America/Denver", "pt": "America/Los_Angeles"}

@@ -125,8 +125,7 @@ _DRAFT = ".draft"
 
 @contextmanager
 def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """A file that atomically replaces `path`, or its target if it is a link, when the block ends without an error.
-    `opener` is as for `open`. Raises OSError."""
+    """A file that atomically replaces `path`, or a link's target, when the block ends without error. Raises OSError."""
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}{_DRAFT}")
     try:

@@ -1,5 +1,4 @@
-"""Quotas: limits by name on what is counted at one place, an arrival or a time, and in a block of consecutive places;
-and the first place where one is exceeded."""
+"""Quotas: limits on what is counted at a place (an arrival or a time) or in a block of places, and what exceeds one."""
 
 from __future__ import annotations
 
