@@ -232,8 +232,7 @@ def _zone(told: dict[str, str | None]) -> int | tzinfo:
 
 def _offset_at(local: datetime, zone: tzinfo) -> int:
     """Minutes ahead of UTC. A local time that a change of clocks repeats or leaves out is none."""
-    offsets = {local.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
-    (offset,) = offsets
+    (offset,) = {local.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
     if offset is None or offset % timedelta(minutes=1):
         raise ValueError("no whole minutes")
     return offset // timedelta(minutes=1)

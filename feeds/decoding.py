@@ -195,8 +195,7 @@ def _internal_subset(text: str, start: int) -> tuple[int, dict[str, str]]:
 
 
 def _joined(pieces: list[str]) -> str:
-    text = "".join(pieces)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return "".join(pieces).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _mended(declared: Mapping[str, str], in_tag: bool, found: re.Match[str]) -> str:

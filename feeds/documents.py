@@ -151,9 +151,8 @@ def first_time(date: int | None, fetched: int | None, modified: int, archive: in
     """The time of a new entry: its own `date`, capped at the fetch of its feed. An entry without a date, or dated
     before `archive` (it was old when its feed was first read), gets the time of the fetch, or of the file's last change
     if `fetched` is unknown. All are microseconds."""
-    seen = modified if fetched is None else fetched
     if date is None or (archive is not None and date < archive):
-        return seen
+        return modified if fetched is None else fetched
     return date if fetched is None else min(date, fetched)
 
 

@@ -147,8 +147,7 @@ def _elements(text: str, form: EntryForm) -> FeedElements:
         raise FeedError("not a feed that can be read: it is empty")
     if form == "item":
         text = windows_references(text)
-    prolog = read_prolog(text.encode())
-    if prolog.defaults:
+    if read_prolog(text.encode()).defaults:
         raise FeedError("the DOCTYPE gives attributes defaults, which are not read")
     # A DTD that is not read may declare entities: their references are no fault that the parser would report.
     has_dtd = "<!DOCTYPE" in text[:_HEAD]
@@ -239,8 +238,7 @@ def _add_told(holder: etree._Element, told: Any, atom: bool) -> None:
     # feedparser answers `updated` with `published`, and a warning, where only that is there.
     for name in ("published", "updated"):
         _add(holder, name, told[name] if dict.__contains__(told, name) else None)
-    chosen = told.get("link")
-    for link in sorted(told.get("links", ()), key=lambda link: link.get("href") != chosen):
+    for link in sorted(told.get("links", ()), key=lambda link: link.get("href") != told.get("link")):
         about = {name: link.get(name) for name in ("type", "length")}
         _add_link(holder, link.get("rel") or "alternate", link.get("href"), **about)
     people = [person.get("name") or person.get("email") for person in told.get("authors", ())]

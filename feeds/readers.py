@@ -96,7 +96,6 @@ def read_sidecar(path: Path) -> Sidecar | None:
         raise InvalidValue("a sidecar is a JSON object")
     fetched, status, folders = notes.get("fetched_at"), notes.get("status"), notes.get("folders")
     told = folders if isinstance(folders, list) else []
-    texts = {key: _text(notes, key) for key in ("etag", "last_modified", "content_type", "sha256")}
     return Sidecar(
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
@@ -104,7 +103,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         status=status if isinstance(status, int) else 200,
         title=_text(notes, "title")[:LONGEST_TITLE].strip(),
         folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
-        **texts,
+        **{key: _text(notes, key) for key in ("etag", "last_modified", "content_type", "sha256")},
     )
 
 
@@ -161,8 +160,7 @@ def is_sidecar(path: Path) -> bool:
         return False
     if read_stem(path.stem) is not None:
         return True
-    suffixes = files.FEED_SUFFIXES - {files.SIDECAR_SUFFIX}
-    has_feed = any(path.with_suffix(suffix).is_file() for suffix in suffixes)
+    has_feed = any(path.with_suffix(suffix).is_file() for suffix in files.FEED_SUFFIXES - {files.SIDECAR_SUFFIX})
     try:
         notes = read_sidecar(path)
     except ValueError:

@@ -211,9 +211,8 @@ _FEED_TYPES = frozenset(
 
 def feeds_of_page(body: bytes, url: str) -> list[str]:
     """The http(s) addresses of a page's `<link rel=alternate>` feeds, in page order, comment feeds last."""
-    parser = etree.HTMLParser(no_network=True, huge_tree=False)
     try:
-        page = etree.fromstring(body, parser)
+        page = etree.fromstring(body, etree.HTMLParser(no_network=True, huge_tree=False))
     except (etree.XMLSyntaxError, ValueError):
         return []
     if page is None:  # the recovering parser has found nothing at all
