@@ -68,8 +68,7 @@ def kept_values(count: int, first: int, end: int) -> Ints:
 
 
 def batch_values(count: int, number: int, size: int, share: float) -> Ints:
-    """The values of the documents of a measured batch. A `share` of them have all values of a document that is kept;
-    the others have none. So a document has an output for each query or none, and a few by chance."""
+    """The values of a measured batch: a `share` of its documents have all values of a kept one, the others none."""
     rng = np.random.default_rng((count, 1, number))
     fresh = count + np.arange(size * LEAVES).reshape(size, LEAVES) + number * size * LEAVES
     chunk = rng.integers(0, -(-count // CHUNK), 1)[0] * CHUNK
@@ -104,8 +103,7 @@ def expected_rows(count: int, batches: list[Ints]) -> set[ClusterRow]:
 
 @dataclass(frozen=True)
 class DriverCase:
-    """A service on the cluster at `url`, whose workers are the processes `workers`, over the files in a directory, in
-    batches of at most `batch_size`. `name` distinguishes it from other ones of the directory."""
+    """A service on the cluster at `url` with the worker processes `workers`; its `name` is unique in the directory."""
 
     url: str
     workers: tuple[int, ...]
@@ -120,9 +118,8 @@ class DriverCase:
 
 @dataclass
 class DriverRun:
-    """Of each batch, its documents, and processor seconds of the executors and of the driver for stage 2 and delivery;
-    the seconds of the last micro-batches, and of triggers without documents; the peaks of the memory of the driver's
-    two processes, in bytes."""
+    """By batch: its documents, and processor seconds of executors and driver for stage 2 and delivery. Seconds of the
+    last micro-batches and of empty triggers; peak memory of the driver's two processes, in bytes."""
 
     batches: list[dict[str, float]]
     seconds: list[float]
@@ -234,8 +231,7 @@ FILE_SECONDS = 600.0  # the most seconds that a file may take
 
 @dataclass(frozen=True)
 class Feeder:
-    """Puts documents into the directory of a service, a file each time, as soon as all earlier ones were processed.
-    They are numbered from `first` on."""
+    """Drops documents, numbered from `first` on, for a service: a file each time all earlier ones are processed."""
 
     place: ServiceFiles
     files: Sequence[Ints] | Iterator[Ints]
@@ -243,8 +239,7 @@ class Feeder:
     after_a_kill: bool = False
 
     def feed(self, pid: Path) -> float:
-        """Returns how many documents a second were processed. At its end, the driver, whose process id will be in the
-        file `pid`, is asked to end. Raises ServiceFailed."""
+        """Returns documents a second, and asks the driver, whose id is in file `pid`, to end. Raises ServiceFailed."""
         wait_until(pid.exists, "the driver")
         try:
             self._wait_for_start()
@@ -313,8 +308,7 @@ SHARE = 0.5  # the share of the documents of measured batches that repeat values
 def measure_cluster(
     documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[int] = SIZES, *, kills: bool = True
 ) -> list[Line]:
-    """The lines for a number of documents: for each number of workers, one after the other, over the same store. With
-    `kills`, processes are killed after that. Raises AssertionError if an output is wrong."""
+    """Lines for each number of workers over one store, then with `kills`. Raises AssertionError for a wrong output."""
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as name:
         place = ServiceFiles(Path(name))

@@ -44,8 +44,7 @@ COMMON = (
 
 @dataclass(frozen=True)
 class Line:
-    """One line of `--json`. Seconds are medians. `speedup` is the baseline's time over this one's, `over_floor` this
-    one's over the floor's. `details` are the figures of one benchmark."""
+    """A line of `--json`: median seconds, `speedup` over the baseline, `over_floor` in floors, and own `details`."""
 
     bench: str
     case: Mapping[str, object]
@@ -85,19 +84,14 @@ def speedup(baseline: float | None, seconds: float) -> float | None:
 
 
 def beside(
-    lines: Sequence[Line],
-    group: Callable[[Line], Hashable],
-    is_baseline: Callable[[Line], bool],
-    name: str,
-    detail: str = "",
+    lines: Sequence[Line], by: Callable[[Line], Hashable], is_base: Callable[[Line], bool], name: str, detail: str = ""
 ) -> list[Line]:
-    """Adds the baseline of its group to every line that is none itself. The key `detail` gets the ratio of the line's
-    time to the baseline's. Groups without a baseline stay as they are."""
-    base = {group(line): line.seconds for line in lines if is_baseline(line)}
+    """Adds its group's baseline, if any, to every other line, and the ratio of their times as `detail`."""
+    base = {by(line): line.seconds for line in lines if is_base(line)}
 
     def compared(line: Line) -> Line:
-        seconds = base.get(group(line))
-        if seconds is None or is_baseline(line):
+        seconds = base.get(by(line))
+        if seconds is None or is_base(line):
             return line
         more = {detail: line.seconds / seconds} if detail else {}
         return replace(line, baseline=name, speedup=seconds / line.seconds, details={**line.details, **more})
@@ -294,8 +288,7 @@ def _turns(ways: Mapping[str, Callable[[], float]], rounds: int, patience: float
 
 
 def medians(ways: Mapping[str, Callable[[], float]], rounds: int, patience: float = 20.0) -> dict[str, float]:
-    """The median of the seconds that each way returns, measured in turns. A way that has taken more than `patience`
-    seconds skips later rounds."""
+    """The median seconds of ways measured in turns. One that took more than `patience` seconds skips later rounds."""
     return {name: statistics.median(seconds) for name, seconds in _turns(ways, rounds, patience).items()}
 
 
@@ -315,8 +308,7 @@ def turns_of(
 def compared_turns(
     ways: Mapping[str, Callable[[], tuple[float, _T]]], turns: int, case: object, difference: str
 ) -> tuple[dict[str, list[float]], _T]:
-    """The seconds of each way in each turn, and the result that all have in common. Raises AssertionError, which names
-    the case, if a result differs from that of the first way."""
+    """The seconds of each way by turn, and their common result. Raises AssertionError with the case if one differs."""
     taken, found = turns_of(ways, turns)
     first = next(iter(found.values()))
     for name, result in found.items():

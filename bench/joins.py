@@ -346,8 +346,7 @@ def become_state(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) ->
 
 @dataclass(frozen=True)
 class Joined:
-    """The cost and result of a join: `seconds` until all its rows (pair of documents, row of R_T) were listed, and
-    `call` until the call returned, which may be before they are listed. `table` has the rows, if they were kept."""
+    """The cost and rows of a join: `seconds` until all rows were listed, `call` until it returned; `table` if kept."""
 
     seconds: float
     call: float
@@ -426,12 +425,12 @@ class SparkSql:
 
 
 Sql = DuckDBSql | SparkSql
+SqlSide = tuple[Witnesses, pa.Table]
 
 
 @contextmanager
-def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witnesses, pa.Table]) -> Iterator[Sql]:
-    """A database with the tables of both sides, each given as witnesses and as columns (docid, and one for each leaf).
-    The tables of the right side have the suffix _w."""
+def loaded_sql(engine: str, left: SqlSide, right: SqlSide) -> Iterator[Sql]:
+    """A database of both sides, as witnesses and as columns (docid, leaves). The right side's tables end in _w."""
     with closing[Sql](DuckDBSql() if engine == "duckdb" else SparkSql()) as sql:
         for suffix, (witnesses, columns) in (("", left), ("_w", right)):
             sql.load("grouped", witnesses.r_bin)
@@ -451,8 +450,7 @@ def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witne
 
 
 LAYOUTS = ("relations", "values", "columns")
-"""R_bin and R_doc as they are; R_bin with the string values of its lower nodes; or a column for each leaf, which only
-documents without repeated elements fit into."""
+"""R_bin and R_doc; R_bin with string values of lower nodes; or a column for each leaf, without repeated elements."""
 PILOT = {"duckdb": 20, "spark": 5}  # the number of queries that each form is tried with
 PATIENCE = 2.0  # A form that takes longer for one query, in seconds, is not tried further
 
@@ -482,14 +480,9 @@ class Sequential:
 
 
 def measure_sequential(
-    engine: str,
-    registered: RegisteredQueries,
-    sample: Sequence[LeafPairs],
-    left: tuple[Witnesses, pa.Table],
-    right: tuple[Witnesses, pa.Table],
+    engine: str, registered: RegisteredQueries, sample: Sequence[LeafPairs], left: SqlSide, right: SqlSide
 ) -> Sequential:
-    """Runs a sample of the queries, in the form that is fastest with the first of them; the other forms run only these.
-    The sides are those of `loaded_sql`."""
+    """Runs a sample in the form that is fastest with its first queries. The sides are those of `loaded_sql`."""
     pilots = sample[: PILOT[engine]]
     with loaded_sql(engine, left, right) as sql:
         ways = ("", ", prepared") if engine == "duckdb" else ("",)

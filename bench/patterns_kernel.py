@@ -42,11 +42,9 @@ class PatternBenchmark:
     drawn: bool = True
 
 
-def each_case(
-    measure: Callable[[Any, bool], Iterator[Line]],
-) -> Callable[[Sequence[Any], PatternOptions], Iterator[Line]]:
+def each_case(work: Callable[[Any, bool], Iterator[Line]]) -> Callable[[Sequence[Any], PatternOptions], Iterator[Line]]:
     """Measures cases that do not depend on each other, given whether they are quick."""
-    return lambda cases, options: (line for case in with_progress(cases) for line in measure(case, options.quick))
+    return lambda cases, options: (line for case in with_progress(cases) for line in work(case, options.quick))
 
 
 def turn_lines(
@@ -145,10 +143,8 @@ class TrackedLineage:
             registered[name] = Columns(some.t0, some.t1, some.values, parts.reshape(-1, 1))
         return registered
 
-    def matches(
-        self, results: Results, places: Ints | None = None
-    ) -> Iterator[tuple[int, tuple[tuple[int, ...], ...]]]:
-        chosen = np.arange(len(results)) if places is None else places
+    def matches(self, results: Results, among: Ints | None = None) -> Iterator[tuple[int, tuple[tuple[int, ...], ...]]]:
+        chosen = np.arange(len(results)) if among is None else among
         parts = results.events.parts[results.at[chosen]]
         events = {
             number: tuple(sorted(self._numbers[part] for part in origin.parts or (number,)))
@@ -260,9 +256,8 @@ def sample_lines(
     turns: int,
     by_hand: Callable[[int], set[tuple[int, ...]]] | None = None,
 ) -> Iterator[Line]:
-    """The lines of sets that mean the same, and of a sample of the first set's statements one at a time, scaled up.
-    Times are medians over turns; each turn runs all of them and the floor. `by_hand` computes the events of a
-    statement's results without a kernel. Raises AssertionError if a statement of the sample has other results."""
+    """The lines of equivalent sets, and of a sample of the first set's statements one by one, scaled up: medians over
+    turns. `by_hand` computes a statement's results without a kernel. Raises AssertionError if results differ."""
     first, queries = sets[0], int(case["queries"])
     runs: dict[str, list[KernelRun]] = {one.plan: [] for one in sets}
     alone, hand, floors, rows = list[float](), list[float](), list[float](), 0

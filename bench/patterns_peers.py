@@ -310,9 +310,8 @@ def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement
     texts, tracked = Texts(), kit.TrackedLineage()
     kernel = make(texts, tracked.lineage)
     events = tracked.register({name: some.encoded(texts) for name, some in case.streams().items()})
-    add_statements = kernel.add
     for place, statement in enumerate(statements):
-        add_statements(place, statement, BEGINNING)
+        kernel.add(place, statement, BEGINNING)
     found: list[Results] = []
     begin = time.perf_counter()
     for part, until in intervals(events, -(-(case.events + 2) // case.intervals) * kit.SECOND):

@@ -51,8 +51,7 @@ _STRATEGIES = {"s2": "partition_contiguity", "s3": "skip_till_next_match"}
 
 
 def stock_events(count: int, rises: float, seed: int = 1) -> kit.StreamEvents:
-    """Events of symbols in turn, a second apart. A price goes up by one with the chance `rises`, else down or nowhere.
-    Prices are 0 to 999, and 0 comes after 999. Volumes are 1 to 1000, uniform."""
+    """Symbols in turn, a second apart. Prices (0 to 999, cyclic) rise by 1 with chance `rises`; volumes: 1 to 1000."""
     chance = np.random.default_rng(seed)
     symbols = np.arange(count) % SYMBOLS
     prices: Floats = np.zeros(count)
@@ -66,9 +65,8 @@ def stock_events(count: int, rises: float, seed: int = 1) -> kit.StreamEvents:
 
 @dataclass(frozen=True)
 class KleeneCase:
-    """A pattern, or many that differ in a constant: an event with a round price, further ones, and one with a low
-    volume. A window has as many events of each symbol. `apart`: NON OVERLAPPING. `three`: a third event has a price
-    between the first and the last one's."""
+    """A pattern, or many that differ in a constant: a round price, further events, and a low volume, within as many
+    events of each symbol. `apart`: NON OVERLAPPING. `three`: a third price lies between the first and the last one."""
 
     figure: str
     predicate: Predicate
@@ -435,8 +433,7 @@ class ByHash(ByRank):
 
 
 def drifting_events(count: int, seed: int = 1) -> KeyedEvents:
-    """Events that are mostly noise: first letters that lead nowhere. The first half has episodes A B D and pairs A C,
-    the second one episodes A C D and pairs A B: what led to matches becomes noise, and the other way round."""
+    """Mostly noise, with A B D and pairs A C in the first half, A C D and A B in the second: ranks must adapt."""
     chance = np.random.default_rng(seed)
     streams, keys = np.zeros(count, np.int64), chance.integers(0, DRIFT_KEYS, count)
     for begin in range(0, count - EPISODE + 1, EPISODE):

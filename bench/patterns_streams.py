@@ -34,9 +34,8 @@ INTERVAL = 1000  # events of an interval, without those of streams that are copi
 
 @dataclass(frozen=True)
 class StreamWorkload:
-    """A template with its parameters. `domain` is that of constants, `window` the longest one in seconds, `capacity`
-    the number of streams on a channel, `sel` the share of events that satisfy a start condition. Without `channels`,
-    streams of equal events come each for itself, and operators over selections share nothing."""
+    """A template with the `domain` of constants, its longest `window` in seconds, `capacity` streams on a channel, and
+    the share `sel` of events that satisfy a start condition. Without `channels`, equal streams share nothing."""
 
     figure: str
     template: str
@@ -52,11 +51,6 @@ class StreamWorkload:
     @property
     def rules(self) -> Sequence[RuleName]:
         return RULE_NAMES if self.channels or self.template == "channel" else WITHOUT_CHANNELS
-
-    @property
-    def has_channels(self) -> bool:
-        """Whether its statements read streams that one channel can have."""
-        return self.template in ("channel", "hybrid")
 
 
 _RUMOR: Schema = (("a0", "string"), *((f"a{place}", "number") for place in range(1, 10)))
@@ -166,7 +160,7 @@ def measure_streams(
     one: StreamWorkload, quick: bool = False, sample_size: int | None = None, turns: int | None = None
 ) -> Iterator[Line]:
     sets = [_statement_set("together", one)]
-    if one.has_channels:
+    if one.template in ("channel", "hybrid"):  # they read streams that one channel can have
         sets.append(_statement_set("without channels", replace(one, channels=False)))
     sample = kit.choose_sample(one.queries, sample_size or (3 if quick else 5))
     return kit.sample_lines(asdict(one), sets, sample, turns or (1 if quick else 3))

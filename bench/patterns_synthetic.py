@@ -85,11 +85,6 @@ class PatternStep:
 StepTriple = tuple[PatternStep, PatternStep, PatternStep]
 
 
-def synthetic_events(count: int, domain: int = DOMAIN, seed: int = 1) -> SyntheticEvents:
-    chance = np.random.default_rng(seed)
-    return SyntheticEvents(chance.integers(0, domain, (DISCRETE, count)), chance.random((CONTINUOUS, count)))
-
-
 def plant_matches(events: SyntheticEvents, statements: Sequence[StepTriple]) -> SyntheticEvents:
     discrete, continuous = events.discrete.copy(), events.continuous.copy()
     starts = range(0, discrete.shape[1] - 2, discrete.shape[1] // len(statements))
@@ -133,9 +128,8 @@ _BASE = ev.Events(STREAM, SYNTHETIC_SCHEMA)
 
 
 def template_stream(template: SyntheticTemplate, steps: StepTriple) -> ev.Stream:
-    first = ev.Filter(_BASE, _condition(steps[0]))
     summed = template == "NonDeterministicAgg"
-    stream: ev.Stream = first
+    stream: ev.Stream = ev.Filter(_BASE, _condition(steps[0]))
     for number, step in enumerate(steps[1:]):
         condition = _condition(step)
         match template:
@@ -247,7 +241,9 @@ def _followers(template: SyntheticTemplate, chosen: Ints, after: int, first: int
 def measure_synthetic(case: SyntheticCase, quick: bool = False, sample_size: int | None = None) -> Iterator[Line]:
     steps = random_steps(case.queries, (case.zipf, 1, 0.8), case.selectivity, case.domain)
     sample = kit.choose_sample(case.queries, sample_size or (QUICK_SAMPLE if quick else SAMPLE))
-    events = plant_matches(synthetic_events(case.events, case.domain), [steps[place] for place in sample])
+    chance, count = np.random.default_rng(1), case.events
+    events = SyntheticEvents(chance.integers(0, case.domain, (DISCRETE, count)), chance.random((CONTINUOUS, count)))
+    events = plant_matches(events, [steps[place] for place in sample])
     off, hashed = SWITCHES[case.without]
     rules = [rule for rule in RULE_NAMES if rule not in off]
     statements = kit.StatementSet(
@@ -299,8 +295,7 @@ _BATCH = 1000  # statements that are built before they are registered
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """LinearStat has up to 46,656 forms. `different` statements have three filters, each of which compares attributes
-    of its own, in its own ways, so that hardly two are alike."""
+    """LinearStat has up to 46,656 forms; `different` statements have three filters that hardly any other one shares."""
 
     kind: MemoryKind
     queries: int

@@ -45,10 +45,9 @@ TRADED = 500  # the number of symbols
 
 
 def window_events(data: WindowData, count: int, seed: int = 1) -> kit.StreamEvents:
-    """Events like those of chemotherapies, or trades of shares; the paper's data are not public. It says that
-    treatments follow a protocol, shifted in time: here each patient has six cycles of three weeks, with the protocol's
-    events in order, among others. Trades come every millisecond here, their symbols follow Zipf's law, and prices are
-    random walks."""
+    """Events like those of chemotherapies, or trades of shares; the paper's data are not public. Here each patient has
+    six cycles of three weeks, with the protocol's events in order, among others. Trades come every millisecond here,
+    their symbols follow Zipf's law, and prices are random walks."""
     chance = np.random.default_rng(seed)
     return _chemotherapies(count, chance) if data == "onco" else _trades(count, chance)
 
@@ -169,11 +168,6 @@ class AutomatonInstance(NamedTuple):
     place: int
     bound: Bindings
     passed: bool
-
-
-def single_events(events: kit.StreamEvents) -> list[WindowEvent]:
-    rows = zip(events.times.tolist(), *(column.tolist() for column in events.columns), strict=True)
-    return [WindowEvent(number, *row) for number, row in enumerate(rows)]
 
 
 class SetAutomaton:
@@ -362,7 +356,8 @@ WindowRun = tuple[float, list[set[WindowMatch]]]  # CPU seconds, and the matches
 
 
 def run_matcher(patterns: Sequence[WindowPattern], events: kit.StreamEvents, pruned: str) -> WindowRun:
-    singles = single_events(events)
+    rows = zip(events.times.tolist(), *(column.tolist() for column in events.columns), strict=True)
+    singles = [WindowEvent(number, *row) for number, row in enumerate(rows)]
     return timed(lambda: [window_matches(one, singles, pruned) for one in patterns], time.process_time)
 
 

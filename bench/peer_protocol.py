@@ -118,8 +118,7 @@ class PeerWork:
 
 @dataclass
 class PeerReport:
-    """Seconds from the launch until the peer was ready, of each batch, of their processor time, and until the first row
-    of an added wish. `details` are the peer's own figures."""
+    """Seconds until ready, of batches, of their processor time, until an added wish's first row; its own `details`."""
 
     start: float = 0.0
     batches: list[float] = field(default_factory=list)

@@ -48,8 +48,7 @@ class PeerFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class PeerSystem:
-    """A peer: its name, its program in `bench.peer_systems`, the package that it imports, whether it needs Java, and
-    whether it uses mmqjp, so that it cannot have an interpreter of its own."""
+    """A peer: name, program in `bench.peer_systems`, package; whether it needs Java, or mmqjp (so our interpreter)."""
 
     name: str
     program: str
@@ -101,8 +100,7 @@ def run_peer(
 def run_program(
     system: PeerSystem, directory: Path, python: str, seconds: float = PEER_SECONDS
 ) -> tuple[dict[str, Any], int]:
-    """Runs the program of a system over a directory. Returns its report, and the peak of its memory in bytes. All that
-    it started is killed. Raises PeerFailed with the end of its log."""
+    """Runs a system's program, then kills all it started. Returns report and peak bytes. Raises PeerFailed."""
     environment = os.environ | {"PYTHONPATH": _code(system, directory)} | _java()
     errors = directory / "errors"
     with errors.open("wb") as log:

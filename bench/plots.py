@@ -17,8 +17,7 @@ _LETTER = 0.08  # the width of a letter of the legend, in inches
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """A figure of some lines, by its key (see `Line.figure`) or as a function of a line. `style` is a format of
-    matplotlib, such as "o-". Without a colour, matplotlib takes the next one."""
+    """A figure by key (see `Line.figure`) or function; `style` as in matplotlib ("o-"), by default its next colour."""
 
     label: str
     y: str | Callable[[Line], float]
@@ -32,8 +31,7 @@ class PlotSeries:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves over the key `x` of the lines' cases. `log` has the letters of the logarithmic axes; others begin at 0.
-    `ticks`: every value of x has a tick. `legend`: the panel has a legend of its own."""
+    """Curves over the cases' key `x`. `log`: logarithmic axes; others begin at 0. `ticks`: one for every value of x."""
 
     x: str
     xlabel: str
@@ -181,8 +179,7 @@ _LOG = ("queries", "domain", "window", "events", "at_once", "budget")
 
 
 def draw_patterns(lines: Sequence[Line], prefix: Path) -> None:
-    """Writes PREFIX.svg and PREFIX.png: a panel for each figure of the papers that was measured. A template has one
-    colour in all panels, as they share a legend; its ways differ in style."""
+    """Writes PREFIX.svg and PREFIX.png, a panel for each measured figure. Templates differ in colour, ways in style."""
     figures = grouped(lines, lambda line: line.case["figure"])
     groups = {name: _series_of(name, of) for name, of in figures.items()}
     names = dict.fromkeys(_coloured(label, of[0]) for curves in groups.values() for label, of in curves.items())

@@ -44,6 +44,7 @@ SAMPLE = 100
 
 ItemBatches = Sequence[Sequence[Document]]
 ItemPairs = set[tuple[int, int]]  # numbers of items, the earlier first
+Subscriptions = Sequence[workload.RealisticQuery]
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,8 @@ def realistic_workload(case: RealisticCase) -> tuple[ItemBatches, list[workload.
     return batches, workload.subscriptions(case.queries)
 
 
-def by_statements(
-    batches: ItemBatches, queries: Sequence[workload.RealisticQuery]
-) -> tuple[float, float, list[ItemPairs]]:
-    """On DuckDB, for each batch a statement for each subscription: seconds to insert the items, seconds of all
-    statements, and the pairs of each subscription. Items past all windows are dropped."""
+def by_statements(batches: ItemBatches, queries: Subscriptions) -> tuple[float, float, list[ItemPairs]]:
+    """On DuckDB, a statement for each batch and subscription: seconds to insert, seconds to select, and the pairs."""
     found: list[ItemPairs] = [set() for _ in queries]
     inserting = joining = 0.0
     database = workload.FieldDatabase()
@@ -104,8 +102,7 @@ def by_dictionary(batches: ItemBatches, first: str, second: str, hours: int) -> 
 def by_stream_join(
     session: SparkSession, batches: ItemBatches, wanted: Sequence[tuple[str, str, int]]
 ) -> tuple[list[float], list[ItemPairs]]:
-    """On Spark, a stream-stream join for each (channel, channel, hours): its seconds and its pairs. The items come as
-    Parquet files, a batch a file, their XML already parsed."""
+    """On Spark, a stream-stream join for each (channel, channel, hours): seconds and pairs. Each batch is a file."""
     seconds, found = [], []
     with TemporaryDirectory(prefix="mmqjp-naive-") as directory:
         arriving, first = Path(directory) / "items", 0
@@ -229,8 +226,6 @@ class _Listed:
 
 
 StoreCall = tuple[str, tuple[Any, ...]]  # A method of a store, and its arguments
-
-
 OF_PLANS = ("put_rows", "drop_rows")
 
 
@@ -274,7 +269,7 @@ class PathRun:
     calls: list[StoreCall]
 
 
-def run_path(engine: str, plan: str, batches: ItemBatches, queries: Sequence[workload.RealisticQuery]) -> PathRun:
+def run_path(engine: str, plan: str, batches: ItemBatches, queries: Subscriptions) -> PathRun:
     with Session(engine, lateness=workload.HOUR, plan=plan) as opened:
         calls = record_calls(opened._store)
 
@@ -397,20 +392,13 @@ def measure_realistic(
     return lines + without
 
 
-def _path(
-    engine: str, plan: str, batches: ItemBatches, queries: Sequence[workload.RealisticQuery], runs: list[PathRun]
-) -> float:
+def _path(engine: str, plan: str, batches: ItemBatches, queries: Subscriptions, runs: list[PathRun]) -> float:
     runs.append(run_path(engine, plan, batches, queries))
     return runs[-1].seconds
 
 
 def _without_us(
-    case: RealisticCase,
-    engine: str,
-    batches: ItemBatches,
-    queries: Sequence[workload.RealisticQuery],
-    ours: PathRun,
-    sample: int,
+    case: RealisticCase, engine: str, batches: ItemBatches, queries: Subscriptions, ours: PathRun, sample: int
 ) -> Iterator[Line]:
     """Lines for the programs without mmqjp, the baseline of the whole path first. Each result is checked."""
 

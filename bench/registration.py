@@ -184,8 +184,7 @@ class CommandCost:
 
 
 def measure_commands(kind: str, number: int) -> Iterator[Line]:
-    """Runs `check` and `run` over a file of queries, the latter for one pair of documents, on DuckDB: without a state,
-    with a new one, and again with that state. Raises AssertionError if one does something else than it should."""
+    """Runs `check`, and `run` without a state, with a new one, and again. Raises AssertionError for a wrong outcome."""
     with tempfile.TemporaryDirectory(prefix="mmqjp-registration-") as name:
         directory = Path(name)
         (directory / "queries.xscl").write_text(named_script(kind, number), encoding="utf-8")
@@ -241,8 +240,7 @@ _MORE = 20
 
 
 def measure_pattern_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> dict[str, str]:
-    """Registers subscriptions, each with a window of its own, to patterns over feed items; then one more pattern at a
-    time, each with a document after it. Returns rows of a table."""
+    """Subscribes to feed patterns with windows of their own, then to one more at a time, each before a document."""
     conjuncts = patterns(VOCABULARIES["items"], distinct + _MORE, 0.4, 0.1)
     rng = Random(5)
     drawn = [(rng.choice(conjuncts[:distinct]), rng.randint(1, 500) * HOUR) for _ in range(subscriptions)]
@@ -272,8 +270,7 @@ def measure_pattern_registration(distinct: int = DISTINCT, subscriptions: int = 
 
 
 def measure_text_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> dict[str, str]:
-    """Subscribes to distinct texts, to the same ones again and again, and to more, each with two documents after it:
-    only the first pays for the new text. Returns rows of a table."""
+    """Subscribes to distinct texts, the same again, and more, with two documents after each: only the first pays."""
     written = queries(distinct + distinct // 10 + 2 * _MORE).rstrip("\n").split(";\n")
     texts = list(dict.fromkeys(written))
     script = ";\n".join(texts[:distinct])

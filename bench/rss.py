@@ -33,9 +33,8 @@ _TEXT = "stream join event query template witness node value path feed book auth
 
 
 def feed_values(count: int, seed: int = 7) -> Ints:
-    """The interned values of `count` items like those of the thesis (6.6.3), a row for each, in order of time. Channels
-    are Zipf distributed. Now and then an item repeats the url, the title or the description of its channel's last one,
-    is described by its title, has its channel's url, or is called Untitled, as real items do."""
+    """The interned values of `count` items like the thesis' (6.6.3), by time, of Zipf distributed channels. Some repeat
+    url, title or description of the channel's last, are described by their title, have its url, or are Untitled."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, FEED_CHANNELS + 1) ** 0.8
     channels = rng.choice(FEED_CHANNELS, count, p=weights / weights.sum())
@@ -117,8 +116,7 @@ def rss_cases(numbers: Sequence[int], *, sweeps: bool) -> list[RssCase]:
 
 @dataclass(frozen=True)
 class FeedWorkload:
-    """The queries and the items, as interned values and as witnesses: those that are only kept, in batches, those
-    joined to warm up, and those measured, each with the id of their first document."""
+    """The queries and the items, as values and as witnesses with their first docid: kept, to warm up, and measured."""
 
     registered: joins.RegisteredQueries
     items: Ints
@@ -201,7 +199,7 @@ def _floor(case: RssCase, work: FeedWorkload, pairs: list[int]) -> float:
 
 
 def _sequential(engine: str, case: RssCase, work: FeedWorkload, chosen: Sequence[joins.LeafPairs]) -> joins.Sequential:
-    def side(first: int) -> tuple[Witnesses, pa.Table]:
+    def side(first: int) -> joins.SqlSide:
         leaves = feed_strings(work.items[first:])
         docids = pa.array(range(first, len(work.items)), pa.int64())
         table = pa.table([docids, *leaves], names=["docid", *LEAVES])

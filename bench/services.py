@@ -62,8 +62,7 @@ def mmqjp_command(*arguments: object) -> list[str]:
 
 
 class RunningService(AbstractContextManager["RunningService"]):
-    """`mmqjp stream`, or `serve` without output lines, over the drops of a place, with `options`. At the end of the
-    context the process has ended."""
+    """`mmqjp stream`, or `serve` without output lines, over a place's drops, with `options`, until the context ends."""
 
     def __init__(self, place: ServiceFiles, options: Sequence[object], command: str = "stream") -> None:
         self._place, self._documents, self._read = place, 0, 0
@@ -515,16 +514,13 @@ def _turns(
 ) -> tuple[list[float], list[float]]:
     left, dropped = iter(files), 0
 
-    def is_processed() -> bool:
-        return service.documents() >= dropped
-
     def process(file: Path) -> None:
         nonlocal dropped
         draft = file.with_suffix(".tmp")
         shutil.copyfile(file, draft)
         draft.rename(place.drops / file.name)
         dropped += case.documents
-        service.wait_until(is_processed, SERVE_PROCESSED, f"process {dropped:,} documents")
+        service.wait_until(lambda: service.documents() >= dropped, SERVE_PROCESSED, f"process {dropped:,} documents")
 
     def turn_of(files: Iterator[Path]) -> list[float]:
         return [harness.seconds_of(partial(process, file)) for file in islice(files, case.files)]

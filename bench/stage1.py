@@ -23,7 +23,7 @@ from lxml import etree
 
 from bench import harness, registration
 from bench import stage1_workload as made
-from bench.harness import Line, in_fresh_process
+from bench.harness import Line, Way, in_fresh_process
 from bench.plots import Panel, PlotSeries, draw_panels
 from bench.stage1_workload import patterns, rows_of
 from common.xml import xml_parser
@@ -52,9 +52,8 @@ class Stage1Case:
 
 
 Stage1Row = dict[str, Any]
-"""A row of --csv: microseconds a document for the floor, medians of the rounds' ratios to it for the rest; None where
-it was not measured. `paths` is the number of XPaths that the last three evaluate, `rows` that of witnesses a document.
-"""
+"""A row of --csv: microseconds a document for the floor, else median ratios to it; None where it was not measured.
+`paths` is the number of XPaths that the last three evaluate, `rows` that of witnesses a document."""
 
 
 def stage1_lines(row: Stage1Row) -> Iterator[Line]:
@@ -82,14 +81,14 @@ def measure_stage1(case: Stage1Case, texts: Sequence[bytes] = (), rounds: int = 
     loaded = _load(case)
     first = harness.seconds_of(partial(made.evaluate, loaded.cached, texts[:1]))
     witnesses = _check(loaded, case.kind, texts)
-    ways: dict[str, harness.Way] = {
+    ways: dict[str, Way] = {
         "floor": partial(harness.parse_floor, texts),
         "cached": partial(made.evaluate, loaded.cached, texts),
         "uncached": partial(made.evaluate, loaded.uncached, texts),
     }
     taken = harness.in_turns(ways, rounds)
     paths, others = baselines(case.kind, [conjunct for conjunct, _ in loaded.placed], texts[:_FEW])
-    few: dict[str, harness.Way] = {"floor": partial(harness.parse_floor, texts[:_FEW]), **others}
+    few: dict[str, Way] = {"floor": partial(harness.parse_floor, texts[:_FEW]), **others}
     compared = harness.in_turns(few, rounds) if others else {}
     over = {name: harness.ratio(seconds, compared["floor"]) for name, seconds in compared.items()}
     return {
@@ -144,9 +143,7 @@ def _with_groups(stage: XPathStage, texts: Iterable[bytes]) -> tuple[Witnesses, 
 _PARSER = xml_parser(elements_only=True)
 
 
-def baselines(
-    kind: str, conjuncts: Sequence[Conjunct], texts: Sequence[bytes]
-) -> tuple[int | None, dict[str, harness.Way]]:
+def baselines(kind: str, conjuncts: Sequence[Conjunct], texts: Sequence[bytes]) -> tuple[int | None, dict[str, Way]]:
     most = {
         "lxml_xpath": 1000,
         "saxon": 100 if find_spec("saxonche") else 0,
@@ -321,9 +318,8 @@ ATTACKS = {
 
 
 def measure_attack(case: AttackCase, number: int = 0, rounds: int = ATTACK_ROUNDS) -> list[Line]:
-    """A line for each occasion (documents that are new to the evaluator, the same ones again) and for the evaluator
-    with and without its shape cache, with seconds and rows of one document. With it, the baseline is the evaluator
-    without, and `grown` is how many bytes the process needed more than for the floor."""
+    """Lines for new and for known documents, with and without the shape cache: seconds and rows of one document. With
+    it, the baseline is the evaluator without, and `grown` is how many bytes more than the floor the process needed."""
     attack, limits = ATTACKS[case.attack], LIMITS[case.limits]
     number = number or attack.number
     texts = attack.documents(number)

@@ -107,8 +107,7 @@ def expected_digests(work: joins.RegisteredQueries, count: int, batches: int, si
 
 
 def shared_leaves(count: int, later: Ints, kept: Callable[[int, int, int], Ints]) -> dict[tuple[int, int], int]:
-    """The pairs of an earlier and a later document with common values, with the leaves that have them, as bits.
-    `kept(count, first, end)` gives the values of stored documents."""
+    """Pairs of documents with common values, with the leaves as bits. `kept(count, first, end)` gives stored values."""
     pairs: dict[tuple[int, int], int] = {}
     for leaf in range(LEAVES):
         parts = [kept(count, first, end)[:, leaf] for first, end in kept_chunks(count)]
@@ -160,8 +159,7 @@ def fill_state(case: StateCase) -> Figures:
 
 
 def use_state(case: StateCase) -> tuple[list[float], list[joins.RowsDigest], Figures]:
-    """Opens a store: the seconds and the rows of each batch, and the seconds to open it and to evict, and its memory at
-    the end of the batches, at its peak, and as mapped files."""
+    """Opens a store: seconds and rows of batches, seconds to open and evict, memory at the end, peak, and mapped."""
     work, count = state_queries(), case.documents
     batches = []
     for number in range(BATCHES):

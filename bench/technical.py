@@ -21,7 +21,6 @@ from bench.joins import opened_engine, timed_join
 from bench.plots import Panel, PlotSeries, by_plan, draw_panels, grouped, new_figure, save_figure, stack_bars
 from join_stage.plans import JoinEngine
 from templates.graph import R_BIN, ConjunctiveQuery, RelationAtom, Shape, conjunctive_query
-from templates.witness import Witnesses
 
 STREAMS = ("S", "T")
 QUERIES, QUICK_QUERIES = [10, 100, 1000, 10_000, 100_000], [10, 1000, 100_000]
@@ -70,8 +69,8 @@ def thesis_templates(case: TechnicalCase) -> int | None:
 @dataclass(frozen=True)
 class TwoDocuments:
     registered: joins.RegisteredQueries
-    left: tuple[Witnesses, pa.Table]
-    right: tuple[Witnesses, pa.Table]
+    left: joins.SqlSide
+    right: joins.SqlSide
 
 
 def technical_workload(case: TechnicalCase) -> TwoDocuments:

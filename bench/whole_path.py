@@ -47,6 +47,9 @@ from xscl.syntax import Script
 
 BATCH = 500
 
+Documents = Sequence[Document]
+Batches = Sequence[Documents]
+
 
 @dataclass(frozen=True)
 class WholePathCase:
@@ -91,7 +94,7 @@ def measure_whole_path(case: WholePathCase, engine: str) -> Line:
     )  # fmt: skip
 
 
-def _process(engine: Session, documents: Sequence[Document]) -> list[Output]:
+def _process(engine: Session, documents: Documents) -> list[Output]:
     return [o for start in range(0, len(documents), BATCH) for o in engine.process(documents[start : start + BATCH])]
 
 
@@ -160,8 +163,7 @@ _KEYS = {"title": "l.title", "author": "a.author", "mention": "l.url"}
 
 
 class Expert:
-    """The program that an expert would write by hand: lxml, three joins in DuckDB, a line for each match. Subscriptions
-    are rows of a table of parameters. Close it when done."""
+    """The program an expert would write by hand: lxml, three joins in DuckDB, a table of parameters. Close it."""
 
     def __init__(self, subscriptions: Sequence[Parameters], lines: Path) -> None:
         self._database, self._variant = FieldDatabase(), subscriptions[0].variant
@@ -172,7 +174,7 @@ class Expert:
         self._documents, self._bodies = list[Document](), list[str]()
         self._lines = lines.open("wb")
 
-    def process(self, batch: Sequence[Document]) -> None:
+    def process(self, batch: Documents) -> None:
         self._documents += batch
         roots = [etree.fromstring(one.xml_bytes()) for one in batch]
         self._bodies += [etree.tostring(root, encoding="unicode") for root in roots]
@@ -215,12 +217,7 @@ class Expert:
 
 
 def run_engine(
-    engine: str,
-    plan: str,
-    batches: Sequence[Sequence[Document]],
-    singles: Sequence[Document],
-    subscriptions: Sequence[Parameters],
-    lines: Path,
+    engine: str, plan: str, batches: Batches, singles: Documents, subscriptions: Sequence[Parameters], lines: Path
 ) -> ExpertRun:
     with Session(engine, plan=plan) as opened:
 
@@ -237,10 +234,8 @@ def run_engine(
         return run
 
 
-def _clocked(
-    process: Callable[[Sequence[Document]], object], batches: Sequence[Sequence[Document]], singles: Sequence[Document]
-) -> tuple[float, list[float]]:
-    def seconds(batch: Sequence[Document]) -> float:
+def _clocked(process: Callable[[Documents], object], batches: Batches, singles: Documents) -> tuple[float, list[float]]:
+    def seconds(batch: Documents) -> float:
         return harness.seconds_of(partial(process, batch), time.process_time)
 
     return sum(map(seconds, batches)), [seconds([document]) for document in singles]

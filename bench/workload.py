@@ -157,8 +157,7 @@ POPULAR = ((1, 0, 96), (0, 22, 96), (0, 1, 96))
 
 @dataclass(frozen=True)
 class RealisticQuery:
-    """One subscription: as `xscl`, and as `sql` over `field_tables`, where `$new` is the first item of a batch. It is
-    about channels, an author or a category, so few items complete a match, within hours or days."""
+    """A subscription as `xscl`, and as `sql` over `field_tables`, `$new` being a batch's first item. Few match."""
 
     kind: str
     xscl: str
@@ -175,13 +174,11 @@ def script_of(queries: Iterable[RealisticQuery | Parameters]) -> str:
     return "".join(f"{one.xscl};\n" for one in queries)
 
 
-def _subscription(
-    kind: str, left: str, condition: str, hours: int, right: str, tables: str, where: str
-) -> RealisticQuery:
+def _subscription(kind: str, left: str, equal: str, hours: int, right: str, tables: str, where: str) -> RealisticQuery:
     window = f"l.t < r.t AND r.t - l.t <= {hours * HOUR}"
     return RealisticQuery(
         kind,
-        f"FROM S//item->a{left} FOLLOWED BY {{{condition}, {hours} h}} S//item->b{right}",
+        f"FROM S//item->a{left} FOLLOWED BY {{{equal}, {hours} h}} S//item->b{right}",
         f"SELECT DISTINCT l.doc AS doc1, r.doc AS doc2 FROM items l JOIN {tables} "
         f"WHERE {where} AND {window} AND r.doc >= $new",
     )
@@ -319,8 +316,7 @@ _THIRD["mention"] = "h = h'", "[./link/@href->h']"
 
 VARIANTS = ("plain", "second", "once", "three")
 """`second`: titles are equal in lower case, and the other item of titles and mentions is of another channel. `once`:
-each title, author or address is told once. `three`: a third item follows with the title, author or link of the
-second."""
+each title, author or address is told once. `three`: a third item follows with the second's title, author or link."""
 
 
 @dataclass(frozen=True)
