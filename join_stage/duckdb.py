@@ -212,8 +212,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
         return self._run(f"SELECT EXISTS (FROM {rows})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int, *, many: bool) -> None:
-        """Splits the join state into the batch (r_bin_w ...) and the part before (r_bin_old ...). With `many`, nodes
-        may have several values: texts have their keys there, and r_doc_all is both parts."""
+        """Splits the state into r_bin_w ... (the batch) and r_bin_old ...; `many`: texts have keys, r_doc_all all."""
         for name in protocol.STATE:
             rows = f"({keyed_statement(name, IN_DUCKDB)})" if many and name == "r_doc" else name
             self._run(f"DELETE FROM {name}_w")
@@ -231,8 +230,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
             self._run(f"DELETE FROM {name} WHERE {condition}")
 
     def _documents_before(self, time: int) -> str:
-        """SQL condition for docids of documents that begin before a time. Bounding the docids lets DuckDB skip row
-        groups: of 10 million documents, a thirtieth is deleted in 0.1 s instead of 0.5 s."""
+        """SQL for docids of documents that begin before a time. The bound skips row groups: 0.1 s instead of 0.5 s."""
         old = f"FROM r_docts WHERE t0 < {time}"
         ((first, last),) = self._run(f"SELECT min(docid), max(docid) {old}").fetchall()
         if first is None:
@@ -281,12 +279,9 @@ class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
     A relation is a view over files, created when a statement first names it: then DuckDB reads all files below it."""
 
     def __init__(
-        self,
-        schema: StoreSchema,
-        directory: Path,
-        limit: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
+        self, schema: StoreSchema, directory: Path, cap: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None
     ) -> None:
-        """Raises StoreError if there is no store. `schema` has tables beside the join state, `limit` sets limits."""
+        """Raises StoreError if there is no store. `schema` has tables beside the join state, `cap` sets limits."""
         super().__init__(protocol.FLAT_STORE | schema, directory)
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
         self._numbered: dict[str, str] | None = None
@@ -298,7 +293,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
             duckdb_store.set_up(self._connection)
             run = self._connection.execute
             run(f"SET temp_directory = {_text(self._spilled.name)}")
-            limit(self._connection)
+            cap(self._connection)
             run("SET parquet_metadata_cache = true")  # files never change
             paths = [path for table in self.schema.tables for path in self.unchecked_paths(table)]
             run(f"SET allowed_paths = {_texts((*paths, *map(_literal, paths)))}")
@@ -400,8 +395,7 @@ class DuckDBReader(OnlyRead, duckdb_store.DuckDBTables):
     """A read-only `JoinEngine` over a DuckDB store; also reads the log that a killed process left beside the file."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:
-        """Raises StoreError if there is no readable store in the directory, Outdated if it is of an older format.
-        `schema` declares the tables beside the join state."""
+        """Raises StoreError without a readable store, Outdated for an older one. `schema`: further tables."""
         self.schema = protocol.BOUND_STORE | schema
         file = directory / DUCKDB_FILE
         if not file.exists():

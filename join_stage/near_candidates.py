@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import GrowingInts, Ints, dictionary_encode, distinct, expand_ranges
+from common.arrays import GrowingInts, Ints, Mask, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
 from xscl.algebra.near import DIGITS, THRESHOLD
 
@@ -40,8 +40,7 @@ SELECT docid, node, concat(substr(strval, 1, {THRESHOLD}), {word}) AS strval, st
 
 
 class NumberedTexts(NamedTuple):
-    """Texts as word numbers: `tenths` has each threshold in tenths, `numbers` the words, text by text and ascending,
-    and `start` the offsets of the texts and the total."""
+    """Texts as word numbers: `tenths` of thresholds; `numbers` ascending by text; `start`: offsets and the total."""
 
     tenths: Ints
     numbers: Ints
@@ -151,7 +150,6 @@ def _written(tenths: Ints, numbers: Ints) -> pa.StringArray:
 
 Find = Callable[[pa.Array], pa.Table]  # returns the rows of R_doc of some documents, by id
 
-_Mask = NDArray[np.bool_]
 
 _TextKey = tuple[int, int]
 
@@ -186,7 +184,7 @@ class WordSets:
         self._make_room()
         self._held.add(rows, texts)
 
-    def are_near(self, one: OneOfEach, other: OneOfEach) -> _Mask:
+    def are_near(self, one: OneOfEach, other: OneOfEach) -> Mask:
         """Whether J of each pair is at least its threshold. May be true for a pair that is not near if words share a
         number, and is true for texts without words."""
         self._make_room()
@@ -272,15 +270,15 @@ class _Held:
         self.bits.extend(bits)
         self.spare.extend(size - np.bitwise_count(bits.view(np.uint64)))
 
-    def may_be_near(self, one: Ints, other: Ints) -> _Mask:
+    def may_be_near(self, one: Ints, other: Ints) -> Mask:
         """Bitmap filter (Sandes, Teodoro and Melo, 2017): whether the texts at these places share enough bits to be
         near. A shared word is a shared bit unless other words of the text have this bit, too."""
         bits, spare, size, tenths = self.bits.values, self.spare.values, self.size.values, self.tenths.values[one]
         common = np.bitwise_count((bits[one] & bits[other]).view(np.uint64)) + np.minimum(spare[one], spare[other])
-        may_be: _Mask = common * (10 + tenths) >= tenths * (size[one] + size[other])
+        may_be: Mask = common * (10 + tenths) >= tenths * (size[one] + size[other])
         return may_be
 
-    def are_near(self, one: Ints, other: Ints) -> _Mask:
+    def are_near(self, one: Ints, other: Ints) -> Mask:
         sizes, tenths = self.size.values, self.tenths.values[one]
         both = sizes[one] + sizes[other]
         near = np.zeros(len(one), np.bool_)

@@ -47,8 +47,7 @@ class JoinEngine(TableStore, Protocol):
         """Drops the join state of documents that begin before a time in microseconds, as far as practical."""
 
     def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
-        """Drops groups without rows in the join state, and groups with none of `edges` together with their rows.
-        Returns the remaining group numbers."""
+        """Drops groups without rows, and those with none of `edges`, rows included. Returns the remaining numbers."""
 
     def drop_derived(self, node: int) -> None:
         """Drops the join state's rows with node ids from `node` on, those of derived values."""

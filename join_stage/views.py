@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from common.bounds import INFINITE
 from join_stage.plans import JoinPlan
-from join_stage.protocol import APART, SPAN, Batch, Matches, Orientation, TemplateTable, drop_runs_manifest
+from join_stage.protocol import APART, R_BIN_FLAT, SPAN, Batch, Matches, Orientation, TemplateTable, drop_runs_manifest
 from join_stage.store.protocol import TableStore
 from templates.graph import Shape
 from templates.witness import Witnesses
@@ -27,19 +27,7 @@ ROW_BYTES = 72  # bytes of a row of a slice: nine columns, uncompressed
 
 VALUE_BYTES = 64  # approximate bytes of a cached value beside its text and slice
 
-SLICE = pa.schema(
-    [
-        ("value", pa.int64()),
-        ("docid", pa.int64()),
-        ("var1", pa.int32()),
-        ("var2", pa.int32()),
-        ("node1", pa.int64()),
-        ("node2", pa.int64()),
-        ("stream", pa.string()),
-        ("t0", pa.int64()),
-        ("t1", pa.int64()),
-    ]
-)
+SLICE = pa.schema([("value", pa.int64()), *R_BIN_FLAT, ("stream", pa.string()), ("t0", pa.int64()), ("t1", pa.int64())])
 """Rows of slices. `value` numbers the string value, in the cache and in a batch."""
 
 
@@ -92,8 +80,7 @@ class ViewCache:
         return _of(self._now.rows, [number for number, is_cached in values.values() if is_cached])
 
     def update(self, values: BatchValues, computed: pa.Table, fresh: pa.Table) -> None:
-        """Algorithm 5, after a batch with these values: adds the slices `computed` for it, extends all touched slices
-        by its rows, `fresh`, and evicts the least recently used past the bound."""
+        """Algorithm 5: adds `computed` slices, extends touched ones by `fresh`, evicts the least recently used."""
         counted, added = _counts(computed), _counts(fresh)
         entries, size = dict(self._now.entries), self._now.size
         touched = {value: n for value, (n, is_cached) in values.items() if is_cached or n in counted}

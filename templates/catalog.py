@@ -381,8 +381,7 @@ class Catalog:
         return shared.row()
 
     def chain(self, functions: Functions) -> int:
-        """The number of a chain of functions, from 1; 0 if empty. It is stable for the store's lifetime, because stored
-        node ids contain it. Raises TooManyChains."""
+        """A chain's number, from 1; 0 if empty. Stable, because stored node ids contain it. Raises TooManyChains."""
         if not functions:
             return 0
         number = self.chains.get(functions)
@@ -480,11 +479,7 @@ class Catalog:
         return Change(gone.steps, gone.edges, gone.values, (shared.row(),)), Change()
 
     def hold(
-        self,
-        stream: str,
-        definitions: Iterable[tuple[PatternNode, ...]],
-        edges: Iterable[tuple[int, int]],
-        values: Iterable[int],
+        self, stream: str, definitions: Iterable[_Definition], edges: Iterable[tuple[int, int]], values: Iterable[int]
     ) -> tuple[tuple[int, ...], Change]:
         """Registers needs beside rows of R_T: variables of these definitions, and edges between them and values of
         them, by index. Returns the variables, and what stage 1 must add. Raises TooManyChains."""
@@ -507,10 +502,8 @@ class Catalog:
 
     def held(self, variables: Iterable[int], edges: Iterable[StepEdge], values: Iterable[int]) -> Change:
         """All that `hold` registered, whether others need it or not, parents before children."""
-        steps = dict.fromkeys(self._ways(variables))
-        return Change(
-            tuple(self.steps[step] for step in steps), tuple(dict.fromkeys(edges)), tuple(dict.fromkeys(values))
-        )
+        steps = tuple(self.steps[step] for step in dict.fromkeys(self._ways(variables)))
+        return Change(steps, tuple(dict.fromkeys(edges)), tuple(dict.fromkeys(values)))
 
     def edges(self) -> Collection[StepEdge]:
         return self._uses.edges.keys()
@@ -552,9 +545,7 @@ class Catalog:
             steps += reversed(above)
         return steps
 
-    def _variable(
-        self, stream: str, definition: tuple[PatternNode, ...], fresh: dict[int, SharedStep], ways: list[int]
-    ) -> int:
+    def _variable(self, stream: str, definition: _Definition, fresh: dict[int, SharedStep], ways: list[int]) -> int:
         """The id of a definition's last step. Appends all its steps to `ways`, and adds new ones to `fresh`."""
         last: int | None = None
         for node, text in zip(definition, node_texts(definition), strict=True):

@@ -355,9 +355,8 @@ def _binary(shape: Shape, node: int, relation: str, docid: str) -> RelationAtom:
     """The atom of R_bin for a node and its parent, or for the self row of a side with a single node."""
     parent = shape.parents[node]
     above = node if parent is None else parent
-    return RelationAtom(
-        relation, R_BIN, (docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}")
-    )
+    args = docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}"
+    return RelationAtom(relation, R_BIN, args)
 
 
 def _rows(shape: Shape, template: str) -> RelationAtom:

@@ -156,9 +156,8 @@ class State(dict[Label, "State"]):
         self.contexts = outcome.contexts
         self.emission, self.binds = outcome.emission, outcome.binds
         self.leaf, self.inner = outcome.emission * 2, outcome.emission * 2 + 1
-        self.reads_attributes_within: bool = outcome.reads_attributes_within or (
-            above is not None and above.reads_attributes_within
-        )
+        within = above is not None and above.reads_attributes_within
+        self.reads_attributes_within: bool = outcome.reads_attributes_within or within
         self.reads_attributes = outcome.reads_attributes or self.reads_attributes_within
         self.approaches: dict[tuple[NodeKind, str], Approaches] = {}
         self.by_label: dict[tuple[NodeKind, str, int], State] = {}
@@ -189,8 +188,7 @@ _SELECTIVE = attrgetter("selective")
 def walk_over(
     root: State, documents: int, forest: Iterable[tuple[Label, int]], found: list[int], states: list[State] | None
 ) -> None:
-    """Walks over the next documents of a forest of (label, number of children). Appends each element's entry to `found`
-    (see `Walk.elements`), and its state to `states`."""
+    """Walks over documents of a forest of (label, child count). Extends `found` (see `Walk.elements`) and `states`."""
     waiting: list[tuple[State, int]] = []
     state, left = root, 1
     for label, children in forest:
@@ -584,7 +582,7 @@ class Automaton:
     def columns(self) -> ElementColumns:
         self._is_used = True
         owners = self._of_attributes if self._owners or self._filters.owners else None
-        return ElementColumns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
+        return ElementColumns(owners, self._of_values, self._interned, trees=self._filters.reads_trees)
 
     def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:
         if self.states > self._limits.states or self._classes.made >= self._limits.classes:

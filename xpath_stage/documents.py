@@ -169,8 +169,7 @@ def _pattern(skeleton: str) -> str:
 def _unescaped(text: str) -> str:
     if "&" not in text:
         return text
-    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&#13;", "\r")
-    return text.replace("&amp;", "&")
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&#13;", "\r").replace("&amp;", "&")
 
 
 NODE_BYTES = 4  # minimum size of an element or an attribute: `<a/>`
@@ -403,19 +402,14 @@ class ElementColumns:
     """Columns over elements, numbered in document order across all documents.
 
     `owned` says for each tag whether its attributes matter; None if no attributes do. `valued` says whether its string
-    values do. `interned` returns one object for each name. `keeps_trees`: `element` will be called. `tags`, `counts`
+    values do. `interned` returns one object for each name. `trees`: `element` will be called. `tags`, `counts`
     and `texts` have an entry per element; `owners`, `places`, `names` and `values` one per attribute that may matter.
     """
 
     def __init__(
-        self,
-        owned: Mapping[str, bool] | None,
-        valued: Mapping[str, bool],
-        interned: Mapping[str, str],
-        *,
-        keeps_trees: bool,
+        self, owned: Mapping[str, bool] | None, valued: Mapping[str, bool], interned: Mapping[str, str], *, trees: bool
     ) -> None:
-        self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, keeps_trees
+        self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, trees
         self.tags: list[str] = []  # `{uri}local` or `local`
         self.counts: list[int] = []  # number of child elements
         self.texts: list[str | None] = []
@@ -543,7 +537,7 @@ class ElementColumns:
         return left
 
     def element(self, number: int) -> etree._Element:
-        """Requires `keeps_trees`."""
+        """Requires `trees`."""
         place = bisect_right(self.first, number) - 1
         return self._trees[place].elements[number - self.first[place]]
 

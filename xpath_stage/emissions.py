@@ -29,8 +29,7 @@ NOTHING, ITS_OWN, OTHERS = range(3)
 
 
 class BoundGroup(NamedTuple):
-    """A group of edges that binds at a node. `depth` is that of the ancestor node1, from 0. `derived1` and `derived2`
-    are the bits that derived values add to the node ids, 0 for plain ones."""
+    """A group that binds at a node: `depth` of its node1, from 0, and the bits that derived values add to ids."""
 
     group: int
     depth: int
@@ -188,8 +187,7 @@ def _rows(
 
 
 def _ancestors(depths: Ints, node: Ints, depth: Ints) -> Ints:
-    """For each node, the last element at a depth that is not after it: for depths up to its own, its ancestor. `depths`
-    has each element's own, in document order."""
+    """For each node, the last element at a depth up to it: its ancestor, if above. `depths` in document order."""
     size, deepest = len(depths), int(depth.max(initial=0))
     if (deepest + 1) * size <= MAX_TABLE:
         table = np.empty((deepest + 1, size), np.int64)

@@ -205,8 +205,7 @@ _NO_GROUPS = R_GROUP.empty_table()
 
 
 class XPathStage:
-    """The shared XPath evaluator of registered patterns. `groups` are those of an earlier run. Errors of
-    conditions and functions are raised, or put into `failures` if there are any."""
+    """The shared evaluator of patterns. `groups`: an earlier run's. XPath errors are raised, or put into `failures`."""
 
     def __init__(
         self,

@@ -175,8 +175,7 @@ def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
 
 
 def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
-    """Whether an XPath condition is true at an element, or at its attribute at a position from 1. False if its regular
-    expression takes too long, or libxml2 runs out of resources."""
+    """Whether XPath holds at an element or attribute (from 1). False past limits of regular expressions or libxml2."""
     try:
         if attribute:
             return bool(_compiled(xpath, True)(element, place=attribute))
@@ -325,9 +324,8 @@ class FilterBank:
 
     @property
     def tests_attributes(self) -> bool:
-        return any(
-            test.kind == "attribute" and by for kind in (self._literals, self._guarded) for test, by in kind.items()
-        )
+        kinds = (self._literals, self._guarded)
+        return any(test.kind == "attribute" and by for kind in kinds for test, by in kind.items())
 
     def holds(self, xpath: str, element: etree._Element, place: int) -> bool:
         try:
@@ -593,16 +591,14 @@ class NodeClasses:
             self.made += 1
         return value
 
-    def _class_of(
-        self, label: str | _MarkedElement, below: _Siblings, columns: ElementColumns, number: int
-    ) -> NodeClass:
+    def _class_of(self, label: str | _MarkedElement, below: _Siblings, columns: ElementColumns, at: int) -> NodeClass:
         if isinstance(label, _MarkedElement):
             name, own, joined = self._elements[label.tag], label.own, below[label.attributes]
         else:
             name, own, joined = self._elements[label], None, below
         mask = joined.upward.child | joined.upward.any | _mask(own)
         if name.xpaths:
-            return self._intern(name, self._own(name, mask, columns.element(number), 0), joined.upward.any)
+            return self._intern(name, self._own(name, mask, columns.element(at), 0), joined.upward.any)
         return self._kept(below.by_label, label, self._intern(name, mask, joined.upward.any))
 
     # ------------------------------------------------------------ attributes
@@ -622,12 +618,10 @@ class NodeClasses:
         name = self._bank.at("attribute", label)
         return _Attribute(name, self._intern(name, 0, 0))
 
-    def _attribute_class(
-        self, attribute: _Attribute, own: int | None, columns: ElementColumns, number: int
-    ) -> NodeClass:
+    def _attribute_class(self, attribute: _Attribute, own: int | None, columns: ElementColumns, at: int) -> NodeClass:
         name = attribute.name
         if name.xpaths:
-            mask = self._own(name, _mask(own), columns.element(columns.owners[number]), columns.places[number])
+            mask = self._own(name, _mask(own), columns.element(columns.owners[at]), columns.places[at])
             return self._intern(name, mask, 0)
         node = attribute.by_literal.get(own)
         if node is None:

@@ -223,12 +223,8 @@ class SparkStage(XPathStage):
         errors = found["error"].drop_null()
         assert not len(errors), f"a document that was read here cannot be read there: {errors[0]}"
         r_bin = self.regrouped(_unnested(found, "r_bin", "docid"), groups).cast(R_BIN)
-        return Witnesses(
-            r_bin,
-            self.new_groups(),
-            _unnested(found, "r_doc", "docid", "stream").select(R_DOC.names).cast(R_DOC),
-            found.select(R_DOCTS.names).cast(R_DOCTS),
-        )
+        r_doc = _unnested(found, "r_doc", "docid", "stream").select(R_DOC.names).cast(R_DOC)
+        return Witnesses(r_bin, self.new_groups(), r_doc, found.select(R_DOCTS.names).cast(R_DOCTS))
 
 
 def collect_edge_groups(rows: pa.Table) -> dict[int, list[StepEdge]]:

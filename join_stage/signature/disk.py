@@ -87,9 +87,7 @@ def merge_disk_runs(runs: Sequence[run_files.DiskRun], path: Path) -> Generator[
     if len(docids) > run_files.NARROW:
         layout = replace(layout, wide=True)
     before = np.cumsum([0, *(head.instances for head in heads)]).tolist()
-    inputs = [
-        _Input(run, start, classes, layout.posting, docids.start) for run, start in zip(runs, before, strict=False)
-    ]
+    inputs = [_Input(run, at, classes, layout.posting, docids.start) for run, at in zip(runs, before, strict=False)]
     count = 0
     for one in inputs:
         for kept in one.counts():
@@ -123,8 +121,7 @@ def merge_disk_runs(runs: Sequence[run_files.DiskRun], path: Path) -> Generator[
 
 
 class _Input:
-    """An input run: its instance numbers are offset by `before`, its path classes mapped by `classes`. The merged run
-    has postings of type `posting` and docids relative to `base`."""
+    """An input run with offset instances and mapped classes; `posting` and `base` are those of the merged run."""
 
     def __init__(
         self, run: run_files.DiskRun, before: int, classes: dict[EdgeClass, int], posting: np.dtype[Any], base: int
@@ -180,12 +177,10 @@ class _Piece:
 
     def merged(self) -> Iterator[tuple[run_files.RecordArray, run_files.RecordArray | None]]:
         """Postings in order, and their groups, starting from 0. The groups of a large piece come at its end."""
-        groups = np.concatenate(
-            [one.moved_groups(first, end) for one, first, end in zip(self.inputs, self.first, self.end, strict=True)]
-        )
+        ranges = list(zip(self.inputs, self.first, self.end, strict=True))
+        groups = np.concatenate([one.moved_groups(first, end) for one, first, end in ranges])
         source = np.arange(len(self.inputs)).repeat(self.end - self.first)
         start = groups["start"].astype(np.int64)
-        ranges = zip(self.inputs, self.first, self.end, strict=True)
         end = np.concatenate([one.starts[np.arange(first, end) + 1] for one, first, end in ranges])
         order = _sorted(groups)
         groups, source, start, end = groups[order], source[order], start[order], end[order]

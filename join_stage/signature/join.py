@@ -318,6 +318,8 @@ class NodeSource:
 NodeSources = tuple[list[NodeSource], list[tuple[NodeSource, NodeSource]]]
 """The source of each node of a template, and pairs of sources that must give one node."""
 
+Choices = list[list[list[int]]]  # the kinds of pairs that satisfy a row, by join and item
+
 
 @lru_cache(maxsize=4096)
 def node_sources(shape: Shape) -> NodeSources:
@@ -449,6 +451,7 @@ def _of_several(
         items = [(place, i) for place in range(len(pairs.within)) for i in of_set.get(place, ())]
         rows_of = np.array([pairs.within[place].places[i] for place, i in items], np.int64)
         shape = rows.at(int(rows_of[0])).shape
+        sources = node_sources(shape)
         choices = [
             [[number[kind] for kind in pairs.within[place].choices[i][join]] for place, i in items]
             for join in range(len(shape.joins))
@@ -460,24 +463,16 @@ def _of_several(
             key = key[at]
             first = pairs.start[key]
             near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
-            item, key = item[near], key[near]
-            yield template, _joined(rows, found, pairs, node_sources(shape), choices, codes, item, key, rows_of)
+            item, chosen = _chosen(found, pairs, sources, choices, codes, item[near], key[near])
+            yield template, _result(rows, found, sources[0], rows_of[item], chosen)
 
 
-def _joined(
-    rows: postings.RowIndex,
-    found: PairedRuns,
-    pairs: PostingPairs,
-    sources: NodeSources,
-    choices: list[list[list[int]]],
-    codes: Ints,
-    item: Ints,
-    key: Ints,
-    rows_of: Ints,
-) -> pa.RecordBatch:
-    """The matches of all ways to choose, for each join of a row, a pair of postings that satisfies it. `item` indexes
-    `rows_of`; the parallel `key` is a pair of instances that satisfies it. `choices` has the kinds by join and item."""
-    (nodes, equal), chosen = sources, list[Ints]()
+def _chosen(
+    found: PairedRuns, pairs: PostingPairs, sources: NodeSources, choices: Choices, codes: Ints, item: Ints, key: Ints
+) -> tuple[Ints, list[tuple[Ints, Ints]]]:
+    """The ways to choose, for each join of a row, a pair of postings that satisfies it: items, and pairs by join. The
+    parallel `item` and `key` are rows, and pairs of instances that satisfy them."""
+    chosen = list[Ints]()
     for join, choice in enumerate(choices):
         ends = np.cumsum([0, *map(len, choice)])
         at, place = expand_ranges(ends[item], ends[item + 1])
@@ -485,12 +480,12 @@ def _joined(
         item, key, chosen = item[place], key[place], [column[place] for column in chosen]
         pair, place = expand_ranges(*equal_ranges(key * len(found.kinds) + kind, codes))
         item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
-        for one, other in equal:
+        for one, other in sources[1]:
             if other.join == join:
                 same = _node(found, one, *pairs.at(chosen[one.join])) == _node(found, other, *pairs.at(pair))
                 item, key, chosen = item[same], key[same], [column[same] for column in chosen]
                 pair = chosen[-1]
-    return _result(rows, found, nodes, rows_of[item], [pairs.at(column) for column in chosen])
+    return item, [pairs.at(column) for column in chosen]
 
 
 # ------------------------------------------------------------ both
@@ -532,14 +527,9 @@ def _result(
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes]
     offsets = np.arange(len(place) + 1, dtype=np.int32) * len(columns)
-    flat = np.stack(columns, axis=1).ravel()
-    arrays = [
-        pa.array(rows.ids[place]),
-        pa.array(left.docids(one)),
-        pa.array(right.docids(two)),
-        pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=RESULT)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.stack(columns, axis=1).ravel()))
+    docids = pa.array(left.docids(one)), pa.array(right.docids(two))
+    return pa.RecordBatch.from_arrays([pa.array(rows.ids[place]), *docids, lists], schema=RESULT)
 
 
 MOST_IN_MEMORY = 250_000
@@ -549,8 +539,7 @@ SHORT_RUN = 1_024  # runs with fewer postings are merged with the next one, beca
 
 
 class SignatureJoin:
-    """The rows of R_T and the postings of joined documents: in memory and, if `stored` has a directory, on disk past
-    MOST_IN_MEMORY. `near` holds word-joined texts."""
+    """The rows of R_T, and postings of joined documents, past MOST_IN_MEMORY on disk; `near`: word-joined texts."""
 
     def __init__(self, stored: StoredRuns | None = None, near: NearTexts | None = None) -> None:
         self.rows = postings.RowIndex()
@@ -648,9 +637,8 @@ class SignatureJoin:
         return self.stored.manifest() if self.stored.is_changed else None
 
     def _write_all(self, upto: int) -> None:
-        self.stored.add(
-            reduce(postings.merge_postings, self._runs or (postings.NOTHING,)), self._values, self._classes, upto
-        )
+        run = reduce(postings.merge_postings, self._runs or (postings.NOTHING,))
+        self.stored.add(run, self._values, self._classes, upto)
         self._runs, self._values = (), postings.ValueDictionary()
 
     def keep_groups(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
@@ -704,13 +692,8 @@ class SignatureJoin:
         code, groups = dictionary_encode(group.astype(np.int64))
         for place, number in enumerate(groups.tolist()):
             at = same[code == place]
+            docids, nothing = batch.r_bin["docid"].combine_chunks().take(pa.array(at)), pa.nulls(len(at), pa.int64())
+            nodes = pa.ListArray.from_arrays(pa.array(np.arange(len(at) + 1, dtype=np.int32)), pa.array(node1[at]))
             for row in self._classes.filters(number):
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array(np.full(len(at), row)),
-                        batch.r_bin["docid"].combine_chunks().take(pa.array(at)),
-                        pa.nulls(len(at), pa.int64()),
-                        pa.ListArray.from_arrays(pa.array(np.arange(len(at) + 1, dtype=np.int32)), pa.array(node1[at])),
-                    ],
-                    schema=RESULT,
-                )
+                ids = pa.array(np.full(len(at), row))
+                yield pa.RecordBatch.from_arrays([ids, docids, nothing, nodes], schema=RESULT)

@@ -22,8 +22,7 @@ READ_DOCUMENTS = 50_000  # number of docids whose join state is read at a time
 
 
 class SignaturePlan(JoinPlan):
-    """Joins with postings, which derive from the join state in the tables of `store`. Runs are stored in `directory`;
-    without one, all postings are in memory. `merger` defaults to this process."""
+    """Joins with postings, derived from `store`, with runs in a `directory`; `merger` defaults to this process."""
 
     in_sql = False
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from common.arrays import (
     FEW,
     Ints,
+    Mask,
     bisect_ranges,
     dictionary_encode,
     distinct,
@@ -209,8 +210,7 @@ CLASS_BITS = 24  # bits of the number of a set of paths; two, or one and a value
 
 @dataclass(frozen=True, slots=True)
 class PathClass:
-    """The paths that some witnesses bind: one edge from each group, from the top down. `same`: a node and itself bind
-    the only group. `stream` is that of the documents."""
+    """The paths that witnesses of a stream bind: one edge a group, from the top; `same`: a node and itself bind it."""
 
     groups: tuple[int, ...]
     same: bool
@@ -659,9 +659,7 @@ def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
     return only_postings(run, kept[run.group], instances, documents)
 
 
-def only_postings(
-    run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
-) -> PostingRun:
+def only_postings(run: PostingRun, kept: Mask, instances: Mask, documents: Mask) -> PostingRun:
     """The `kept` postings of a run, with the instances and documents that they refer to."""
     counts = np.bincount(run.group[kept], minlength=len(run.value))
     some = counts > 0
@@ -697,8 +695,7 @@ def postings(batch: Witnesses, classes: PathClasses, values: ValueDictionary) ->
 
 @dataclass(frozen=True)
 class _Chains:
-    """Chains of witnesses. By chain: `kind` indexes `_Builder._kinds`, `top` and `end` are node keys, `inner` the ids
-    of the nodes between them."""
+    """Chains of witnesses: `kind` indexes `_Builder._kinds`, `top` and `end` are keys, `inner` node ids between."""
 
     kind: Ints
     top: Ints

@@ -86,9 +86,7 @@ class PageSums:
         """Compares pages of an array, in ascending order. Raises DamagedRun."""
         found = page_sums(content, self._sizes[array])
         if found != (wanted := self._stored[pages + self._first[array]].tolist()):
-            page = next(
-                pages[place] for place, pair in enumerate(zip(found, wanted, strict=True)) if pair[0] != pair[1]
-            )
+            page = next(page for page, one, other in zip(pages, found, wanted, strict=True) if one != other)
             start = self._head.starts[array] + int(page) * self._sizes[array]
             raise DamagedRun(f"{self._path} is damaged between bytes {start:,} and {start + self._sizes[array]:,}")
 
@@ -167,9 +165,8 @@ class PagedRecords:
         """Reads pages, in ascending order; neighbours are read together."""
         first = np.flatnonzero(np.diff(pages, prepend=-2) != 1)
         counts = np.diff(first, append=len(pages))
-        content = b"".join(
-            [self._read_pages(*pair) for pair in zip(pages[first].tolist(), counts.tolist(), strict=True)]
-        )
+        ranges = zip(pages[first].tolist(), counts.tolist(), strict=True)
+        content = b"".join([self._read_pages(*pair) for pair in ranges])
         if self._check is not None:
             self._check(pages, content)
         content = content.ljust(len(pages) * self._of_page * self._kind.itemsize, b"\0")
@@ -327,10 +324,7 @@ class RunHead:
         if told.pop("format") not in (1, FORMAT):
             raise ValueError("of another format")
         sets = [frozenset((above, below) for above, below in edges) for edges in told.pop("sets")]
-        classes = (
-            EdgeClass(tuple(sets[number] for number in numbers), same, stream)
-            for numbers, same, stream in told.pop("classes")
-        )
+        classes = (EdgeClass(tuple(sets[n] for n in of), same, stream) for of, same, stream in told.pop("classes"))
         return RunHead(**told | {"layout": Layout(**told["layout"]), "classes": tuple(classes)})
 
 
@@ -502,8 +496,7 @@ class Starts:
 
 
 class DiskRun:
-    """Postings in a file, see `PostingRun`. `classes` has the number of each path class, DROPPED if no row can use it.
-    Documents that begin before `low` are evicted; None if none are."""
+    """Postings in a file, as `PostingRun`. `classes` has class numbers, or DROPPED; all before `low` is evicted."""
 
     def __init__(self, file: RunFile, classes: Ints, low: int | None = None) -> None:
         self.file, self.classes, self.low = file, classes, low
@@ -647,9 +640,7 @@ def write_run(path: Path, run: PostingRun, values: ValueDictionary, classes: Pat
     """Writes and syncs a run with at least one posting. Raises OSError."""
     base = int(run.docid.min())
     duration, docid = run.t1 - run.t0, run.docid - base
-    wide = any(
-        len(many) and int(many.max()) >= NARROW for many in (duration, docid, run.node, run.top, run.inner.ravel())
-    )
+    wide = any(int(many.max(initial=0)) >= NARROW for many in (duration, docid, run.node, run.top, run.inner))
     layout = Layout(wide=wide, longest=run.inner.shape[1], lasting=bool(duration.any()))
     writer = RunWriter(path, layout, len(run), range(base, base + int(docid.max()) + 1))
     try:

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
-from common.arrays import Ints, group_starts, packed, unpacked
+from common.arrays import Ints, Mask, group_starts, packed, unpacked
 from common.executors import Shipped, run_tasks, with_shipped
 from common.files import sync_directory
 from join_stage.near_candidates import WordSets
@@ -130,8 +130,7 @@ class Located(NamedTuple):
 
 
 class LocatedRun(DiskRun):
-    """A `DiskRun` whose groups are already located, so that it needs no index. `asked` has the indices in the whole
-    batch of its groups that look up values, ascending."""
+    """A `DiskRun` with located groups, without an index; `asked`: the places in the batch of those that look up."""
 
     def __init__(self, file: RunFile, classes: Ints, low: int | None, located: Sequence[Located], asked: Ints) -> None:
         super().__init__(file, classes, low)
@@ -199,9 +198,7 @@ def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
                 yield slice_number, Located(number, place[some] + low, starts[some], ends[some])
 
 
-def _slices_of(
-    told: SpreadBatch, batch: RunFile, start: Ints, after: int
-) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _slices_of(told: SpreadBatch, batch: RunFile, start: Ints, after: int) -> Mask:
     """Mask of shape (groups, slices): which slices have documents in which groups of the batch. Groups are consecutive,
     up to `after`; `start` has their first postings."""
     last = int(batch.groups.range(after, after + 1)["start"][0]) if after < batch.head.groups else batch.head.postings
@@ -281,9 +278,8 @@ class SpreadMatches:
 
     def answered(self, answer: _MatchHandler[T]) -> RDD[T]:
         """Applies `answer` to each slice, a partition each, lazily."""
-        located = self._context.parallelize(range(self._told.buckets), self._told.buckets).flatMap(
-            partial(locate, self._told)
-        )
+        buckets = self._told.buckets
+        located = self._context.parallelize(range(buckets), buckets).flatMap(partial(locate, self._told))
         if self._filtered:
             located = located.union(self._context.parallelize(self._filtered, 1))
         shuffled = located.partitionBy(len(self._told.slices), index)
@@ -436,17 +432,13 @@ class Spread:
         scope: JoinScope,
         texts: Sequence[str] = (),
     ) -> SpreadMatches:
-        """The matches of a batch, given by its run, with itself and the others. `docids` are ascending; `texts` are the
-        files of R_doc, if texts are joined by words."""
+        """The matches of a batch's run with itself and others. `docids` ascend; `texts`: files of R_doc, if needed."""
         count = min(self._context.defaultParallelism, len(docids))
         slices = tuple(docids[place * len(docids) // count] for place in range(count))
+        near = (run for run in others if batch is None or batch.span.is_within(scope.window, run.span))
         told = SpreadBatch(
             None if batch is None else batch.file.path,
-            tuple(
-                StoredRun(run.file.path, run.low)
-                for run in others
-                if batch is None or batch.span.is_within(scope.window, run.span)
-            ),
+            tuple(StoredRun(run.file.path, run.low) for run in near),
             slices,
             self._context.defaultParallelism,
             scope.streams,

@@ -69,8 +69,7 @@ class RowSource:
 
 
 class StoreFiles(NamedTuple):
-    """The file and the log of a store as of the last commit: open descriptors with lengths, a `mark` that changes with
-    each commit, and the number of the last checkpoint."""
+    """A store's file and log at the last commit: descriptors with lengths, a `mark` of the commit, the checkpoint."""
 
     opened: Sequence[tuple[int, int]]
     mark: tuple[int, int, int]
@@ -591,8 +590,7 @@ FIRST_INDEX = 1  # index of the first element of an array in SQL
 
 @telling_damage
 class DuckDBStore(DuckDBTables):
-    """A `TableStore` on DuckDB, in memory without a directory, spilling past MEMORY_LIMIT. Whatever the SQL, the
-    instance reaches no file but its own."""
+    """A `TableStore` on DuckDB, in memory without a directory, spilling past MEMORY_LIMIT; it reaches no other file."""
 
     _empty: set[str]
 
@@ -687,9 +685,7 @@ class DuckDBStore(DuckDBTables):
 
     def _rename(self, known: Collection[str]) -> Mapping[str, str]:
         run = self._connection.execute
-        renamed = {
-            name: former for name, former in self.schema.former_names.items() if former in known and name not in known
-        }
+        renamed = {new: old for new, old in self.schema.former_names.items() if old in known and new not in known}
         if renamed:
             for (view,) in run("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
                 run(f"DROP VIEW {view}")  # they are made again

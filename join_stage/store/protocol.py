@@ -198,8 +198,7 @@ class Question(Protocol):
     """A question over the batches committed when it begins, answered once, in any thread, beside other uses."""
 
     def answer(self) -> pa.Table:
-        """Raises QuestionRefused if it is no valid question or the answer is too large, QuestionInterrupted if
-        interrupted, and StoreError if the store is damaged."""
+        """Raises QuestionRefused (invalid, or too large an answer), QuestionInterrupted, or, if damaged, StoreError."""
 
     def interrupt(self) -> None:
         """Makes `answer` raise QuestionInterrupted soon. Callable from any thread, at any time, repeatedly."""
@@ -318,8 +317,7 @@ class Outdated(StoreError):
 
 
 class TableStore(Protocol):
-    """Tables whose batches become visible atomically. A batch is `begin`, any number of `append` and `drop_before`, and
-    `commit`; or `rollback`, which restores the state at `begin`."""
+    """Tables with atomic batches: `begin`, any number of `append` and `drop_before`, and `commit` or `rollback`."""
 
     @property
     def schema(self) -> StoreSchema:
@@ -385,8 +383,7 @@ _Kind = TypeVar("_Kind", bound=Callable[..., Any])
 
 
 def telling(kind: _Kind, errors: tuple[type[Exception], ...], told: Callable[[Exception], StoreError | None]) -> _Kind:
-    """Decorator of a function or class: it, or its public methods, translate `errors` to StoreError, unless `told`
-    returns None."""
+    """Decorator of functions, or classes' public methods: `errors` become StoreErrors, unless `told` gives None."""
 
     def translated(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)

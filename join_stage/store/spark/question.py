@@ -140,9 +140,6 @@ class SparkQuestion:
         self._bounds.check(rows.num_rows, rows.nbytes)
         return rows
 
-        self._bounds.check(rows.num_rows, rows.nbytes)
-        return rows
-
     def interrupt(self) -> None:
         self._cut = True
         self._session.sparkContext.cancelJobsWithTag(self._tag)
@@ -239,8 +236,7 @@ def judge_analysed(plan: Any) -> None:
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
-    """Raises QuestionRefused for an optimized plan with uninterruptible joins: of each of many rows with each of many
-    others. `largest` is the number of rows of the largest table."""
+    """Raises QuestionRefused for uninterruptible joins of many rows with many. `largest`: the largest table's rows."""
     planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]  # it runs
     by_hash = planning.ExtractEquiJoinKeys, planning.ExtractSingleColumnNullAwareAntiJoin
     repeated = 1
