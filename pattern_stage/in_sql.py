@@ -30,7 +30,7 @@ from pattern_stage.columns import NULL_TEXT, Column, Columns, bare_columns, each
 from pattern_stage.definition import FormNode, FormStatements, StatementForm, StatementForms
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
+from pattern_stage.pattern.program import MatchRole, match_windows
 from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, every_event
 from xscl.algebra import events as algebra
 
@@ -102,9 +102,8 @@ class SqlScope:
     def value(self, value: algebra.Value, form: Shown) -> str:
         if (column := self._of_side(value, form)) is not None:
             return column
-        if not any(
-            isinstance(leaf, algebra.Attribute | algebra.Duration | algebra.Gap) for leaf in algebra.leaves(value)
-        ):
+        of_events = algebra.Attribute | algebra.Duration | algebra.Gap
+        if not any(isinstance(leaf, of_events) for leaf in algebra.leaves(value)):
             self.uses_parameters = True
             return f"p.{self._parameter((value, form))}"
         match value:
@@ -169,8 +168,7 @@ class QuestionGroup(FormStatements):
         """Returns the constants as parameters. Those that the query fixes are not read."""
         columns = zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)
         values = [
-            texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64)
-            for column, kind in columns
+            texts.codes(map(str, one)) if kind == "string" else np.array(one, np.float64) for one, kind in columns
         ]
         return every_event(bare_columns((), len(self)), tuple(values))
 
@@ -471,8 +469,7 @@ class _WindowQuestionBuilder(_Builder):
         windows = match_windows(pattern) if isinstance(pattern, algebra.Pattern) else None
         if windows is None or not isinstance(pattern, algebra.Pattern):
             raise NotSql("no pattern whose windows say whether there is a match")
-        self._pattern: algebra.Pattern = pattern
-        self._windows: MatchWindows = windows
+        self._pattern, self._windows = pattern, windows
         self._longest = longest if self._node.window >= 0 else None
         self._columns: dict[int, dict[DerivedColumn, str]] = {}
 
@@ -491,9 +488,8 @@ class _WindowQuestionBuilder(_Builder):
         """The events that may have a role, judged alone. `one` counts each event once in its windows."""
         role, place = self._windows.roles[at], self._source(self._windows.roles[at])
         scope = SqlScope([place], self._column, self._parameter)
-        of_keys = [
-            algebra.Arithmetic("+", key, algebra.Constant(0.0)) if key.kind == "number" else key for key in role.keys
-        ]  # -0 = 0
+        zero = algebra.Constant(0.0)
+        of_keys = [algebra.Arithmetic("+", key, zero) if key.kind == "number" else key for key in role.keys]  # -0 = 0
         keys = [scope.value(key, native_form(algebra.value_kind(key))) for key in of_keys]
         # A match may be one event, which no equality then compares with another, so that its keys may be NULL.
         is_alone = self._windows.firsts == [at]
@@ -568,6 +564,7 @@ class _WindowQuestionBuilder(_Builder):
 
 
 Ask = Callable[[str, Mapping[str, pa.Table]], pa.Table]  # answers a query over named tables
+NewKernel = Callable[[Texts, Lineage], Kernel]
 
 
 def runs_as_sql(stream: algebra.Statement) -> TypeGuard[algebra.Stream]:
@@ -592,13 +589,7 @@ class ReplayKernel(Kernel):
     statements that read the same streams share one."""
 
     def __init__(
-        self,
-        texts: Texts,
-        lineage: Lineage,
-        ask: Ask,
-        matching: Callable[[Texts, Lineage], Kernel],
-        *,
-        limits: Quota = UNLIMITED,
+        self, texts: Texts, lineage: Lineage, ask: Ask, matching: NewKernel, *, limits: Quota = UNLIMITED
     ) -> None:
         """`ask` queries a database, `matching` creates the kernel for its windows; `limits` are of what runs here."""
         super().__init__(texts, lineage, limits=limits)
@@ -639,11 +630,8 @@ class ReplayKernel(Kernel):
         """Takes all events of some streams. Returns the results of statements whose streams are now complete."""
         self._fed |= events
         found = super().feed(events)
-        ready = [
-            number
-            for number, (stream, _) in self._waiting.items()
-            if algebra.read_by(stream).keys() <= self._fed.keys()
-        ]
+        fed, waiting = self._fed.keys(), self._waiting.items()
+        ready = [number for number, (stream, _) in waiting if algebra.read_by(stream).keys() <= fed]
         return found + self._answers(ready)
 
     def end(self) -> list[Results]:
@@ -695,20 +683,15 @@ class ReplayKernel(Kernel):
 
 
 def ask_duckdb(
-    sql: str,
-    tables: Mapping[str, pa.Table],
-    set_up: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None,
+    sql: str, tables: Mapping[str, pa.Table], set_up: Callable[[duckdb.DuckDBPyConnection], object] = lambda db: None
 ) -> pa.Table:
     """`Ask` of an in-memory DuckDB."""
     # By default a database in memory spills into the working directory, which is the user's.
-    with (
-        TemporaryDirectory(prefix="mmqjp-") as spilled,
-        duckdb.connect(config={"temp_directory": spilled}) as connection,
-    ):
-        set_up(connection)
+    with TemporaryDirectory(prefix="mmqjp-") as spilled, duckdb.connect(config={"temp_directory": spilled}) as db:
+        set_up(db)
         for name, table in tables.items():
-            connection.register(name, table)
-        return connection.sql(sql).to_arrow_table()
+            db.register(name, table)
+        return db.sql(sql).to_arrow_table()
 
 
 def asking_spark(session: SparkSession) -> Ask:

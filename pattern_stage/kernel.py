@@ -324,8 +324,7 @@ class Kernel:
         """Runs a whole interval and returns its results. `events` has, by stream and sorted by t1, the events from the
         last `until` up to before this one; missing streams are empty."""
         self.begin(until)
-        found = self.feed(events)
-        return found + self.end()
+        return self.feed(events) + self.end()
 
     def begin(self, until: int) -> None:
         """Begins an interval that ends before `until`."""
@@ -354,8 +353,7 @@ class Kernel:
                     continue
                 flow = whole(events[mop.stream] if mop.stream in events else no_events(mop.schema))
             elif self._flows.keys() >= set(mop.inputs):
-                inputs = [self._flows[number] for number in mop.inputs]
-                flow = self._operators[mop.number].run(inputs, self._until)
+                flow = self._operators[mop.number].run([self._flows[number] for number in mop.inputs], self._until)
                 if exceeded := self._meters[mop.number].taken():
                     slots, rows = self.statements.of_rows(mop, np.array(sorted(exceeded), np.int64))
                     for statement, row in zip(self.statements.ids[slots].tolist(), rows.tolist(), strict=True):

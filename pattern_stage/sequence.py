@@ -34,6 +34,8 @@ from xscl.algebra.events import EventCondition, Fold, Next, Schema, made_of_late
 
 NO_INSTANCES = InstanceColumns(NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS, NO_INTS)
 
+_Sides = Callable[[cols.Columns], Sequence[cols.Columns]]  # the sides of events
+
 _TEXTS_AT_ONCE = 256  # texts that may be made before they are counted; each has at most MOST_TEXT characters
 
 
@@ -83,8 +85,8 @@ class Joining(Bounded):
 
     # ------------------------------------------------------------ instances
 
-    def _enter(self, flow: cols.Flow, sides: Callable[[cols.Columns], Sequence[cols.Columns]]) -> InstanceColumns:
-        """Returns the instances that begin with left events. `sides` returns the sides of an event."""
+    def _enter(self, flow: cols.Flow, sides: _Sides) -> InstanceColumns:
+        """Returns the instances that begin with left events."""
         if len(flow) == 0:
             return NO_INSTANCES
         if self.classes.single:
@@ -134,11 +136,7 @@ class Joining(Bounded):
         return replace(batch, keys=keys, marks=cols.mixed([shapes, scopes, keys])), known
 
     def begin(
-        self,
-        inputs: Sequence[cols.Flow],
-        until: int,
-        room: Room,
-        sides: Callable[[cols.Columns], Sequence[cols.Columns]],
+        self, inputs: Sequence[cols.Flow], until: int, room: Room, sides: _Sides
     ) -> tuple[PartnerSearch, Ints, InstanceColumns] | None:
         """Begins an interval. Returns the search, the places of the waiting instances that it may concern, and these
         instances with those that begin; None if nothing begins or finds a partner: then the interval has ended."""
@@ -540,5 +538,4 @@ class Sequencing(Joining):
         ]
         parts = np.concatenate([kept.parts[ones], right.parts[others]], axis=1)
         made = cols.Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
-        spans = right.t1[at] - kept.t0[batch.events[whose]]
-        return self.flow_of(made, batch.members[whose], places, spans)
+        return self.flow_of(made, batch.members[whose], places, right.t1[at] - kept.t0[batch.events[whose]])

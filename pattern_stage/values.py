@@ -63,18 +63,12 @@ class Texts:
 
     def derived_numbers(self, name: str, codes: Ints) -> Floats:
         """Returns `name(text)` of each text, `name` in NUMERIC; NaN if invalid or infinite."""
-
-        function, texts = NUMERIC[name], self._code_of.texts
-        return self._numbers[name].of(
-            codes, len(texts), lambda new: [finite_or_nan(function(texts[code])) for code in new.tolist()]
-        )
+        of = NUMERIC[name]
+        return self._numbers[name].of(codes, self._code_of.texts, lambda new: [finite_or_nan(of(text)) for text in new])
 
     def derived(self, name: str, codes: Ints) -> Ints:
         """Returns the codes of `name(text)` of each text, for functions of chains."""
-        function, texts = chained(name), self._code_of.texts
-        return self._derived[name].of(
-            codes, len(texts), lambda new: self.codes([function(texts[code]) for code in new.tolist()])
-        )
+        return self._derived[name].of(codes, self._code_of.texts, lambda new: self.codes(map(chained(name), new)))
 
     def lengths(self, codes: Column) -> Ints:
         """Returns the number of characters of each text; 0 for NULL."""
@@ -173,10 +167,10 @@ class _Cache(Generic[C]):
         self._unknown, self._null = unknown, null
         self._values: C = np.array([null], dtype)  # type: ignore[assignment]  # of the type that `dtype` says
 
-    def of(self, codes: Ints, size: int, compute: Callable[[Ints], Sequence[float] | Ints]) -> C:
-        """Returns the values of codes, all below `size`."""
-        if size >= len(self._values):
-            values = np.full(2 * size + 2, self._unknown, self._values.dtype)
+    def of(self, codes: Ints, texts: list[str], compute: Callable[[list[str]], Sequence[float] | Ints]) -> C:
+        """Returns the values of codes of `texts`."""
+        if len(texts) >= len(self._values):
+            values = np.full(2 * len(texts) + 2, self._unknown, self._values.dtype)
             values[: len(self._values) - 1] = self._values[:-1]
             values[-1] = self._null
             self._values = values  # type: ignore[assignment]  # of the same type
@@ -184,7 +178,7 @@ class _Cache(Generic[C]):
         unknown = found == self._unknown
         if unknown.any():
             new = distinct(codes[unknown])
-            self._values[new] = compute(new)
+            self._values[new] = compute([texts[code] for code in new.tolist()])
             found = self._values[codes]
         return found  # type: ignore[return-value]  # of the same type
 
@@ -380,8 +374,7 @@ class _ColumnWriter(Writer):
         """Compiles a condition; tests cheap atoms first, others only where these are inconclusive."""
         match condition:
             case algebra.AllOf(args=args):
-                ordered = sorted(args, key=cost)
-                return _all_of([(self.test(arg), cost(arg) >= COSTLY) for arg in ordered])
+                return _all_of([(self.test(arg), cost(arg) >= COSTLY) for arg in sorted(args, key=cost)])
             case algebra.AnyOf(args=args):
                 return _any_of([self.test(arg) for arg in sorted(args, key=cost)])
         atom = self.compiled("pairs", self.condition(condition, self.place))
@@ -433,12 +426,7 @@ def _column_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
 COSTLY = 10  # tests from this cost on run only where they matter
 
 
-_COSTS: dict[type, int] = {
-    algebra.Comparison: 1,
-    algebra.Arithmetic: 1,
-    algebra.Function: COSTLY,
-    algebra.TextTest: 100,
-}
+_COSTS = {algebra.Comparison: 1, algebra.Arithmetic: 1, algebra.Function: COSTLY, algebra.TextTest: 100}
 
 
 def cost(condition: algebra.EventCondition | algebra.Value) -> int:
@@ -516,11 +504,10 @@ def _gap(pairs: Pairs) -> Floats:
 
 def saved(columns: Columns, schema: algebra.Schema, texts: Texts, prefix: str) -> dict[str, pa.Array]:
     """Returns events as columns of a table, with prefixed names."""
-    width = columns.parts.shape[1]
     found = {
         f"{prefix}t0": pa.array(columns.t0),
         f"{prefix}t1": pa.array(columns.t1),
-        f"{prefix}parts": lists(columns.parts.ravel(), np.full(len(columns), width)),
+        f"{prefix}parts": lists(columns.parts.ravel(), np.full(len(columns), columns.parts.shape[1])),
     }
     for place, ((_, kind), column) in enumerate(zip(schema, columns.values, strict=True)):
         found[f"{prefix}{place}"] = saved_values(column, kind == "string", texts)
@@ -530,8 +517,7 @@ def saved(columns: Columns, schema: algebra.Schema, texts: Texts, prefix: str) -
 def loaded(table: pa.Table, schema: algebra.Schema, texts: Texts, prefix: str) -> Columns:
     parts, sizes = flatten_lists(table, f"{prefix}parts")
     t0, t1 = ints(table, f"{prefix}t0"), ints(table, f"{prefix}t1")
-    kinds = [kind for _, kind in schema]
-    values = [loaded_values(table, f"{prefix}{at}", kind == "string", texts) for at, kind in enumerate(kinds)]
+    values = [loaded_values(table, f"{prefix}{at}", kind == "string", texts) for at, (_, kind) in enumerate(schema)]
     return Columns(t0, t1, tuple(values), parts.reshape(len(table), int(sizes[0])))
 
 

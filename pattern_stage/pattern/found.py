@@ -152,10 +152,8 @@ class BundleTable(MatchList):
         self.known, self.t1, self.errors = endings.reshape(-1, 3)[of].T.copy()
         self._items: dict[int, Items] = {}
 
-    def take(self, matches: Ints) -> BundleTable:
-        return BundleTable(
-            self.bundles, self.of[matches], self._places[matches], self.t0[matches], distinct=self._distinct
-        )
+    def take(self, at: Ints) -> BundleTable:
+        return BundleTable(self.bundles, self.of[at], self._places[at], self.t0[at], distinct=self._distinct)
 
     def sizes(self, variable: int) -> Ints:
         found = [sum(piece.count for piece in _pieces(one, variable)) for one in self.bundles]
@@ -170,8 +168,7 @@ class BundleTable(MatchList):
 
     def ids(self, match: int) -> list[int]:
         """Returns the numbers of a match's events, variable by variable."""
-        bundle = self.bundles[int(self.of[match])]
-        return [event[2] for event in bundle.events(int(self._places[match]))]
+        return [event[2] for event in self.bundles[int(self.of[match])].events(int(self._places[match]))]
 
     def ends(self, variable: int, slot: int, kind: algebra.Kind, *, last: bool) -> Column:
         if variable == 0 and not last:
@@ -265,10 +262,7 @@ class BundleMatches(NamedTuple):
 
 def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatches:
     """`distinct`: see BundleTable."""
-    of: list[int] = []
-    places: list[int] = []
-    starts: list[int] = []
-    masks: list[int] = []
+    of, places, starts, masks = list[int](), list[int](), list[int](), list[int]()
     many: list[tuple[int, Ints, Ints, Ints, Ints]] = []
     columns: dict[int, _RootColumns] = {}
     for number, bundle in enumerate(bundles):
@@ -311,8 +305,7 @@ def _picked(bundle: Bundle, roots: _RootColumns) -> tuple[Ints, Ints, Ints, Ints
     held = (starts >= ending.low) & (starts <= ending.high) & (roots.bounds[first:stop] < ending.t1)
     pairs = slice(int(roots.firsts[first]), int(roots.firsts[stop]))
     rows, of = roots.rows[pairs], roots.of[pairs] - first
-    flags = flags_of(bundle.rows, int(rows.max(initial=0)) + 1)
-    kept = flags[rows] & held[of]
+    kept = flags_of(bundle.rows, int(rows.max(initial=0)) + 1)[rows] & held[of]
     rows, of = rows[kept], of[kept]
     numbers = np.zeros(stop - first, np.int64)
     numbers[of] = 1
@@ -355,28 +348,23 @@ class Conditions:
         holds = compile_condition(condition, self._schema(positive), right or None, self._texts)
         ranges: dict[int, int] = {}  # the variables over all of whose events it quantifies, each with the first of them
         for _, of in positive:
-            if isinstance(of, algebra.OfItem) and of.place == "every":
+            place = of.place if isinstance(of, algebra.OfItem) else ""
+            if place == "every":
                 ranges[of.variable] = 0
-            elif (
-                of.earlier
-                if isinstance(of, algebra.OfItems)
-                else isinstance(of, algebra.OfItem) and of.place in ("each", "previous")
-            ):
+            elif place in ("each", "previous") or (isinstance(of, algebra.OfItems) and of.earlier):
                 ranges[of.variable] = 1
 
         def held(table: MatchList, at: Ints, rows: _Rows, others: Sequence[EventTuple], other_at: Ints | None) -> Mask:
             pair, items = np.arange(len(at)), dict[int, Ints]()
             for variable, first in ranges.items():
                 place = self._positive.index(variable)
-                sizes = np.maximum(table.sizes(place)[at[pair]] - first, 0)
-                numbers, of = spread(np.full(len(pair), first), sizes)
+                numbers, of = spread(np.full(len(pair), first), np.maximum(table.sizes(place)[at[pair]] - first, 0))
                 items = {key: column[of] for key, column in items.items()} | {place: numbers}
                 pair = pair[of]
             values = [compute(table, at[pair], items) for compute in columns]
             left, every = bare_columns(values, len(pair)), np.arange(len(pair))
             there = None if other_at is None else other_at[pair]
-            events = columns_at(others, slots, right)
-            outcome = holds(Pairs(left, every, rows[0][pair], rows[1], events, there))
+            outcome = holds(Pairs(left, every, rows[0][pair], rows[1], columns_at(others, slots, right), there))
             if not ranges:
                 return outcome
             result: Mask = np.ones(len(at), np.bool_)
@@ -550,7 +538,7 @@ class AtOnce:
 
 _BLOCK = 100_000  # approximate number of pairs of match and negated event compared at a time
 
-_Absent = tuple[Sequence[tuple[EventTuple, int]], Ints]
+_Absent = Iterable[tuple[Sequence[tuple[EventTuple, int]], Ints]]
 """Events of a negated variable with their rows, and the places of the pairs of match and row that these may kill."""
 
 
@@ -565,20 +553,13 @@ class Kills:
         self._tests = [conditions.condition(test.condition, test.names, variable) for test in kills]
 
     def killed(
-        self,
-        table: MatchList,
-        pairs: tuple[Ints, Ints],
-        absent: Iterable[_Absent],
-        window: int,
-        parameters: tuple[Column, ...],
-        steps: Ints,
-        most: int = INFINITE,
+        self, table: MatchList, at: Ints, of: _Rows, absent: _Absent, window: int, steps: Ints, most: int = INFINITE
     ) -> Mask:
         """Returns which pairs of match and row some event kills. Counts comparisons in `steps`, by row; a row with more
         than `most` has no matches."""
-        at, rows = pairs
+        rows, parameters = of
         killed = np.zeros(len(at), np.bool_)
-        for chosen, others, events in self._blocks(table, pairs, absent, window):
+        for chosen, others, events in self._blocks(table, at, rows, absent, window):
             steps += np.bincount(rows[chosen], minlength=len(steps))
             killed |= (steps > most)[rows]
             if killed.all():
@@ -592,10 +573,9 @@ class Kills:
         return killed
 
     def _blocks(
-        self, table: MatchList, pairs: tuple[Ints, Ints], absent: Iterable[_Absent], window: int
+        self, table: MatchList, at: Ints, rows: Ints, absent: _Absent, window: int
     ) -> Iterator[tuple[Ints, Ints, Sequence[EventTuple]]]:
         """Yields pairs of match and row, places of the row's negated events in the match's gap, and these events."""
-        at, rows = pairs
         begin, end = table.t1 - window - 1, table.t0 + window + 1
         if self._before:
             begin = np.maximum.reduce([_times(table, variable, last=True) for variable in self._before])

@@ -89,8 +89,7 @@ class PartWriter:
         ]
 
     def done(self, **more: Any) -> SavedPart:
-        trails: list[Any] = []
-        lists: list[Any] = []
+        trails, lists = list[Any](), list[Any]()
         while len(trails) < len(self._trails) or len(lists) < len(self._lists):
             trails += [self._written_trail(trail) for _, trail in list(self._trails.values())[len(trails) :]]
             lists += [
@@ -140,9 +139,7 @@ class PartReader:
         ]
         for trail, (*_, roots, segments) in zip(self.trails, self.data["trails"], strict=True):
             trail.roots = [Root(place, start, bound, self.mask(rows)) for place, start, bound, rows in roots]
-            trail.segments = [
-                (self.lists[entries], begin, end, self.mask(rows)) for entries, begin, end, rows in segments
-            ]
+            trail.segments = [(self.lists[of], begin, end, self.mask(rows)) for of, begin, end, rows in segments]
 
     def event(self, number: int) -> EventTuple:
         found = self._events.get(number)
@@ -215,19 +212,16 @@ def keyed_table(saved: Sequence[tuple[tuple[Any, ...], SavedPart]], kinds: Seque
     """Returns a table of parts and keys of these kinds; the empty key stands for all."""
     if not saved:
         return pa.table({})
-    columns = {}
+    columns = {
+        "rows": _lists([part.rows for _, part in saved]),
+        "parts": _lists([part.numbers for _, part in saved]),
+        "data": pa.array([part.data for _, part in saved], pa.string()),
+    }
     for place, kind in enumerate(kinds):
         null: Any = -1 if kind == "string" else np.nan
         values = column_of([key[place] if key else null for key, _ in saved], are_texts=kind == "string")
         columns[f"key_{place}"] = saved_values(values, kind == "string", texts)
-    return pa.table(
-        {
-            "rows": _lists([part.rows for _, part in saved]),
-            "parts": _lists([part.numbers for _, part in saved]),
-            "data": pa.array([part.data for _, part in saved], pa.string()),
-            **columns,
-        }
-    )
+    return pa.table(columns)
 
 
 def is_keyed(table: pa.Table) -> bool:
@@ -239,9 +233,7 @@ def keyed_rows(table: pa.Table, kinds: Sequence[Kind], texts: Texts, renumber: R
     """Yields the table rows with any rows of the m-op left."""
     if not len(table):
         return
-    columns = [
-        loaded_values(table, f"key_{place}", kind == "string", texts).tolist() for place, kind in enumerate(kinds)
-    ]
+    columns = [loaded_values(table, f"key_{at}", kind == "string", texts).tolist() for at, kind in enumerate(kinds)]
     keys = list(zip(*columns, strict=True)) if columns else [()] * len(table)
     rows, row_sizes = flatten_lists(table, "rows")
     numbers, sizes = flatten_lists(table, "parts")
@@ -295,7 +287,7 @@ class PatternHost(PatternOp, Generic[S, F]):
         self._static_tests = [test for role in roles for test in role.tests]
         self._arrivals = RoleEvents(self._schemas, self._keys, roles, self._texts, slots.values, all_events=all_events)
         self._kinds: dict[int, list[Kind]] = {
-            stream: [value_kind(one) for one in some] for stream, some in slots.values.items()
+            stream: list(map(value_kind, some)) for stream, some in slots.values.items()
         }
 
     def _groups(self, rows: Ints) -> Iterable[tuple[int, int]]:
@@ -352,9 +344,8 @@ class PatternHost(PatternOp, Generic[S, F]):
         every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
-        return self._results(
-            [one for group, store in self._stores.items() for one in self._of_store(group, store, epochs, until)]
-        )
+        found = [one for group, store in self._stores.items() for one in self._of_store(group, store, epochs, until)]
+        return self._results(found)
 
     @abstractmethod
     def _of_store(self, group: Hashable, store: S, epochs: Epochs, until: int) -> Iterable[F]:
@@ -503,12 +494,10 @@ class BundleHost(PatternHost[T, BundleMatches]):
             yield found
 
     def _results(self, all_found: Sequence[BundleMatches]) -> Flow:
-        found = [self._flow(self._in_window(one)) for one in all_found if len(one.at)]
-        flow = joined_flow(found, self._nothing)
+        flow = joined_flow([self._flow(self._in_window(one)) for one in all_found if len(one.at)], self._nothing)
         return each_once(flow) if self._distinct else flow
 
     def _in_window(self, found: BundleMatches) -> BundleMatches:
         if self._by_window:
             return found
-        spans = found.table.t1 - found.table.t0
-        return found.only(spans[found.at] <= self._rows.within[found.rows])
+        return found.only((found.table.t1 - found.table.t0)[found.at] <= self._rows.within[found.rows])

@@ -122,8 +122,7 @@ class Tally:
         return found
 
     def by_row(self) -> Ints:
-        size = max((mask.bit_length() for mask in self._counts), default=0)
-        found = np.zeros(size, np.int64)
+        found = np.zeros(max((mask.bit_length() for mask in self._counts), default=0), np.int64)
         for mask, amount in self._counts.items():
             found[mask_to_rows(mask)] += amount
         return found

@@ -229,9 +229,9 @@ def _equated(pattern: algebra.Pattern, places: Sequence[_Place]) -> list[dict[_P
 def _equal(one: algebra.WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
     names = dict(one.names)
     match one.condition:
-        case algebra.Comparison(
-            "=", algebra.Attribute(name=left, kind=kind), algebra.Attribute(name=right, kind=also)
-        ) if kind == also:
+        case algebra.Comparison("=", algebra.Attribute(_, left, kind), algebra.Attribute(_, right, also)) if (
+            kind == also
+        ):
             of, other = names[left], names[right]
         case _:
             return
@@ -386,11 +386,9 @@ class PatternProgram:
             is_new = stream is not None and of.variable == own
             match of:
                 case algebra.OfItem(place=place):
-                    if is_new and (
-                        test.phase == "first" or place in ("each", "every") or self.pattern.variables[own].negated
-                    ):
-                        return "new", own
                     if is_new:
+                        if test.phase == "first" or place in ("each", "every") or self.pattern.variables[own].negated:
+                            return "new", own
                         return {"previous": "last", "only": "first"}.get(place, place), own
                     if place in ("each", "previous", "every"):
                         return f"set {place}", of.variable
@@ -407,9 +405,8 @@ class PatternProgram:
             found = [leaf for leaf in every if isinstance(leaf, algebra.Attribute)]
             if found and len(found) == len(every):
                 roles = {role(leaf.name) for leaf in found}
-                if len(roles) == 1 and (
-                    isinstance(part, algebra.Attribute) or isinstance(names[found[0].name], algebra.OfItem)
-                ):
+                is_item = isinstance(part, algebra.Attribute) or isinstance(names[found[0].name], algebra.OfItem)
+                if is_item and len(roles) == 1:
                     return place(part, *roles.pop())
             return None
 
@@ -436,11 +433,9 @@ class PatternProgram:
         sets: list[Register] = []
         for variable, parts in gathered.items():
             every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)
-            register = Register(
-                "every" if every else "each", self.positive.index(variable), parts=tuple(part for _, part in parts)
-            )
+            fields = tuple(part for _, part in parts)
             at.update({key: (len(sets), place_) for place_, (key, _) in enumerate(parts)})
-            sets.append(register)
+            sets.append(Register("every" if every else "each", self.positive.index(variable), parts=fields))
         return _Placed(test, condition, at, tuple(sets))
 
     def _read(self, of: algebra.Length | algebra.OfItems) -> RegisterRead:
@@ -482,9 +477,9 @@ class PatternProgram:
 
     def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
         match placed.condition:
-            case algebra.Comparison(
-                "=", algebra.Attribute(name=one, kind=kind), algebra.Attribute(name=other, kind=also)
-            ) if kind == also:
+            case algebra.Comparison("=", algebra.Attribute(_, one, kind), algebra.Attribute(_, other, of)) if (
+                kind == of
+            ):
                 pair = placed.at[one], placed.at[other]
                 for read, slot in (pair, pair[::-1]):
                     match read:
@@ -509,26 +504,19 @@ class PatternProgram:
         return code
 
     def _loops(self, placed: _Placed, state: int) -> str:
-        place = self._at(state)
-        return " ".join(f"for S{at} in {place(register)}" for at, register in enumerate(placed.sets))
+        return " ".join(f"for S{at} in {self._at(state)(register)}" for at, register in enumerate(placed.sets))
 
     def _row_test(self, placed: _Placed, state: int) -> RowTest:
         names = list(placed.at)
-        kinds = {
-            leaf.name: leaf.kind for leaf in algebra.leaves(placed.condition) if isinstance(leaf, algebra.Attribute)
-        }
+        kinds = {one.name: one.kind for one in algebra.leaves(placed.condition) if isinstance(one, algebra.Attribute)}
         leaf = self._leaf(placed, state)
         code = ", ".join(leaf(algebra.Attribute("left", name, kinds[name])) for name in names)
         loops = self._loops(placed, state)
         gathered = f"[({code},) {loops}]" if loops else f"[({code},)]"
         scalar = self._writer.condition(placed.condition, lambda one: f"X[{names.index(one.name)}]")
-        return RowTest(
-            self._texts,
-            placed.condition,
-            tuple((name, kinds[name]) for name in names),
-            self._writer.compiled("V, E", gathered),
-            self._writer.compiled("X, P", scalar),
-        )
+        schema = tuple((name, kinds[name]) for name in names)
+        values, holds = self._writer.compiled("V, E", gathered), self._writer.compiled("X, P", scalar)
+        return RowTest(self._texts, placed.condition, schema, values, holds)
 
     def _moved(self, before: int, after: int) -> Callable[[_Values, _Values], _Values]:
         codes = []

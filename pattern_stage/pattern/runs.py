@@ -363,21 +363,19 @@ class RunMatching(BundleHost[RunStore]):
             for number, bundle in enumerate(found.table.bundles):
                 bundles[id(bundle.ending.absent)].append(number)
             for at, kills in self._late:
-                table, of, pairs = found.table, found.table.of[found.at], (found.at, found.rows)
+                table, of, rows = found.table, found.table.of[found.at], (found.rows, self._rows.parameters)
                 absent = [
                     (table.bundles[some[0]].ending.absent[at], np.flatnonzero(np.isin(of, some)))
                     for some in bundles.values()
                 ]
-                parameters = self._rows.parameters
-                found = found.only(~kills.killed(table, pairs, absent, store.window, parameters, steps, most))
+                found = found.only(~kills.killed(table, found.at, rows, absent, store.window, steps, most))
             store.end_steps(time, steps)
         return self._with_having(found) if self._is_apart else found
 
     def _with_having(self, found: BundleMatches) -> BundleMatches:
         if self._found.having is None or not len(found.at):
             return found
-        rows = found.rows, self._rows.parameters
-        return found.only(self._found.having(found.table, found.at, rows, (), None))
+        return found.only(self._found.having(found.table, found.at, (found.rows, self._rows.parameters), (), None))
 
     def _tell(self, store: RunStore, matches: Sequence[MatchCandidate], chosen: Sequence[int]) -> None:
         for one, rows in zip(matches, chosen, strict=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from heapq import heappop, heappush
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, product
 from operator import or_
 from typing import Any, cast
 
@@ -256,8 +256,7 @@ class EarliestSearch(_Search):
             if max(last, event[1]) - min(first, event[0]) > self._window:
                 continue
             if held := rows & of & ~earlier & ~self._left:
-                more = min(first, event[0]), max(last, event[1])
-                yield from self._with(depth, [event], held, *more, after, until)
+                yield from self._with(depth, [event], held, min(first, event[0]), max(last, event[1]), after, until)
             if event[2] in self._is_own and event[0] >= self._first[0] and event[1] > self._first[1]:
                 tied |= of
 
@@ -286,9 +285,7 @@ class EarliestSearch(_Search):
                 yield from self._from(depth + 1, rows, first, last, after, room)
             passed: list[tuple[int, int]] = []
             for event, of in self._tried(at, rows):
-                if event[0] <= end[1] or event[0] > until or event[2] in self._used:
-                    continue
-                if event[1] - first > self._window:
+                if event[0] <= end[1] or event[0] > until or event[2] in self._used or event[1] - first > self._window:
                     continue
                 held = rows & of & ~self._left
                 for t1, others in passed:
@@ -353,14 +350,11 @@ def changed_bindings(
 
 def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: int) -> bool:
     """Whether bindings satisfy the order and span of a match."""
-    for some in bindings:
-        if any(one[1] >= other[0] for one, other in pairwise(some)):
+    if any(one[1] >= other[0] for some in bindings for one, other in pairwise(some)):
+        return False
+    for (one, group), (other, behind) in product(zip(bindings, form.groups, strict=True), repeat=2):
+        if behind == group + 1 and max(event[1] for event in one) >= min(event[0] for event in other):
             return False
-    groups = form.groups
-    for one, group in zip(bindings, groups, strict=True):
-        for other, behind in zip(bindings, groups, strict=True):
-            if behind == group + 1 and max(event[1] for event in one) >= min(event[0] for event in other):
-                return False
     events = [event for some in bindings for event in some]
     return bool(max(event[1] for event in events) - min(event[0] for event in events) <= window)
 
@@ -398,8 +392,7 @@ class KeptSets(KeptRows):
         """Adopts saved events, which rows other than these may have kept already."""
         known = {(one[0][2], one[2]): one for one in self.kept.pop(key, ())}
         for event, masks, stream in some:
-            before = known.get((event[2], stream))
-            if before is not None:
+            if before := known.get((event[2], stream)):
                 masks = tuple([one | other for one, other in zip(before[1], masks, strict=True)])
             known[event[2], stream] = event, masks, stream
         for one in sorted(known.values(), key=lambda one: one[0][1]):
@@ -429,9 +422,8 @@ class KeptSets(KeptRows):
             for event, masks, _ in chain.from_iterable(self.kept.values()):
                 if event[0] >= low:
                     tally.add(reduce(or_, masks, 0) & self.rows)
-            over = tally.over()
+            self.exceed(tally.over(), time, "partial")
             self._room = tally.room
-            self.exceed(over, time, "partial")
         self.end_found(time)
 
     def end_found(self, time: int) -> None:
@@ -557,8 +549,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
         for role, kills in enumerate(self._kills, len(self._positive)):
             absent = [(event, masks[role]) for event, masks, _ in store.kept[matches[0].key] if masks[role]]
             steps = np.zeros(int(rows.max(initial=-1)) + 1, np.int64)
-            every = np.arange(len(at))
-            killed = kills.killed(table, (at, rows), [(absent, every)], store.window, parameters, steps)
+            killed = kills.killed(table, at, (rows, parameters), [(absent, np.arange(len(at)))], store.window, steps)
             at, rows = at[~killed], rows[~killed]
         masks = masks_by_place(at, rows, len(matches))
         return [match._replace(rows=mask) for match, mask in zip(matches, masks, strict=True) if mask]
@@ -602,8 +593,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
 
     def _results(self, all_found: Sequence[SetMatch]) -> Flow:
         table = MatchTable(all_found, len(self._positive))
-        events = self._found.events(table, table.t0, table.known)
-        return each_once(sorted_flow(events, table.at, table.rows).compact())
+        return each_once(sorted_flow(self._found.events(table, table.t0, table.known), table.at, table.rows).compact())
 
     def _steps(self, store: KeptSets, epochs: Epochs, until: int) -> Iterator[list[SetMatch]]:
         for time, arrivals in epochs:
