@@ -592,11 +592,8 @@ def _keyword_problem(behind: str, at: int, expected: set[str], kind: texts.Synta
     keywords = texts.KEYWORDS if of_documents else RESERVED_IN_PATTERNS if "VARIABLE" in expected else RESERVED
     if found[0].lower() not in keywords:
         return None
-    message = f"{found[0]} is a keyword, and a name is needed here"
-    where = "/ or @" if of_documents else "a dot"
-    return texts.Problem(
-        message, Span(at, at + len(found[0])), f"choose another name (behind {where} any name will do)"
-    )
+    hint = f"choose another name (behind {'/ or @' if of_documents else 'a dot'} any name will do)"
+    return texts.Problem(f"{found[0]} is a keyword, and a name is needed here", Span(at, at + len(found[0])), hint)
 
 
 def _plain_problem(behind: str, at: int, expected: set[str], kind: texts.SyntaxKind) -> texts.Problem:

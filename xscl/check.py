@@ -93,10 +93,8 @@ def _shown(text: str) -> str:
 
 def check_publishing(script: Script, in_place: InPlace, text: str = "") -> Iterator[Problem]:
     """The problems of the names that the statements of a script with a `text` define and PUBLISH, one per cycle."""
-    published = script.published()
-    if not script.has_events and published.isdisjoint(
-        block.stream for one in script.queries for block in blocks(one.source)
-    ):
+    read = (block.stream for one in script.queries for block in blocks(one.source))
+    if not script.has_events and script.published().isdisjoint(read):
         return  # nothing is made from what a query of the script makes
     makers: dict[str, set[str]] = {}  # what is read for each name
     first_of: dict[str, Query | EventDefinition | EventQuery] = {}
@@ -166,8 +164,7 @@ def disjuncts(pred: exp.Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[exp.Exp
             return (tuple(dict.fromkeys(pred.args)),)
         result: tuple[tuple[exp.Expr, ...], ...] = ((),)
         for arg in pred.args:
-            pairs = product(result, disjuncts(arg, limit))
-            result = _distinct((left + right for left, right in pairs), limit)
+            result = _distinct((left + right for left, right in product(result, disjuncts(arg, limit))), limit)
         return result
     return ((pred,),)
 

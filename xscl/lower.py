@@ -313,13 +313,11 @@ class _Normalizer:
                 if algebra.hole_key(hole) not in by_key:
                     by_key[algebra.hole_key(hole)] = self._select(hole.operand, scope)
             holes = tuple(by_key[algebra.hole_key(hole)] for hole in found)
-            entries = tuple(
-                algebra.SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, algebra.Term)
-            )
+            terms = ((key, value) for key, value in by_key.items() if isinstance(value, algebra.Term))
+            entries = tuple(algebra.SelectEntry(key, value) for key, value in terms)
         else:
             star = True
-            names = [name for name, _ in star_items(query.source)]
-            entries = tuple(map(algebra.SelectEntry, names, roots))
+            entries = tuple(map(algebra.SelectEntry, (name for name, _ in star_items(query.source)), roots))
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, algebra.Term))
         once = None
         if query.once is not None:
@@ -342,9 +340,8 @@ class _Normalizer:
                 right_tree, right_scope, right_roots = self.input(right)
                 both = {**left_scope, **right_scope}
                 node = JoinNode(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
-                return (
-                    (node, left_scope, left_roots) if op in algebra.NEGATED else (node, both, left_roots + right_roots)
-                )
+                visible = (left_scope, left_roots) if op in algebra.NEGATED else (both, left_roots + right_roots)
+                return node, *visible
             case SubQuery(select=select, source=inner):
                 tree, scope, roots = self.input(inner)
                 if isinstance(select, SelectItems):
@@ -360,16 +357,12 @@ class _Normalizer:
             if not algebra.is_system_variable(var):
                 scope[var] = algebra.shared_term(var)
         self._patterns.append(pattern)
-        return (
-            Leaf(index, block.stream),
-            scope,
-            (algebra.shared_term(block.steps[-1].var or algebra.block_root(index)),),
-        )
+        root = algebra.shared_term(block.steps[-1].var or algebra.block_root(index))
+        return Leaf(index, block.stream), scope, (root,)
 
     def _select(self, operand: exp.Expr, scope: JoinNames) -> algebra.Term | str:
         expr = self._attached(operand, scope)
-        constant = algebra.constant_operand_text(expr)
-        if constant is not None:
+        if (constant := algebra.constant_operand_text(expr)) is not None:
             return constant
         term = algebra.as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"

@@ -34,9 +34,7 @@ class Problem(Exception):
 
     def __init__(self, message: str, span: Span, hint: str = "") -> None:
         super().__init__(message, span, hint)
-        self.message = message
-        self.span = span
-        self.hint = hint
+        self.message, self.span, self.hint = message, span, hint
 
     def __str__(self) -> str:
         return self.message
@@ -71,9 +69,7 @@ class XsclError(InputError, ValueError):
 
     def __init__(self, problem: Problem, lines: Lines) -> None:
         super().__init__(problem, lines)
-        self.message = problem.message
-        self.hint = problem.hint
-        self.span = problem.span
+        self.message, self.span, self.hint = problem.message, problem.span, problem.hint
         self.line, self.column = lines.place(self.span.start)
         self.source = lines.line(self.line)
 

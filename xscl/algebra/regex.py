@@ -60,8 +60,7 @@ def union(sets: Iterable[CharSet]) -> CharSet:
 
 def charset(ranges: str) -> CharSet:
     """The characters of what could stand in brackets, such as `A-Z_a-z`."""
-    found = re.findall("(?s)(.)(?:-(.))?", ranges)
-    return union(((ord(first), ord(last or first)),) for first, last in found)
+    return union(((ord(first), ord(last or first)),) for first, last in re.findall("(?s)(.)(?:-(.))?", ranges))
 
 
 _NAME_START = charset(
@@ -319,9 +318,7 @@ class _Parser:
         self._text = without_space(pattern) if "x" in given else pattern
         self._ignores_case = "i" in given
         self._dot = ALL if "s" in given else _DOT
-        self._at = 0
-        self._depth = 0
-        self._opened = 0
+        self._at = self._depth = self._opened = 0
         self._closed: set[int] = set()
 
     def regex(self) -> Regex:
@@ -448,8 +445,7 @@ class _Parser:
         if self._next(2) != "{" or end < 0:
             raise self._error(f"\\{letter} is followed by a category or block in braces: \\{letter}{{L}}")
         name = self._text[self._at + 3 : end]
-        found = property_charset(name)
-        if found is None:
+        if (found := property_charset(name)) is None:
             raise self._error(f"there is no category or block {name}")
         self._at = end + 1
         return found if letter == "p" else complement(found)
@@ -485,10 +481,8 @@ class _Parser:
 
     def _part(self) -> CharSet:
         at = self._at
-        if self._next() == "\\":
-            found = self._escaped_set()
-            if found is not None:
-                return found
+        if self._next() == "\\" and (found := self._escaped_set()) is not None:
+            return found
         first = self._bracket_char()
         # A hyphen makes no range at the end of brackets, nor before a subtraction.
         if self._next() != "-" or self._next(1) in ("]", "[") or self._text.startswith("--[", self._at):
@@ -563,10 +557,9 @@ class RegexProgram:
             case Anchor(end=end):
                 return self._if(lambda text, symbols, at: at == (len(text) if end else 0), then, 0)
             case Concatenation(parts=parts):
-                following = then
                 for part in reversed(parts):
-                    following = self._before(part, following)
-                return following
+                    then = self._before(part, then)
+                return then
             case Alternation(arms=arms):
                 return self._fork([self._before(arm, then) for arm in arms])
             case Repeat():
@@ -737,5 +730,4 @@ def _bracketed(symbols: frozenset[str]) -> str:
     """A set of symbols in the syntax of RE2, which writes the empty set as the complement of all."""
     if not symbols:
         return r"[^\x{0}-\x{10FFFF}]"
-    written = "".join(f"\\x{{{ord(symbol):x}}}" for symbol in sorted(symbols))
-    return f"[{written}]"
+    return "[" + "".join(f"\\x{{{ord(symbol):x}}}" for symbol in sorted(symbols)) + "]"
