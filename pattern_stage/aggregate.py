@@ -97,18 +97,9 @@ class Simultaneous:
         if not _are_all_few(t1):
             _, of = number_distinct([flow.rows, t1, began])
             few = np.bincount(of)[of] < FEW
-        return self._merged(
-            SimultaneousRows(
-                flow.rows,
-                t1,
-                began,
-                np.ones(len(at), np.int64),
-                {name: events.values[names.index(name)][at] for name in self._by},
-                {one: value(pairs) for one, value in self._measures.items()},
-                events.parts[at],
-                few,
-            )
-        )
+        weights, by = np.ones(len(at), np.int64), {name: events.values[names.index(name)][at] for name in self._by}
+        measures = {one: value(pairs) for one, value in self._measures.items()}
+        return self._merged(SimultaneousRows(flow.rows, t1, began, weights, by, measures, events.parts[at], few))
 
     def _merged(self, of: SimultaneousRows) -> SimultaneousRows:
         """Merges all but the few; which are few depends neither on the grouping nor on the caller."""
@@ -127,19 +118,14 @@ class Simultaneous:
         weights, *values = found.columns
         parts = np.full((len(sets), of.parts.shape[1]), -1, np.int64)
         parts[:, 0] = sets
-        return SimultaneousRows(
-            of.rows[taken],
-            of.t1[taken],
-            of.began[taken],
-            np.append(of.weights[few], weights.astype(np.int64)),
-            {name: column[taken] for name, column in of.by.items()},
-            {
-                one: np.append(column[few], more).astype(np.float64)
-                for (one, column), more in zip(of.measures.items(), values, strict=True)
-            },
-            np.concatenate([of.parts[few], parts]),
-            np.arange(len(taken)) < len(few),
-        )
+        columns = of.rows[taken], of.t1[taken], of.began[taken], np.append(of.weights[few], weights.astype(np.int64))
+        by = {name: column[taken] for name, column in of.by.items()}
+        measures = {
+            one: np.append(column[few], more).astype(np.float64)
+            for (one, column), more in zip(of.measures.items(), values, strict=True)
+        }
+        parts = np.concatenate([of.parts[few], parts])
+        return SimultaneousRows(*columns, by, measures, parts, np.arange(len(taken)) < len(few))
 
 
 def _are_all_few(t1: Ints) -> bool:
@@ -190,8 +176,7 @@ class Aggregating(Bounded):
         self._classes, self._groups = RowClasses(context.rows), sums.WindowGroups(context.rows)
         schema = definition.source.schema
         kinds = dict(schema)
-        names = [name for name, _ in schema]
-        self._by = [names.index(name) for name in definition.by]
+        self._by = [list(kinds).index(name) for name in definition.by]
         self._measures = all_measures(definition)
         self._values = [sums.compile_measure(one, schema, texts) for one in self._measures]
         self._items = [
@@ -289,9 +274,8 @@ class Aggregating(Bounded):
             # What a row has not seen yet is at the begin of its windows.
             seen = np.flatnonzero(times[heads][run[window]] > since)
             window, rows, since = window[seen], rows[seen], since[seen]
-            begins = np.maximum(
-                starts[window], np.searchsorted(codes, first[window] + np.searchsorted(moments, since, "right"))
-            )
+            seen_from = np.searchsorted(codes, first[window] + np.searchsorted(moments, since, "right"))
+            begins = np.maximum(starts[window], seen_from)
             distinct_windows, numbers = number_distinct([run[window], begins]) if len(window) else (window, window)
             made = self._windows(data, run[window][distinct_windows], begins[distinct_windows])
         else:
@@ -309,15 +293,9 @@ class Aggregating(Bounded):
             before = np.append(0, np.cumsum(seen))
             there = before[data.ends] > before[data.heads]
             runs, here = np.cumsum(there) - 1, seen[mine]
-            part = _Sorted(
-                data.times[seen],
-                data.weights[seen],
-                [column[seen] for column in data.columns],
-                before[data.heads[there]],
-                before[data.ends[there]],
-                data.parts[here],
-                runs[data.runs[here]],
-            )
+            events = data.times[seen], data.weights[seen], [column[seen] for column in data.columns]
+            bounds = before[data.heads[there]], before[data.ends[there]]
+            part = _Sorted(*events, *bounds, data.parts[here], runs[data.runs[here]])
             kept = there[run[window]]
             window, rows = window[kept], rows[kept]
             windows, numbers = np.unique(window, return_inverse=True)

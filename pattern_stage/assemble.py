@@ -68,8 +68,7 @@ class Witnessed:
 
     def values(self, chain: int) -> tuple[Ints, Ints]:
         """Returns the values of a chain of functions: sorted keys of document and place, and the code of each text."""
-        found = self._values.get(chain)
-        if found is None:
+        if (found := self._values.get(chain)) is None:
             table = self._r_doc.filter(pa.array(self._chains == chain))
             document = np.searchsorted(self.docids, table["docid"].to_numpy())
             keys = place_keys(document, document_order(table["node"].to_numpy()))

@@ -298,9 +298,7 @@ def padded(events: Columns, places: int) -> Columns:
     lacking = places - events.parts.shape[1]
     if not lacking:
         return events
-    return Columns(
-        events.t0, events.t1, events.values, np.pad(events.parts, ((0, 0), (0, lacking)), constant_values=-1)
-    )
+    return replace(events, parts=np.pad(events.parts, ((0, 0), (0, lacking)), constant_values=-1))
 
 
 C = TypeVar("C", bound=Column)

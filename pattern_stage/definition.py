@@ -130,9 +130,8 @@ class SplitStatement:
             return value
         constant = value.value if isinstance(value.value, str) else float(value.value)
         self.constants.append(constant)
-        return algebra.Parameter(
-            len(self.constants) - 1 - self._first, "string" if isinstance(constant, str) else "number"
-        )
+        kind: algebra.Kind = "string" if isinstance(constant, str) else "number"
+        return algebra.Parameter(len(self.constants) - 1 - self._first, kind)
 
 
 def _inputs(operator: algebra.Stream) -> list[algebra.Events]:
@@ -142,16 +141,9 @@ def _inputs(operator: algebra.Stream) -> list[algebra.Events]:
     ]
 
 
-AlgebraOp = (
-    algebra.Select
-    | algebra.Filter
-    | algebra.Union
-    | algebra.Next
-    | algebra.Fold
-    | algebra.Aggregate
-    | algebra.Pattern
-    | algebra.NearPattern
-)
+_OfOne = algebra.Select | algebra.Filter | algebra.Aggregate
+_OfTwo = algebra.Union | algebra.Next | algebra.Fold
+AlgebraOp = _OfOne | _OfTwo | AnyPattern
 
 
 @frozen
@@ -243,8 +235,7 @@ class _Unit:
     def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> FormNode:
         """Returns a node as placed in a form: with these inputs, this first constant and window."""
         key = at, inputs, first, window
-        found = self.placed.get(key)
-        if found is None:
+        if (found := self.placed.get(key)) is None:
             node = self.nodes[at]
             slots, own = tuple([slot + first for slot in node.slots]), window if node.window >= 0 else -1
             found = self.placed[key] = replace(node, inputs=inputs, slots=slots, window=own)
@@ -267,8 +258,7 @@ class StatementForms:
         taken.add(stream)
         units, numbers = [], list[int]()
         for piece in taken.pieces:
-            unit = self._units.get(piece.template)
-            if unit is None:
+            if (unit := self._units.get(piece.template)) is None:
                 unit = _Unit(self._next, piece.template, [])
                 _add(piece.template, unit.nodes)
                 self._units[piece.template] = unit
@@ -276,8 +266,7 @@ class StatementForms:
             units.append(unit)
             numbers += (unit.number, *piece.inputs, piece.window)
         key = tuple(numbers)
-        form = self._forms.get(key)
-        if form is None:
+        if (form := self._forms.get(key)) is None:
             form = self._forms[key] = _form(taken, units)
             self._made_of[id(form)] = key, tuple(units)
             for unit in units:

@@ -114,8 +114,7 @@ def clause_form(clause: Conjunction) -> ClauseForm:
     """Splits a clause's atoms by how they are tested. All attributes become `left`."""
     keys: list[tuple[algebra.Value, algebra.Value]] = []
     limits: list[Limit] = []
-    common: list[algebra.Atom] = []
-    varying: list[algebra.Atom] = []
+    common, varying = list[algebra.Atom](), list[algebra.Atom]()
     for atom in sorted(map(on_left, clause), key=shape):
         turned = _turned(atom)
         if turned is None:
@@ -128,11 +127,9 @@ def clause_form(clause: Conjunction) -> ClauseForm:
     order: dict[algebra.Parameter, algebra.Parameter] = {}
 
     def renumbered(leaf: algebra.Value) -> algebra.Value:
-        return (
-            order.setdefault(leaf, algebra.Parameter(len(order), leaf.kind))
-            if isinstance(leaf, algebra.Parameter)
-            else leaf
-        )
+        if not isinstance(leaf, algebra.Parameter):
+            return leaf
+        return order.setdefault(leaf, algebra.Parameter(len(order), leaf.kind))
 
     varying = [algebra.map_leaves(atom, renumbered) for atom in varying]
     return ClauseForm(tuple(keys), tuple(limits), tuple(common), tuple(varying), tuple(order))
@@ -178,9 +175,8 @@ def clause_rows(
         known &= np.isfinite(bound)
         bounds.append(np.nextafter(bound, np.inf) if limit.strict else bound)
     columns = tuple(np.full(len(entries), place, np.int64) for place in limit_places)
-    rows = ShapeRows(
-        entries, tuple(keys), columns, tuple(bounds), tuple(given[source.index] for source in form.sources)
-    )
+    parameters = tuple(given[source.index] for source in form.sources)
+    rows = ShapeRows(entries, tuple(keys), columns, tuple(bounds), parameters)
     return rows if known.all() else rows.take(known)
 
 
@@ -277,8 +273,7 @@ class BoundedRun(StaticRun):
             count = np.searchsorted(self.rows.bounds[0][begin:end], values, side="right")
             counts.append(np.where(np.isnan(values), 0, count))
         begins = np.array([begin for _, begin, _ in self._parts], np.int64)
-        many = len(self._parts)
-        return np.tile(chosen, many), np.repeat(begins, len(chosen)), np.concatenate(counts)
+        return np.tile(chosen, len(self._parts)), np.repeat(begins, len(chosen)), np.concatenate(counts)
 
 
 _BLOCK = 1 << 18  # number of candidates tested at once
@@ -331,8 +326,7 @@ class StaticIndex:
                 continue
             keys = tuple(key for key, _ in form.keys)
             identity = (keys, len(form.limits), form.common, form.varying)
-            kind = self._shapes.get(identity)
-            if kind is None:
+            if (kind := self._shapes.get(identity)) is None:
                 kind = self._shapes[identity] = _Shape(keys, form, self._schema, self._texts)
                 for key in keys:
                     self._keys.setdefault(key, compile_value(key, self._schema, None, self._texts))
@@ -415,8 +409,7 @@ class StaticIndex:
     # ------------------------------------------------------------ upkeep
 
     def _place_of(self, operand: algebra.Value) -> int:
-        found = self._numbers.get(operand)
-        if found is None:
+        if (found := self._numbers.get(operand)) is None:
             found = len(self._numbers), compile_value(operand, self._schema, None, self._texts)
             self._numbers[operand] = found
         return found[0]

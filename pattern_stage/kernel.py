@@ -167,8 +167,7 @@ class SnapshotKeys:
         }
 
     def name(self, mop: MOp) -> str:
-        found = self._names.get(mop.number)
-        if found is None:
+        if (found := self._names.get(mop.number)) is None:
             inputs = [self.name(self._plan.mops[number]) for number in mop.inputs]
             kind = "source" if mop.placement is None else repr(mop.placement.key[:-1])
             found = self._names[mop.number] = _digest((kind, mop.stream, mop.schema, inputs)).hex()

@@ -126,8 +126,7 @@ class Lineage:
         fresh: list[int] = []
         for at in np.flatnonzero(counts > 1).tolist():
             key = member[starts[at] : starts[at] + counts[at]].tobytes()
-            number = self._sets.get(key)
-            if number is None:
+            if (number := self._sets.get(key)) is None:
                 number = self._sets[key] = self.next + len(fresh)
                 fresh.append(at)
             numbers[at] = number

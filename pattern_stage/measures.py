@@ -178,9 +178,8 @@ def as_measures(definition: Aggregate, columns: Sequence[Column], measures: Sequ
 
 
 def _arguments(one: Aggregated) -> tuple[Value, ...]:
-    if one.name == "argmax":
-        return tuple(measure.of for measure in measures_of(one))
-    return tuple(dict.fromkeys(measure.of for measure in measures_of(one)))
+    found = tuple(measure.of for measure in measures_of(one))
+    return found if one.name == "argmax" else tuple(dict.fromkeys(found))
 
 
 def computed(
@@ -454,8 +453,7 @@ def _digits(limbs: Sequence[Ints]) -> tuple[list[Ints], Ints]:
 
 def greatest_in(ranks: Ints, starts: Ints, ends: Ints) -> Ints:
     """Returns the greatest rank in each range."""
-    lengths = ends - starts
-    levels = np.frexp(lengths.astype(np.float64))[1] - 1  # of each the greatest power of two that is no longer
+    levels = np.frexp((ends - starts).astype(np.float64))[1] - 1  # of each the greatest power of two that is no longer
     found = np.empty(len(starts), np.int64)
     table, width = ranks, 1
     for level in range(int(levels.max(initial=-1)) + 1):

@@ -274,8 +274,7 @@ class Filtering(PatternOp):
         self._index = context.index
         self._conditions: dict[int, Callable[[Pairs], Mask]] = {}
         self._classes = RowClasses(context.rows)
-        self._readers = RowReaders()
-        self._of_class = RowReaders()
+        self._readers, self._of_class = RowReaders(), RowReaders()
         self._static: StaticIndex | None = None
 
     def add_rows(self, new: Ints) -> None:
@@ -337,11 +336,9 @@ class Filtering(PatternOp):
 
     def _condition(self, shape: int) -> Callable[[Pairs], Mask]:
         """The condition of a shape, compiled on first use: few are needed with an index."""
-        found = self._conditions.get(shape)
-        if found is None:
-            definition = self._definitions[shape]
-            found = compile_condition(definition.condition, definition.schema, None, self._texts)
-            self._conditions[shape] = found
+        if (found := self._conditions.get(shape)) is None:
+            one = self._definitions[shape]
+            found = self._conditions[shape] = compile_condition(one.condition, one.schema, None, self._texts)
         return found
 
     def _make_index(self) -> StaticIndex:

@@ -228,13 +228,11 @@ class EventPlan:
         if definition is None:
             key: MOpKey = ("source", node.stream, node.schema)
             return self._by_key.get(key) or self._make(MOp(self._next, key, (), node.schema, node.stream)), 0, []
-        mop = self._by_definition.get((definition, inputs))
-        if mop is None:
+        if (mop := self._by_definition.get((definition, inputs))) is None:
             placement = NodePlacement(definition, inputs, (definition, inputs))
             for name, rule in RULES.items():
                 placement = rule(placement) if name in self.rules else placement
-            mop = self._by_key.get(placement.key)
-            if mop is None:
+            if (mop := self._by_key.get(placement.key)) is None:
                 mop = self._make(MOp(self._next, placement.key, inputs, node.schema, placement=placement))
             self._by_definition[definition, inputs] = mop
             extra: list[algebra.Kind] = ["number"] * len(extra_columns(placement))
@@ -270,8 +268,7 @@ class EventPlan:
         for place in range(len(nodes) - 1, -1, -1):
             mop = bound.mops[place]
             for side, at in enumerate(nodes[place].inputs):
-                column = mop.rows.right if side else mop.rows.left
-                found[at] = column[found[place]]
+                found[at] = (mop.rows.right if side else mop.rows.left)[found[place]]
         return [(place, found[place]) for place in range(len(nodes) - 1, -1, -1)]
 
 
@@ -301,10 +298,8 @@ def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
     def mapped(node: Any) -> Any:
         return algebra.map_leaves(node, leaf)
 
-    return cast(
-        AlgebraOp,
-        algebra.with_parts(operator, algebra.sources_of(operator), algebra.window_of(operator), mapped, mapped),
-    )
+    kept = algebra.sources_of(operator), algebra.window_of(operator)
+    return cast(AlgebraOp, algebra.with_parts(operator, *kept, mapped, mapped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,8 +391,7 @@ def _vectors(
     sides = [zeros, zeros]
     for side, number in enumerate(mop.inputs[:2]):
         if number in found:
-            begins = np.array([part.inputs[side] for part in parts], np.int64)
-            sides[side] = found[number][spread(begins, counts)[0]]
+            sides[side] = found[number][spread(np.array([part.inputs[side] for part in parts], np.int64), counts)[0]]
     shapes = np.repeat(np.array([part.bound.shapes[part.place] for part in parts], np.int64), counts)
     within = np.fromiter(chain.from_iterable(part.windows() for part in parts), np.int64, len(statements))
     since, ids = since[statements], ids[statements]

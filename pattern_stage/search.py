@@ -27,8 +27,7 @@ class RowSets:
 
     def __init__(self) -> None:
         self._rows = np.zeros(16, np.int64)
-        self._end = 0
-        self._waste = 0
+        self._end = self._waste = 0
         self._places = CountedPlaces()
         self._starts, self._sizes = np.zeros(16, np.int64), np.zeros(16, np.int64)
 
@@ -139,8 +138,7 @@ class Instances:
 
     def touched(self, marks: Ints) -> tuple[Ints, InstanceColumns]:
         """Returns the places and instances with these marks, and perhaps a few more."""
-        bits = max(10, int(8 * len(marks)).bit_length())
-        table = np.zeros(1 << bits, np.bool_)
+        table = np.zeros(1 << max(10, int(8 * len(marks)).bit_length()), np.bool_)
         table[marks & (len(table) - 1)] = True
         end = self._slots.end
         places = np.flatnonzero(table[self._batch.marks[:end] & (len(table) - 1)] & self._alive[:end])
@@ -245,8 +243,7 @@ class Candidates:
             heads = np.ones(len(whose), np.bool_)
             np.not_equal(whose[1:], whose[:-1], out=heads[1:])
             stops[active[whose[heads]]] = np.searchsorted(self._codes, codes[heads], "right")
-            best = codes[heads][np.cumsum(heads) - 1]
-            ties = codes == best
+            ties = codes == codes[heads][np.cumsum(heads) - 1]
             found.append((active[whose[ties]], self.events[places[ties]]))
             count += len(found[-1][0])
             open_ = np.ones(len(active), np.bool_)
@@ -269,8 +266,7 @@ class Candidates:
         ends = np.zeros(len(self._codes) + 1, np.int64)
         np.add.at(ends, start, 1)
         np.subtract.at(ends, stop, 1)
-        ranks = self._codes % self._step
-        counts = np.bincount(ranks, np.cumsum(ends)[:-1], self._step)
+        counts = np.bincount(self._codes % self._step, np.cumsum(ends)[:-1], self._step)
         first = self._codes[np.minimum(start, len(self._codes) - 1)] // self._step * self._step
         for rank in np.flatnonzero(counts > most).tolist():
             low, high = (np.searchsorted(self._codes, first + rank, side) for side in ("left", "right"))
@@ -363,8 +359,7 @@ class PartnerSearch:
 
     def _add(self, shape: int, at: Ints, of: Ints, scopes: Ints, count: int) -> None:
         values, groups, keys = NO_INTS, scopes[of], np.zeros(len(at), np.int64)
-        key = self._tests[shape].key
-        if key is not None:
+        if (key := self._tests[shape].key) is not None:
             used, place = np.unique(at, return_inverse=True)
             right = self.right.events.take(used)
             every = np.arange(len(used))
@@ -404,8 +399,7 @@ class PartnerSearch:
         shapes = self._classes.shape[batch.classes]
         groups = np.full(len(batch), -1, np.int64)
         for shape, places in each_shape(shapes):
-            block = self._blocks.get(shape)
-            if block is None:
+            if (block := self._blocks.get(shape)) is None:
                 continue
             offset, values = block
             classes = batch.classes[places]
@@ -436,10 +430,8 @@ class PartnerSearch:
         def holds(instances: Ints, events: Ints) -> Mask:
             held: Mask = np.ones(len(instances), np.bool_) if points else ends[instances] < right.t0[events]
             for shape, places in each_shape(shapes[instances]):
-                rest = rests[shape]
-                if rest is not None:
-                    which = instances[places]
-                    held[places] &= rest(self.pairs(batch.take(which), events[places]))
+                if (rest := rests[shape]) is not None:
+                    held[places] &= rest(self.pairs(batch.take(instances[places]), events[places]))
             return held
 
         return holds

@@ -246,8 +246,7 @@ class PartitionedKernel(Kernel):
         self._told = None
 
     def narrow(self, statement: int, since: Micros) -> None:
-        name = self._group_of.get(statement)
-        if name is None:
+        if (name := self._group_of.get(statement)) is None:
             super().narrow(statement, since)
             return
         of = self._groups[name].statements
@@ -300,8 +299,7 @@ class PartitionedKernel(Kernel):
     def _parted(self, group: _Group) -> dict[int, dict[str, tuple[Schema, Columns]]]:
         found: dict[int, dict[str, tuple[Schema, Columns]]] = {}
         for name, schema, key in group.keys.streams:
-            events = self._fed.get(name)
-            if events is None or not len(events):
+            if (events := self._fed.get(name)) is None or not len(events):
                 continue
             of = assign_partitions(key, events, schema, self.texts, self._runner.parts)
             for part in distinct(of).tolist():
@@ -311,9 +309,7 @@ class PartitionedKernel(Kernel):
     def _group_work(self, name: str, part: int, events: Mapping[str, tuple[Schema, Columns]]) -> GroupWork:
         group = self._groups[name]
         state = group.parts[part].state if part in group.parts else {}
-        sent = {
-            stream: (schema, pa.table(saved(some, schema, self.texts, ""))) for stream, (schema, some) in events.items()
-        }
+        sent = {of: (schema, pa.table(saved(some, schema, self.texts, ""))) for of, (schema, some) in events.items()}
         lineage = self._lineage.rows([*_parts_in(state), *(some.parts for _, some in events.values())])
         ids: Mapping[int, Any] = {}
         if any(needs_order(one.stream) for one in group.statements.values()):
@@ -359,8 +355,7 @@ class PartitionedKernel(Kernel):
         return (part for group in self._groups.values() for part in group.parts.values())
 
     def instances(self) -> tuple[Ints, Ints]:
-        found = [super().instances()]
-        found += [part.waiting for part in self._parts()]
+        found = [super().instances(), *(part.waiting for part in self._parts())]
         statements, counts = (np.concatenate(column) for column in zip(*found, strict=True))
         numbers, at = np.unique(statements, return_inverse=True)
         sums = np.bincount(at, counts, len(numbers)).astype(np.int64)
@@ -405,8 +400,7 @@ class SparkRunner:
     def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
         if sum(map(len, chain.from_iterable(works))) < self._least:
             return [self._here.work(told, work) for work in works]
-        plan = self._shipped.of(told.version, lambda: told)
-        return run_tasks(self._context, with_shipped(_work, plan), works)
+        return run_tasks(self._context, with_shipped(_work, self._shipped.of(told.version, lambda: told)), works)
 
 
 def _work(told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:

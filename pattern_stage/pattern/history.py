@@ -38,8 +38,7 @@ class LevelOutcomes:
         self.forget()
 
     def forget(self) -> None:
-        self.value, self.bits, self.begun = 0.0, 0, 0
-        self.used = None
+        self.value, self.bits, self.begun, self.used = 0.0, 0, 0, None
 
     def map(self, begun: int) -> int:
         """Returns the latest bundles that it led to, given the number of bundles begun."""
@@ -95,8 +94,7 @@ class Vectors:
 
     def seen(self, vector: Vector, left: int, since: int) -> InternedVector:
         name = vector, left, since
-        found = self._seen.get(name)
-        if found is None:
+        if (found := self._seen.get(name)) is None:
             whole, lacking, place = map(self._level, (name, (vector,), ("at", *(at for at, _ in vector))))
             found = self._seen[name] = InternedVector(name, (whole, lacking, place))
         return found
@@ -130,10 +128,8 @@ class Vectors:
                 self._count -= 1
         if len(self._levels) > self._sweep_at:
             self._seen = {seen.name: seen for seen in living}
-            levels = {id(one) for seen in self._seen.values() for one in seen.levels}
-            self._levels = {
-                name: one for name, one in self._levels.items() if one.used is not None or id(one) in levels
-            }
+            used = {id(one) for seen in self._seen.values() for one in seen.levels}
+            self._levels = {of: one for of, one in self._levels.items() if one.used is not None or id(one) in used}
             self._sweep_at = 2 * len(self._levels) + 4 * MOST_SEEN
 
     def remembered(self) -> list[list[Any]]:
@@ -326,10 +322,10 @@ class NearHistory:
         nodes, vectors, text = self.nodes.setdefault(key, {}), self.vectors, self.text(key)
         bundle = self._bundle(time, key) if any(one.is_match for one in made) else -1
         new: list[tuple[PartialName, PartialNode]] = []
-        with_nodes = (
+        paired = (
             (one, sorted((nodes[name] for name in one.before if name in nodes), key=PartialNode.rank)) for one in made
         )
-        for one, before in sorted(with_nodes, key=_place):
+        for one, before in sorted(paired, key=_place):
             seen = self._seen(one.name[0], one.start, time, time)
             trace = frozenset([seen]).union(*{node.trace for node in before})
             gained = float(one.is_match)
@@ -368,8 +364,7 @@ class NearHistory:
             return self._seen(one.name[0], one.start, one.t1, time)
 
         def hash_of(one: PartialCandidate) -> int:
-            node = nodes.get(one.name)
-            if node is None:
+            if (node := nodes.get(one.name)) is None:
                 return hashed(one)
             if node.hashed < 0:
                 node.hashed = hashed(one)
@@ -394,9 +389,8 @@ class NearHistory:
                 continue
             seen = self._seen(vector, node.start, node.t1, time)
             _, left, since = seen.name
-            node.same_until = min(
-                node.start + window - -(-left * window // EIGHTHS), node.t1 + (since + 1) * window // EIGHTHS
-            )
+            less_left = node.start + window - -(-left * window // EIGHTHS)
+            node.same_until = min(less_left, node.t1 + (since + 1) * window // EIGHTHS)
             if seen is not node.seen:
                 older.append((seen, node))
         for seen, node in sorted(older, key=lambda one: (one[0].name, one[1].start, one[1].t1)):
@@ -414,8 +408,7 @@ class NearHistory:
 
     def adopt(self, key: KeyTuple, name: PartialName, start: int, t1: int, saved: Sequence[Any]) -> None:
         own, *trace = [self.vectors.seen(*lists_to_tuples(one)) for one in (saved[0], *saved[1])]
-        node = PartialNode(start, t1, own, frozenset(trace), went_on=saved[2])
-        self.nodes.setdefault(key, {})[name] = node
+        self.nodes.setdefault(key, {})[name] = PartialNode(start, t1, own, frozenset(trace), went_on=saved[2])
         heappush(self._queue, (start, self.text(key), name[0], t1, key, name[1]))
 
     def saved_node(self, key: KeyTuple, name: PartialName) -> list[Any] | None:

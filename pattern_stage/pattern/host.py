@@ -142,8 +142,7 @@ class PartReader:
             trail.segments = [(self.lists[of], begin, end, self.mask(rows)) for of, begin, end, rows in segments]
 
     def event(self, number: int) -> EventTuple:
-        found = self._events.get(number)
-        if found is None:
+        if (found := self._events.get(number)) is None:
             t0, t1, *values = self.data["events"][number]
             read = [
                 self._texts.code(value) if kind == "string" else value

@@ -152,11 +152,9 @@ class RoleEvents:
     ) -> Iterator[tuple[int, list[Arrival]]]:
         """Yields the t1 of each epoch with its events, in order. `since` has times and rows that see only events ending
         after them; other rows see all."""
-        arrivals: list[Arrival] = []
-        for stream, flow in enumerate(inputs):
-            if len(flow.events):
-                arrivals += self._arrivals(stream, flow.events, every, since)
-        if len([flow for flow in inputs if len(flow.events)]) > 1:
+        filled = [(stream, flow.events) for stream, flow in enumerate(inputs) if len(flow.events)]
+        arrivals = [one for stream, events in filled for one in self._arrivals(stream, events, every, since)]
+        if len(filled) > 1:
             arrivals.sort(key=_t1)
         for time, epoch in groupby(arrivals, key=_t1):
             yield time, list(epoch)
@@ -401,8 +399,7 @@ class RowTest:
         self._parameters = rows.parameters
         few = numbers.tolist() if len(numbers) <= _SCALAR_ROWS else []
         self._few_rows = [(1 << row, [column[row].item() for column in rows.parameters]) for row in few]
-        size = int(numbers.max(initial=-1)) + 1
-        self._class_of = np.full(size, -1, np.int64)
+        self._class_of = np.full(int(numbers.max(initial=-1)) + 1, -1, np.int64)
         if len(numbers):
             heads, of = number_distinct([same(rows.parameters[place][numbers]) for place in self._columns])
             self._heads = numbers[heads]
@@ -422,8 +419,7 @@ class RowTest:
 
     def _many(self, vector: tuple[Any, ...]) -> int:
         one = columns_at([vector], range(len(vector)), self._values)
-        at = np.zeros(len(self._heads), np.int64)
-        held = self._holds(Pairs(one, at, self._heads, self._parameters))
+        held = self._holds(Pairs(one, np.zeros(len(self._heads), np.int64), self._heads, self._parameters))
         return mask_of_flags(np.append(held, False)[self._class_of])
 
 

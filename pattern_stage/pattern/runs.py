@@ -131,11 +131,10 @@ class RunStore(KeptTrails):
         if not self.program.negations and at_most <= self._meter.limits.work:
             return
         for part, some in parts:
-            tables = part.tables
             for _, event, masks, _ in some:
                 for place, edge in self._edges:
                     if rows := masks[edge.role] & self.rows:
-                        cells = tables[place].asked([edge.equal], event)
+                        cells = part.tables[place].asked([edge.equal], event)
                         for held, count in Counter(self._concerned(one, event, rows) for one in cells).items():
                             self._steps.add(held, count)
                 if rows := masks[self.program.begins[0].role] & self.rows:
@@ -207,14 +206,14 @@ class RunStore(KeptTrails):
                     if self._consuming:
                         consumed.append((cells, cell, event[0], ok))
                 if begin and (ok := self._held(program.completes[state], cell.registers, (), begin & reach)):
-                    ok = self._held(program.begins[state + 1], cell.registers, event, ok)
-                    if not ok:
+                    if not (ok := self._held(program.begins[state + 1], cell.registers, event, ok)):
                         continue
                     if self._consuming and not kleene[state]:
                         consumed.append((cells, cell, event[0], ok))
                     registers = program.begin[state + 1](cell.registers, event)
-                    segments = cell.segments(stop, ok, event[0], shared=self._shared)
-                    self._link(into, state + 1, registers, event, segments)
+                    self._link(
+                        into, state + 1, registers, event, cell.segments(stop, ok, event[0], shared=self._shared)
+                    )
 
     def _held(self, edge: CompiledEdge, registers: tuple[Any, ...], event: EventTuple, rows: int) -> int:
         if rows and edge.holds is not None and not edge.holds(registers, event):
@@ -266,8 +265,7 @@ class RunStore(KeptTrails):
             is_last = state == self.program.last
             cells = part.tables[-1 if is_last else state]
             for edge, arrival in product(edges, arrivals):
-                rows = arrival.masks[edge.role] & self.rows
-                if not rows:
+                if not (rows := arrival.masks[edge.role] & self.rows):
                     continue
                 for cell in list(cells.asked([edge.equal], arrival.event)):
                     stop = cell.before(arrival.event[0])

@@ -112,8 +112,7 @@ class KeptTrails(KeptRows):
         for key, one, place in some:
             if isinstance(one, Trail):
                 one.segments = []
-            part = self.parts.get(key)
-            if part is None:
+            if (part := self.parts.get(key)) is None:
                 continue
             if one == "absent":
                 part.absent = [[one for one in some if one[0][0] >= low - self.longer] for some in part.absent]
@@ -196,8 +195,7 @@ class KeptTrails(KeptRows):
     def keep(self, key: KeyValues, place: int, registers: Any, draft: Draft, trail: Trail, rows: int) -> None:
         """Stores the runs of a draft, which end a trail, in a cell of the key's table at `place`."""
         cells, name = self.parts[key].tables[place], self.name(registers)
-        cell = cells.get(name)
-        if cell is None:
+        if (cell := cells.get(name)) is None:
             cell = cells[name] = Cell(name, registers)
         elif len(cell.entries) >= cell.trim_at:
             cell.drop_before(self.low)
