@@ -257,9 +257,8 @@ def filter_of(source: Stream, condition: EventCondition) -> Stream:
 
 
 def select_of(source: Stream, items: tuple[tuple[str, Value], ...], schema: Schema) -> Stream:
-    if schema == source.schema and all(
-        isinstance(value, algebra.Attribute) and value.name == name for name, value in items
-    ):
+    is_named = all(isinstance(value, algebra.Attribute) and value.name == name for name, value in items)
+    if is_named and schema == source.schema:
         return source
     if isinstance(source, algebra.Select):
         values = _in_place("left", dict(source.items))

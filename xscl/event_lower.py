@@ -252,8 +252,7 @@ def _stream(query: EventQuery, known: KnownTree, schemas: Schemas) -> algebra.St
     skeleton = known.skeleton
     read: dict[str, Schema] = {}
     for name in names_read(query.stream):
-        schema = schemas.get(name.name)
-        if schema is None:
+        if (schema := schemas.get(name.name)) is None:
             return None
         read[name.name] = schema
     key = tuple(read.items())
@@ -306,8 +305,7 @@ def _template(skeleton: Skeleton, schemas: Mapping[str, Schema]) -> _Template | 
     if any(kind not in ("string", "number", "percentage", *UNITS) for kind in kinds):
         return None
     ours = [_marks(kinds, falling) for falling in (False, True)]
-    streams = [resolve_event_query(skeleton.fill(marks), schemas)[0] for marks in ours]
-    first, second = streams
+    first, second = (resolve_event_query(skeleton.fill(marks), schemas)[0] for marks in ours)
     if first is None or second is None:
         return None
     maker = _StreamRecipe(kinds, [_value(kind, mark) for kind, mark in zip(kinds, ours[0], strict=True)])
@@ -431,11 +429,8 @@ def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> algebra
     streams that it reads; if the PUBLISHed one is among them, events have their attributes in that order."""
     stream, problems = resolve_known(query, schemas)
     assert stream is not None, problems
-    schema = schemas.get(query.publish or "")
-    if schema is None:
+    if (schema := schemas.get(query.publish or "")) is None:
         return stream
-    return (
-        replace(stream, schema=schema)
-        if isinstance(stream, algebra.Pattern | algebra.NearPattern)
-        else reorder_attributes(stream, schema)
-    )
+    if isinstance(stream, algebra.Pattern | algebra.NearPattern):
+        return replace(stream, schema=schema)
+    return reorder_attributes(stream, schema)

@@ -66,8 +66,7 @@ class PatternResolver(Resolver):
         name = found.variable
         if scope.operator == "AGGREGATE":  # the arguments of an aggregate, all of one variable
             return self.attribute(found, "left", scope)
-        variable = self.variable(name, found.span)
-        if variable is None:
+        if (variable := self.variable(name, found.span)) is None:
             return None
         if variable.negated and scope.operator != "WHERE":
             self.problem(f"{name} is negated", found.span, f"a match has no {name}; {scope.operator} reads its events")
@@ -112,9 +111,8 @@ class PatternResolver(Resolver):
             hint = "a pattern with ERRORS returns errors, and constants; its output document has all events"
             return self.problem(f"there is no {found.name} here", found.span, hint)
         if found.side:
-            return self.problem(
-                f"{found.side} belongs in NEXT or FOLD", found.span, f"write a variable: a.{found.name}"
-            )
+            hint = f"write a variable: a.{found.name}"
+            return self.problem(f"{found.side} belongs in NEXT or FOLD", found.span, hint)
         having = [name for name, one in self.variables.items() if found.name in dict(one.schema) and not one.negated]
         if found.name in self.variables:
             one = self.variables[found.name]
@@ -138,20 +136,17 @@ class PatternResolver(Resolver):
             hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
             return self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
         first = items[0]
-        variable = self.variable(first.variable, first.span)
-        if variable is None:
+        if (variable := self.variable(first.variable, first.span)) is None:
             return None
         for one in items:
-            is_other = (one.variable, one.place) != (first.variable, first.place)
-            if is_other and one.place in ("[]", "..i-1"):
+            if (one.variable, one.place) != (first.variable, first.place) and one.place in ("[]", "..i-1"):
                 return self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
             if one.place not in ("[]", "..i-1"):
                 hint = f"write {one.variable}[].{one.name}"
                 return self.problem("an aggregate is of v[] or of v[..i-1]", one.span, hint)
         if not variable.many:
-            return self.problem(
-                f"{first.variable} is one event", first.span, f"write {first.variable}.{first.name or 'x'}"
-            )
+            hint = f"write {first.variable}.{first.name or 'x'}"
+            return self.problem(f"{first.variable} is one event", first.span, hint)
         if first.place == "..i-1" and operator != "WHERE":
             return self.problem(f"{first.variable}[..i-1] belongs in WHERE", first.span, f"write {first.variable}[]")
         args: tuple[Value, ...] = ()
@@ -160,15 +155,13 @@ class PatternResolver(Resolver):
             for one in items:
                 if not one.name:
                     return self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
-            found = self.arguments(call, Scope("AGGREGATE", variable.schema))
-            if found is None:
+            if (found := self.arguments(call, Scope("AGGREGATE", variable.schema))) is None:
                 return None
             args = found
         name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
         kind = value_kind(args[0]) if name == "argmax" else "number"
-        return self.attribute_of(
-            algebra.OfItems(variable.number, algebra.Aggregated(name, args), first.place == "..i-1"), kind
-        )
+        referent = algebra.OfItems(variable.number, algebra.Aggregated(name, args), first.place == "..i-1")
+        return self.attribute_of(referent, kind)
 
     # ------------------------------------------------------------ nearly matching
 
@@ -213,11 +206,9 @@ class PatternResolver(Resolver):
         """Whether all events have an attribute, of one kind."""
         kinds: dict[str, str] = {}
         for stream, schema in streams.items():
-            kind = dict(schema).get(name.name)
-            if kind is None:
+            if (kind := dict(schema).get(name.name)) is None:
                 self.unknown(name.name, dict(schema), name.span, Scope("WHERE", schema))
-                message = f"{stream} has no attribute {name.name}, which all components need in [...]"
-                self.problems[-1].message = message
+                self.problems[-1].message = f"{stream} has no attribute {name.name}, which all components need in [...]"
                 return False
             kinds.setdefault(kind, stream)
         if len(kinds) > 1:
@@ -235,9 +226,8 @@ class PatternResolver(Resolver):
             return None
         word = known[0] if len(known) == 1 else algebra.Word(known)
         if algebra.count_letters(word, sum, 1) > MAX_LETTERS:
-            return self.problem(
-                f"more than {MAX_LETTERS} letters", components[0].span, "PUBLISH a part, and read that stream"
-            )
+            hint = "PUBLISH a part, and read that stream"
+            return self.problem(f"more than {MAX_LETTERS} letters", components[0].span, hint)
         return word
 
     def _letters(self, node: syntax.Component) -> algebra.Letters | None:
@@ -287,8 +277,7 @@ class PatternResolver(Resolver):
     def pattern(self, query: syntax.EventQuery, body: syntax.Sequenced) -> algebra.Pattern | algebra.NearPattern | None:
         if body.errors is not None:
             return self.near(query, body, body.errors)
-        variables = self._variables(body)
-        if variables is None:
+        if (variables := self._variables(body)) is None:
             return None
         keys, conjuncts, kills = self._where(body, variables)
         strategy = self._strategy(body, variables, keys)
@@ -390,8 +379,7 @@ class PatternResolver(Resolver):
             names = " and ".join(variables[number].name for number in sorted(negated))
             self.problem(f"a condition on {names}, both negated", expr.span, "write a condition on each of them")
             return False
-        clash = forms.clashing(referents)
-        if clash is not None:
+        if (clash := forms.clashing(referents)) is not None:
             name = variables[clash].name
             hint = f"write {name}[i] for each but the first, beside the one before; {name}[] is each by itself"
             self.problem(f"{name}[] beside {name}[i] or {name}[i-1]", expr.span, hint)
@@ -410,8 +398,7 @@ class PatternResolver(Resolver):
                 self.problem(f"{many.name}[] needs a strategy", body.span, hint)
             return "any"
         node = body.strategy
-        strategy = STRATEGIES.get(node.name.lower())
-        if strategy is None:
+        if (strategy := STRATEGIES.get(node.name.lower())) is None:
             hint = did_you_mean(node.name.lower(), STRATEGIES) or f"the strategies are {', '.join(STRATEGIES)}"
             span = Span(node.span.start, node.span.start + len(node.name))
             self.problem(f"there is no strategy {node.name}", span, hint)
@@ -426,8 +413,7 @@ class PatternResolver(Resolver):
 
     def _check_listed(self, node: syntax.StrategyName) -> None:
         for listed in node.variables:
-            variable = self.variable(listed.name, listed.span)
-            if variable is None:
+            if (variable := self.variable(listed.name, listed.span)) is None:
                 continue
             if variable.negated:
                 self.problem(f"{listed.name} is negated", listed.span, "leave it out here")

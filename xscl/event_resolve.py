@@ -113,9 +113,8 @@ class Resolver:
         number = float(text) if len(text) < MOST_DIGITS else math.inf
         if not math.isfinite(number):
             return self.problem("this number is too long", expr.span, "write fewer digits")
-        return algebra.Constant(
-            float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, syntax.Percentage) else number
-        )
+        is_percentage = isinstance(expr, syntax.Percentage)
+        return algebra.Constant(float(Fraction(text.rstrip(".")) / 100) if is_percentage else number)
 
     def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
         name = found.name
@@ -185,8 +184,7 @@ class Resolver:
         if name not in EVENT_FUNCTIONS:
             hint = did_you_mean(name.lower(), EVENT_FUNCTIONS) or f"the functions are {', '.join(EVENT_FUNCTIONS)}"
             return self.problem(f"there is no function {name}()", name_span, hint)
-        values = self.arguments(call, scope)
-        if values is None:
+        if (values := self.arguments(call, scope)) is None:
             return None
         if name in WITH_LITERAL:
             literal = call.args[1]
@@ -222,8 +220,7 @@ class Resolver:
             case exp.Compare():
                 return self.comparison(expr, scope, negated)
             case syntax.IsNull(value=inner):
-                value = self.value(inner, scope)
-                if value is None:
+                if (value := self.value(inner, scope)) is None:
                     return None
                 if isinstance(value, algebra.Constant):
                     return ALWAYS if expr.negated is not negated else algebra.AnyOf(())
@@ -258,8 +255,7 @@ class Resolver:
         return algebra.Comparison(op, left, right)
 
     def _test(self, call: exp.Call, scope: Scope, negated: bool) -> EventCondition | None:
-        values = self.arguments(call, scope)
-        if values is None:
+        if (values := self.arguments(call, scope)) is None:
             return None
         texts = [forms.xpath_string(value.value) for value in values if isinstance(value, algebra.Constant)]
         if len(texts) == len(values) and call.name != "matches":
@@ -271,8 +267,7 @@ class Resolver:
     def query(
         self, select: syntax.EventItems | None, source: syntax.EventStream, within: syntax.Window | None
     ) -> Stream | None:
-        stream = self.stream(source)
-        if stream is None:
+        if (stream := self.stream(source)) is None:
             return None
         if within is not None:
             stream = forms.bounded(stream, within.us, all_inside=True)
@@ -318,8 +313,7 @@ class Resolver:
         return self.problem(message, node.span, hint)
 
     def filter(self, node: syntax.Filtered) -> Stream | None:
-        source = self.stream(node.source)
-        if source is None:
+        if (source := self.stream(node.source)) is None:
             return None
         condition = self.tested(node.condition, Scope("FILTER", source.schema))
         return None if condition is None else forms.filter_of(source, condition)
@@ -373,8 +367,7 @@ class Resolver:
         return tuple(found.items())
 
     def _aggregate(self, node: syntax.Grouped) -> Stream | None:
-        source = self.stream(node.source)
-        if source is None:
+        if (source := self.stream(node.source)) is None:
             return None
         inside, kinds = Scope("AGGREGATE", source.schema), dict(source.schema)
         by: dict[str, None] = {}
@@ -392,16 +385,14 @@ class Resolver:
         found: dict[algebra.Aggregated, tuple[str, Value]] = {}
 
         def grouped(call: exp.Call) -> Value | None:
-            values = self.arguments(call, inside)
-            if values is None:
+            if (values := self.arguments(call, inside)) is None:
                 return None
             name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
             aggregated = algebra.Aggregated(name, values)
             kind = value_kind(values[0]) if name == "argmax" else "number"
             # No attribute has a name with a sign in it.
-            return found.setdefault(aggregated, (f"#{len(found)}", algebra.Attribute("left", f"#{len(found)}", kind)))[
-                1
-            ]
+            attribute = algebra.Attribute("left", f"#{len(found)}", kind)
+            return found.setdefault(aggregated, (attribute.name, attribute))[1]
 
         scope = Scope("AGGREGATE", groups, grouped=grouped, source=source.schema)
         items: dict[str, Value] = {name: algebra.Attribute("left", name, kind) for name, kind in groups}

@@ -109,8 +109,7 @@ class TableParser:
                 if action.__class__ is int:
                     if kind in starts and closing < 0 and (group := starts[kind](text, found.start(kind), end)):
                         key = action, group[0]
-                        known = chunks.get(key)
-                        if known is not None:
+                        if (known := chunks.get(key)) is not None:
                             whole, more, own = known
                             if whole is None:
                                 states += more

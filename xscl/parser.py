@@ -56,8 +56,7 @@ def _known_script(text: str) -> Script | None:
     at = 0
     for piece in text.rstrip(XML_SPACE).removesuffix(";").split(";\n"):
         statement = piece.strip(XML_SPACE)  # a script may have no other white space
-        query = _known.get(statement)
-        if query is None:
+        if (query := _known.get(statement)) is None:
             return None
         start = at + piece.index(statement)
         queries.append(_query_at(query, Span(start, start + len(statement))))

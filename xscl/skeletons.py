@@ -70,8 +70,7 @@ class KnownTrees:
         body, *_ = text.rsplit(None, 2) or [""]
         published = _PUBLISHED.match(text, len(body))
         text, name = (body, published[1]) if published else (text, None)
-        found = self._trees.get(text)
-        if found is None:
+        if (found := self._trees.get(text)) is None:
             skeleton, literals = self._skeleton_of(text)
             if skeleton is None:
                 return None
