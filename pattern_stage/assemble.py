@@ -40,16 +40,12 @@ class Witnessed:
     def __init__(self, witnesses: Witnesses, edges_of: EdgesOf, texts: Texts) -> None:
         self.docids = np.sort(witnesses.r_docts["docid"].to_numpy())
         order = np.argsort(witnesses.r_docts["docid"].to_numpy(), kind="stable")
-        self.t0 = witnesses.r_docts["t0"].to_numpy()[order]
-        self.t1 = witnesses.r_docts["t1"].to_numpy()[order]
+        self.t0, self.t1 = (witnesses.r_docts[name].to_numpy()[order] for name in ("t0", "t1"))
         r_bin = witnesses.r_bin
         group = r_bin["grp"].to_numpy()
         by_group = np.argsort(group, kind="stable")
-        self._rows = EdgeRows(
-            np.searchsorted(self.docids, r_bin["docid"].to_numpy()[by_group]),
-            document_order(r_bin["node1"].to_numpy()[by_group]),
-            document_order(r_bin["node2"].to_numpy()[by_group]),
-        )
+        nodes = (document_order(r_bin[name].to_numpy()[by_group]) for name in ("node1", "node2"))
+        self._rows = EdgeRows(np.searchsorted(self.docids, r_bin["docid"].to_numpy()[by_group]), *nodes)
         starts = group_starts(group[by_group])
         numbers = group[by_group][starts].tolist()
         self._slices: dict[StepEdge, list[slice]] = {}
@@ -85,9 +81,8 @@ def document_order(nodes: Ints) -> Ints:
 
 
 def nodes_of(places: Ints) -> Ints:
-    return places >> (CHAIN_SHIFT - ATTRIBUTE_SHIFT) | (places & ((1 << CHAIN_SHIFT - ATTRIBUTE_SHIFT) - 1)) << (
-        ATTRIBUTE_SHIFT
-    )
+    shift = CHAIN_SHIFT - ATTRIBUTE_SHIFT
+    return places >> shift | (places & ((1 << shift) - 1)) << ATTRIBUTE_SHIFT
 
 
 def place_keys(document: Ints, places: Ints) -> Ints:
@@ -167,8 +162,7 @@ def _leading_on(placement: EventPlacement, rows: list[EdgeRows], documents: int)
         bound, parent = rows[number], placement.nodes[number].parent
         keys = place_keys(bound.document, bound.upper)  # sorted, as the rows are
         sums = np.append(0, np.cumsum(ways[number]))
-        above = place_keys(rows[parent].document, rows[parent].lower)
-        low, high = equal_ranges(above, keys)
+        low, high = equal_ranges(place_keys(rows[parent].document, rows[parent].lower), keys)
         ways[parent] *= sums[high] - sums[low]
     crowded = np.bincount(rows[0].document, ways[0], documents) > MOST_BINDINGS
     leading = [(of > 0) & ~crowded[bound.document] for bound, of in zip(rows, ways, strict=True)]

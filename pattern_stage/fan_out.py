@@ -23,8 +23,7 @@ class RowReaders:
     """The rows that read each source. Adding or removing a row takes amortised constant time."""
 
     def __init__(self) -> None:
-        self._base = _BySource(cols.NO_ROWS, cols.NO_ROWS)
-        self._recent = _BySource(cols.NO_ROWS, cols.NO_ROWS)
+        self._base = self._recent = _BySource(cols.NO_ROWS, cols.NO_ROWS)
         self._added: list[Ints] = []
         self._source: Short = np.full(16, -1, np.int32)
         self._source_in_base: Short = np.full(16, -1, np.int32)

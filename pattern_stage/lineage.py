@@ -51,15 +51,9 @@ COMPOSED, TOGETHER = -1, -2  # the docids of composed events and of sets of even
 
 DIGEST_NUMBERS = 2  # number of int64s in a digest of 16 bytes
 
+_INT = pa.int64()
 LINEAGE = pa.schema(
-    [
-        ("number", pa.int64()),
-        ("stream", pa.string()),
-        ("docid", pa.int64()),
-        ("t0", pa.int64()),
-        ("t1", pa.int64()),
-        ("refers", pa.list_(pa.int64())),
-    ]
+    {"number": _INT, "stream": pa.string(), "docid": _INT, "t0": _INT, "t1": _INT, "refers": pa.list_(_INT)}
 )
 """Numbered events. `refers` has node ids; or a composed event's digest and parts; or a set's members. -1 is none."""
 
@@ -229,8 +223,7 @@ class Lineage:
 
     def _places(self, numbers: Ints) -> Iterator[tuple[_Block, Ints]]:
         """Yields the blocks of sorted numbers, with their places; of those that are known."""
-        firsts = np.array([block.numbers[0] for block in self._blocks], np.int64)
-        of = np.searchsorted(firsts, numbers, "right") - 1
+        of = np.searchsorted(np.array([block.numbers[0] for block in self._blocks], np.int64), numbers, "right") - 1
         numbers, of = numbers[of >= 0], of[of >= 0]
         blocks, starts = np.unique(of, return_index=True)
         for at, begin, end in zip(blocks.tolist(), starts, np.append(starts, len(numbers))[1:], strict=True):

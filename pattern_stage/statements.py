@@ -96,8 +96,7 @@ def operator_text(operator: AlgebraOp, parameter: Callable[[algebra.Parameter], 
                 f"{one.name}({', '.join(expression_text(arg, parameter, True) for arg in one.args)}) AS {name}"
                 for name, one in functions
             )
-            groups = f" BY {', '.join(by)}" if by else ""
-            return f"AGGREGATE{{{', '.join(written)}{groups}{over}}}"
+            return f"AGGREGATE{{{', '.join(written)}{' BY ' * bool(by)}{', '.join(by)}{over}}}"
         case algebra.Pattern(variables=variables, strategy=strategy, keys=keys):
             names = ", ".join(
                 f"~({one.name})" if one.negated else f"{one.name}[]" if one.kleene else one.name for one in variables

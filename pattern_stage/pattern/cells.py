@@ -350,8 +350,7 @@ class CellTable(dict[_Name, Cell]):
         for number, equal in enumerate(edges):
             if equal is None:
                 return self.values()
-            same = self._by[equal.register].get(event[equal.slot])
-            if same:
+            if same := self._by[equal.register].get(event[equal.slot]):
                 if number == len(edges) - 1 and not found:
                     return same.values()
                 found |= same

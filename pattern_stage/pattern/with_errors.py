@@ -81,7 +81,7 @@ class NearMatching(BundleHost[NearStore]):
 
     def _step(self, store: NearStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         store.pass_until(time)
-        made: list[tuple[KeyValues, _MadeChain]] = []
+        lacking, made = self._automaton.lacking, list[tuple[KeyValues, _MadeChain]]()
         for one in arrivals:
             if one.key is not None:
                 made += [(one.key, chain) for chain in self._made(store, one)]
@@ -91,18 +91,12 @@ class NearMatching(BundleHost[NearStore]):
             if rows := draft.rows & store.rows:
                 trail = store.trail_of(key, draft, rows)
                 store.keep(key, 0, vector, draft, trail, rows)
-                errors = self._automaton.lacking(vector)
-                if errors is not None:
+                if (errors := lacking(vector)) is not None:
                     ending = Ending(time, time - store.window, time, time, key, errors=errors)
                     store.find(ending, trail, trail.last, rows)
         if store.history is not None:
             extensions = [
-                (
-                    key,
-                    Extension(
-                        (vector, draft.event[2]), draft.start, before, self._automaton.lacking(vector) is not None
-                    ),
-                )
+                (key, Extension((vector, draft.event[2]), draft.start, before, lacking(vector) is not None))
                 for key, (vector, draft, before) in made
             ]
             store.history.learn(time, extensions)
@@ -135,11 +129,10 @@ class NearMatching(BundleHost[NearStore]):
         history.age(time, key)
 
     def _made(self, store: NearStore, one: Arrival) -> list[_MadeChain]:
-        before = defaultdict[Vector, list[PartialName]](list)
-        rows = one.masks[one.stream] & store.rows
-        drafts: dict[Vector, Draft] = {}
-        if not rows:
+        if not (rows := one.masks[one.stream] & store.rows):
             return []
+        before = defaultdict[Vector, list[PartialName]](list)
+        drafts: dict[Vector, Draft] = {}
         event = one.event
         if self._has_events:
             values = [
@@ -151,8 +144,7 @@ class NearMatching(BundleHost[NearStore]):
             stop = cell.before(event[0])
             if not stop or cell.entries[stop - 1].top < event[1] - store.window:
                 continue
-            then = self._automaton.step(vector, one.stream)
-            if then:
+            if then := self._automaton.step(vector, one.stream):
                 draft = drafts.get(then) or drafts.setdefault(then, Draft(event, 0))
                 draft.before, draft.oldest = max(draft.before, cell.entries[stop - 1].top), BEGINNING
                 draft.segments += cell.segments(stop, rows, shared=True)
@@ -169,14 +161,12 @@ class NearMatching(BundleHost[NearStore]):
     def _flow(self, found: BundleMatches) -> Flow:
         table = found.table
         pairs = every_event(bare_columns((table.errors.astype(np.float64),), table.count))
-        values = tuple(
-            [
-                self._items[name](pairs) if name in self._items else self._event_texts(table)
-                for name, _ in self._pattern.schema
-            ]
-        )
+        values = [
+            self._items[name](pairs) if name in self._items else self._event_texts(table)
+            for name, _ in self._pattern.schema
+        ]
         parts = table.parts(0, self._lineage).reshape(-1, 1)
-        return Flow(Columns(table.t0, table.t1, values, parts), found.at, found.rows)
+        return Flow(Columns(table.t0, table.t1, tuple(values), parts), found.at, found.rows)
 
     def _event_texts(self, table: BundleTable) -> Column:
         items, sizes = table.events(0), table.sizes(0)
@@ -219,8 +209,7 @@ class NearMatching(BundleHost[NearStore]):
             for vector, entries, nodes in reader.data["learnt"]:
                 for one, node in zip(reader.lists[entries], nodes, strict=True):
                     if node is not None:
-                        name = lists_to_tuples(vector), one.number
-                        store.history.adopt(key, name, one.start, one.t1, node)
+                        store.history.adopt(key, (lists_to_tuples(vector), one.number), one.start, one.t1, node)
             return
         store.adopt_trails(key, reader.trails, reader.data["passed"])
         for written, entries in reader.data["vectors"]:
