@@ -112,12 +112,10 @@ def check_condition(
             problems = list(check_operand(expr, place))
             yield from problems or [_no_condition(expr.span, f"{expr.name}(...) {example}")]
         case exp.Number() if place is FILTER:
-            message = "positional predicates are not supported"
-            yield Problem(message, expr.span, _KNOWN_ELSEWHERE["position"])
+            yield Problem("positional predicates are not supported", expr.span, _KNOWN_ELSEWHERE["position"])
         case exp.String() | exp.Number():
-            yield _no_condition(
-                expr.span, f'x = "{expr.value}"' if isinstance(expr, exp.String) else f"x = {expr.text}"
-            )
+            example = f'x = "{expr.value}"' if isinstance(expr, exp.String) else f"x = {expr.text}"
+            yield _no_condition(expr.span, example)
         case exp.VarPath():
             yield _no_condition(expr.span, f"{expr.var} = y")
         case exp.Rel():
@@ -337,12 +335,10 @@ def _bound_in(condition: exp.Expr) -> list[tuple[str, NameKind]]:
 def variables_of_plain(condition: exp.Expr) -> tuple[str, ...] | None:
     """The variables that an element's filter binds; None unless it is a path, perhaps with a value."""
     match condition:
-        case exp.Rel():
-            steps = condition.steps
-        case exp.Compare(op="=", left=exp.Rel() as path, right=exp.String()) if not any(
-            step.var for step in path.steps
-        ):
-            steps = path.steps
+        case exp.Rel(steps=steps):
+            pass
+        case exp.Compare(op="=", left=exp.Rel(steps=steps), right=exp.String()) if not any(one.var for one in steps):
+            pass
         case _:
             return None
     names = [step.var for step in steps if step.var is not None]

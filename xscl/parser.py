@@ -176,9 +176,8 @@ class _Parser:
                 script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=self._stored
             )
         if not self._nodes and not problems:
-            problems.append(
-                texts.Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item")
-            )
+            hint = "write one, such as FROM S//item"
+            problems.append(texts.Problem("there is no query in this script", Span(0, 0), hint))
         if problems and self._defined:
             problems = self._with_variables_of_events(script, problems)
         if problems and reuse and script.has_events:  # their places may be those in other queries
@@ -229,8 +228,7 @@ class _Parser:
             reuse = reuse and ("<" not in text or kind != "xscl" or self._text.startswith(text, span.start))
             node = parse_statement(self._clean, kind, span, self._lines, reuse=reuse)
         except texts.Problem as problem:
-            may_bind = kind in ("xscl", "event query")
-            told = variable_of_event(text, span.start, self._defined) if may_bind else None
+            told = variable_of_event(text, span.start, self._defined) if kind in ("xscl", "event query") else None
             self._problems.append(told or problem)
             if kind != "xscl" and (named := _DEFINED.match(text) or _PUBLISHED.search(text)):
                 self._failed_events.add(named[1])

@@ -142,22 +142,9 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
 }
 
 
-_Node = (
-    syntax.Script
-    | syntax.Query
-    | syntax.EventDefinition
-    | syntax.DefinedAttribute
-    | syntax.EventQuery
-    | syntax.Once
-    | syntax.SelectClause
-    | syntax.SelectItem
-    | syntax.Input
-    | syntax.Window
-    | exp.Expr
-    | exp.Step
-    | exp.NameTest
-    | exp.Hole
-)
+_Statement = syntax.Script | syntax.Query | syntax.EventQuery | syntax.EventDefinition | syntax.DefinedAttribute
+_Clause = syntax.Once | syntax.SelectClause | syntax.SelectItem | syntax.Input | syntax.Window
+_Node = _Statement | _Clause | exp.Expr | exp.Step | exp.NameTest | exp.Hole
 
 _TEXT_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "{{", "}": "}}"}
 _TO_ESCAPE = re.compile("[&<>{}\t\n\r\x85\u2028\u2029]")

@@ -178,8 +178,7 @@ def xpath_literal(text: str) -> str:
         return f'"{text}"'
     if "'" not in text:
         return f"'{text}'"
-    parts = [f'"{part}"' for part in text.split('"')]
-    return "concat(" + ", '\"', ".join(parts) + ")"
+    return "concat(" + ", '\"', ".join(f'"{part}"' for part in text.split('"')) + ")"
 
 
 _AXES = ("/", "//", ".")
@@ -203,15 +202,13 @@ def pattern_from_json(text: str) -> PatternNode:
 
 def _json(node: PatternNode) -> str:
     test = ",".join(map(_quoted, (node.axis, node.test.kind, node.test.uri, node.test.local)))
-    conditions = ",".join(
-        [
-            f'["?",{_quoted(one.xpath or "")}]' if one.literal is None else f'["=",{_quoted(one.literal)}]'
-            for one in node.conditions
-        ]
-    )
+    conditions = [
+        f'["?",{_quoted(one.xpath or "")}]' if one.literal is None else f'["=",{_quoted(one.literal)}]'
+        for one in node.conditions
+    ]
     children = ",".join(map(pattern_to_json, node.children))
     functions = ",".join(map(_quoted, node.functions))
-    return f"[{test},[{conditions}],[{children}],[{functions}]]"
+    return f"[{test},[{','.join(conditions)}],[{children}],[{functions}]]"
 
 
 _leaf_json = Remembered(_json)  # very many patterns share their leaves
@@ -373,8 +370,7 @@ class Hidden:
     def stream(self) -> str:
         """A name that equal inner joins share, whatever their variables' names. It is stored, and derives from `repr`:
         no class or field inside a Hidden can be renamed."""
-        beside = "".join(repr(part) for part in (self.alone, self.absent) if part)
-        return hidden_stream(repr(self) + beside)
+        return hidden_stream(repr(self) + "".join(repr(part) for part in (self.alone, self.absent) if part))
 
 
 @frozen
