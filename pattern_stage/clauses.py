@@ -113,9 +113,7 @@ N = TypeVar("N", bound=algebra.EventCondition | algebra.Value)
 
 def on_left(node: N) -> N:
     """Returns a condition or value of one event as one of the left event."""
-    return algebra.map_leaves(
-        node, lambda leaf: replace(leaf, part="left") if isinstance(leaf, algebra.Attribute) else leaf
-    )
+    return algebra.map_leaves(node, lambda of: replace(of, part="left") if isinstance(of, algebra.Attribute) else of)
 
 
 def _dynamic_equality(atom: algebra.Atom) -> tuple[algebra.Value, algebra.Value] | None:
@@ -220,9 +218,7 @@ def ordered(condition: algebra.EventCondition) -> Ordered:
     alike += _alike(keyed)
     if [] in keyed:
         return Ordered(algebra.AllOf(), ())
-    parts = tuple(
-        clause[0][1] if len(clause) == 1 else algebra.AllOf(tuple([atom for _, atom in clause])) for clause in keyed
-    )
+    parts = tuple(one[0][1] if len(one) == 1 else algebra.AllOf(tuple([atom for _, atom in one])) for one in keyed)
     return Ordered(parts[0] if len(parts) == 1 else algebra.AnyOf(parts), tuple(alike))
 
 
@@ -257,9 +253,7 @@ def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ..
     groups: list[tuple[tuple[int, ...], ...]] = []
     for _, several in groupby(pieces, _shapes):
         vectors = [
-            tuple(
-                leaf.index for _, atom in piece for leaf in algebra.leaves(atom) if isinstance(leaf, algebra.Parameter)
-            )
+            tuple(one.index for _, atom in piece for one in algebra.leaves(atom) if isinstance(one, algebra.Parameter))
             for piece in several
         ]
         flat = [number for vector in vectors for number in vector]

@@ -167,9 +167,7 @@ class QuestionGroup(FormStatements):
     def vectors(self, texts: Texts) -> Pairs:
         """Returns the constants as parameters. Those that the query fixes are not read."""
         columns = zip(zip(*self.constants, strict=True), self.form.kinds, strict=True)
-        values = [
-            texts.codes(map(str, one)) if kind == "string" else np.array(one, np.float64) for one, kind in columns
-        ]
+        values = [texts.codes(map(str, of)) if kind == "string" else np.array(of, np.float64) for of, kind in columns]
         return every_event(bare_columns((), len(self)), tuple(values))
 
 
@@ -301,9 +299,7 @@ class _QuestionBuilder(_Builder):
     def question(self) -> StatementQuestion:
         nodes = self._form.nodes
         last = len(nodes) - 1
-        wanted = [
-            self._column(last, (algebra.Attribute("left", *one), native_form(one[1]))) for one in self._form.schema
-        ]
+        wanted = [self._column(last, (algebra.Attribute("left", *of), native_form(of[1]))) for of in self._form.schema]
         texts = [""] * len(nodes)
         sources: list[SourceTable] = []
         for place in range(last, -1, -1):
@@ -434,18 +430,16 @@ def _derived(derived: DerivedColumn, schema: algebra.Schema, pairs: Pairs, texts
     return pa.array(codes, pa.int64(), mask=codes == NULL_TEXT)
 
 
-def results_of(
-    question: StatementQuestion, answer: pa.Table, schema: algebra.Schema, parts: Ints
-) -> tuple[Columns, Ints]:
+def results_of(asked: StatementQuestion, answer: pa.Table, schema: algebra.Schema, parts: Ints) -> tuple[Columns, Ints]:
     """Returns the results in an answer, and the statement row of each. `parts` has those of all events."""
     values: list[Column] = []
-    for name, (_, kind) in zip(question.outputs, schema, strict=True):
+    for name, (_, kind) in zip(asked.outputs, schema, strict=True):
         if kind == "string":
             values.append(_ints(answer, name, NULL_TEXT))
         else:
             values.append(answer[name].fill_null(np.nan).to_numpy().astype(np.float64))
     nobody = np.concatenate([parts, np.full((1, parts.shape[1]), -1)])
-    made = np.concatenate([nobody[_ints(answer, f"k{place}", -1)] for place in range(question.events)], axis=1)
+    made = np.concatenate([nobody[_ints(answer, f"k{place}", -1)] for place in range(asked.events)], axis=1)
     return Columns(_ints(answer, "t0"), _ints(answer, "t1"), tuple(values), made), _ints(answer, "q")
 
 

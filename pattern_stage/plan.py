@@ -19,6 +19,7 @@ from common.bounds import LONGEST_WINDOW
 from pattern_stage.columns import NO_ROWS, Column, number_distinct, spread
 from pattern_stage.definition import (
     AlgebraOp,
+    AnyPattern,
     Definition,
     FormNode,
     FormStatements,
@@ -292,7 +293,7 @@ def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
     def leaf(value: algebra.Value) -> algebra.Value:
         return algebra.Parameter(places[value.index], value.kind) if isinstance(value, algebra.Parameter) else value
 
-    if isinstance(operator, algebra.Pattern | algebra.NearPattern):
+    if isinstance(operator, AnyPattern):
         return with_leaves(operator, leaf)
 
     def mapped(node: Any) -> Any:
@@ -396,9 +397,7 @@ def _vectors(
     within = np.fromiter(chain.from_iterable(part.windows() for part in parts), np.int64, len(statements))
     since, ids = since[statements], ids[statements]
     apart, operator = ids if mop.placement.own_rows else zeros, mop.placement.definition.operator
-    if is_aggregate(mop.placement) or (
-        isinstance(operator, algebra.Pattern | algebra.NearPattern) and sees_before(operator)
-    ):
+    if is_aggregate(mop.placement) or (isinstance(operator, AnyPattern) and sees_before(operator)):
         apart = since
     constants: list[list[str | float | None]] = [[None] * len(statements) for _ in mop.rows.parameters]
     for part in parts:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
-from pattern_stage.clauses import TooManyClauses, common_equalities, on_left, split_condition
+from pattern_stage.clauses import TooManyClauses, common_equalities, numeric, on_left, split_condition
 from pattern_stage.columns import NO_INTS, Columns, mixed, same
 from pattern_stage.definition import StatementForm
 from pattern_stage.lineage import Lineage
@@ -38,13 +38,9 @@ def find_partition_keys(form: StatementForm) -> PartitionKeys | None:
     else all values as numbers: then all non-numeric strings are in one part."""
     kinds: tuple[algebra.Kind, algebra.Kind] = ("string", "number")
     for kind in kinds:
-        found = _Search(form, kind).found()
-        if found is not None:
-            streams = [
-                (node.stream, node.schema, key)
-                for node, key in zip(form.nodes, found, strict=True)
-                if node.definition is None
-            ]
+        if (found := _Search(form, kind).found()) is not None:
+            nodes = zip(form.nodes, found, strict=True)
+            streams = [(node.stream, node.schema, key) for node, key in nodes if node.definition is None]
             return PartitionKeys(tuple(found), tuple(sorted(streams, key=lambda one: one[0])))
     return None
 
@@ -58,12 +54,7 @@ class _Search:
         found = self._from(len(self._nodes) - 1, [None] * len(self._nodes))
         if found is None or all(key is None for key in found):
             return None
-        return [
-            key
-            if key is None or algebra.value_kind(key) == self._kind
-            else algebra.Function("number", (key,), "number")
-            for key in found
-        ]
+        return [key if key is None or self._kind == "string" else numeric(key) for key in found]
 
     def _from(self, place: int, keys: list[PartitionKey]) -> list[PartitionKey] | None:
         if place < 0:
@@ -97,8 +88,7 @@ class _Search:
                 if under is None or _is_key(under):
                     yield (under,)
             case algebra.Aggregate(by=by, source=source):
-                attributes = self._attributes(by, source.schema)
-                yield from ((one,) for one in attributes if key is None)
+                yield from ((one,) for one in self._attributes(by, source.schema) if key is None)
                 if key is not None and self._fits(key) and all(_name(leaf) in by for leaf in algebra.leaves(key)):
                     yield (key,)
             case algebra.Next(condition=condition, names=names, schema=schema):
@@ -111,9 +101,8 @@ class _Search:
                 yield from self._of_fold(fold, key)
             case algebra.Pattern() | algebra.NearPattern() as pattern:
                 # What a BUDGET keeps is learnt of all keys.
-                whole = (
-                    pattern.strategy == "strict" if isinstance(pattern, algebra.Pattern) else pattern.budget is not None
-                )
+                is_strict = isinstance(pattern, algebra.Pattern) and pattern.strategy == "strict"
+                whole = is_strict or (isinstance(pattern, algebra.NearPattern) and pattern.budget is not None)
                 if not whole and key is None:
                     for one in self._attributes(pattern.keys, next(iter(pattern.streams.values()))):
                         yield [one] * len(node.inputs)

@@ -322,9 +322,7 @@ class NearHistory:
         nodes, vectors, text = self.nodes.setdefault(key, {}), self.vectors, self.text(key)
         bundle = self._bundle(time, key) if any(one.is_match for one in made) else -1
         new: list[tuple[PartialName, PartialNode]] = []
-        paired = (
-            (one, sorted((nodes[name] for name in one.before if name in nodes), key=PartialNode.rank)) for one in made
-        )
+        paired = ((one, sorted((nodes[of] for of in one.before if of in nodes), key=PartialNode.rank)) for one in made)
         for one, before in sorted(paired, key=_place):
             seen = self._seen(one.name[0], one.start, time, time)
             trace = frozenset([seen]).union(*{node.trace for node in before})

@@ -280,14 +280,10 @@ class PatternHost(PatternOp, Generic[S, F]):
         self, conditions: Iterable[tuple[int, Sequence[EventCondition]]], slots: EventSlots, *, all_events: bool = False
     ) -> None:
         """Takes the stream and conditions of each role of events, and the values of events that are needed."""
-        roles = [
-            EventRole(stream, self._schemas[stream], some, self._texts, self._index) for stream, some in conditions
-        ]
+        roles = [EventRole(stream, self._schemas[stream], of, self._texts, self._index) for stream, of in conditions]
         self._static_tests = [test for role in roles for test in role.tests]
         self._arrivals = RoleEvents(self._schemas, self._keys, roles, self._texts, slots.values, all_events=all_events)
-        self._kinds: dict[int, list[Kind]] = {
-            stream: list(map(value_kind, some)) for stream, some in slots.values.items()
-        }
+        self._kinds: dict[int, list[Kind]] = {stream: list(map(value_kind, of)) for stream, of in slots.values.items()}
 
     def _groups(self, rows: Ints) -> Iterable[tuple[int, int]]:
         """Returns each row's group: window, and since where rows that share a store must have seen the same."""

@@ -188,9 +188,7 @@ def match_windows(pattern: algebra.Pattern) -> MatchWindows | None:
     # With another strategy, an event of any key may be the next one, as long as its equality is not tested yet.
     if pattern.strategy == "any":
         keys += _equated(pattern, places)
-    roles = [
-        MatchRole(at, unit, _conditions(pattern, at, unit), tuple(key[at, unit] for key in keys)) for at, unit in places
-    ]
+    roles = [MatchRole(*one, _conditions(pattern, *one), tuple(key[one] for key in keys)) for one in places]
     return MatchWindows(tuple(roles), tuple(pattern.variables[role.variable].group for role in roles))
 
 
@@ -229,9 +227,7 @@ def _equated(pattern: algebra.Pattern, places: Sequence[_Place]) -> list[dict[_P
 def _equal(one: algebra.WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
     names = dict(one.names)
     match one.condition:
-        case algebra.Comparison("=", algebra.Attribute(_, left, kind), algebra.Attribute(_, right, also)) if (
-            kind == also
-        ):
+        case algebra.Comparison("=", algebra.Attribute(_, left, kind), algebra.Attribute(_, right, its)) if kind == its:
             of, other = names[left], names[right]
         case _:
             return
@@ -477,10 +473,8 @@ class PatternProgram:
 
     def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
         match placed.condition:
-            case algebra.Comparison("=", algebra.Attribute(_, one, kind), algebra.Attribute(_, other, of)) if (
-                kind == of
-            ):
-                pair = placed.at[one], placed.at[other]
+            case algebra.Comparison("=", algebra.Attribute(_, one, kind), algebra.Attribute(_, two, of)) if kind == of:
+                pair = placed.at[one], placed.at[two]
                 for read, slot in (pair, pair[::-1]):
                     match read:
                         case RegisterRead(Register("first" | "last" | "min" | "max") as register, False):

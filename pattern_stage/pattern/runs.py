@@ -211,9 +211,8 @@ class RunStore(KeptTrails):
                     if self._consuming and not kleene[state]:
                         consumed.append((cells, cell, event[0], ok))
                     registers = program.begin[state + 1](cell.registers, event)
-                    self._link(
-                        into, state + 1, registers, event, cell.segments(stop, ok, event[0], shared=self._shared)
-                    )
+                    segments = cell.segments(stop, ok, event[0], shared=self._shared)
+                    self._link(into, state + 1, registers, event, segments)
 
     def _held(self, edge: CompiledEdge, registers: tuple[Any, ...], event: EventTuple, rows: int) -> int:
         if rows and edge.holds is not None and not edge.holds(registers, event):
