@@ -351,11 +351,9 @@ def number_references(node: N, known: Referents) -> tuple[N, algebra.Names]:
     return map_leaves(node, leaf), tuple((name, referent) for referent, name in names.items())
 
 
-def conjuncts_of(
-    condition: EventCondition, known: Referents, negated: Sequence[int]
-) -> Iterator[algebra.WhereConjunct]:
+def conjuncts_of(whole: EventCondition, known: Referents, negated: Sequence[int]) -> Iterator[algebra.WhereConjunct]:
     """The conjuncts of a condition, each of which mentions at most one of the `negated` variables."""
-    for one in condition.args if isinstance(condition, algebra.AllOf) else (condition,):
+    for one in whole.args if isinstance(whole, algebra.AllOf) else (whole,):
         if one == ALWAYS:
             continue
         referents = mentioned(one, known)
@@ -384,10 +382,8 @@ def sort_conjuncts(conjuncts: Sequence[algebra.WhereConjunct]) -> tuple[algebra.
     return tuple(sorted(conjuncts, key=lambda one: (one.variable, _PHASES.index(one.phase))))
 
 
-def _conjunct(
-    condition: EventCondition, known: Referents, variable: int, phase: algebra.Phase
-) -> algebra.WhereConjunct:
-    return algebra.WhereConjunct(*number_references(condition, known), variable, phase)
+def _conjunct(one: EventCondition, known: Referents, variable: int, phase: algebra.Phase) -> algebra.WhereConjunct:
+    return algebra.WhereConjunct(*number_references(one, known), variable, phase)
 
 
 def _narrowed(known: Referents, variable: int, place: algebra.ItemPosition) -> Referents:

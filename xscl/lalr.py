@@ -35,10 +35,8 @@ def lark_of(kind: SyntaxKind) -> Lark:
 
 def _lark(file: str, start: str, builder: type[Builder | EventBuilder]) -> Lark:
     hyphenated = "|".join(name for name in EVENT_FUNCTIONS if "-" in name)
-    grammar = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
-    return Lark(
-        grammar, parser="lalr", lexer="contextual", start=start, transformer=builder(), maybe_placeholders=False
-    )
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8").replace("(?:HYPHENATED|", f"(?:{hyphenated}|")
+    return Lark(text, parser="lalr", lexer="contextual", start=start, transformer=builder(), maybe_placeholders=False)
 
 
 @cache

@@ -242,9 +242,8 @@ class _Parser:
                 self._problems.append(texts.Problem("a declaration stands behind a query", span, hint))
             self._declarations.append(node)
         else:
-            self._nodes.append(
-                _with_hole_texts(node, self._text[span.start : span.end]) if isinstance(node, Query) else node
-            )
+            own = self._text[span.start : span.end]
+            self._nodes.append(_with_hole_texts(node, own) if isinstance(node, Query) else node)
 
     def in_place(self, query: Query) -> Query:
         span = query.span

@@ -233,9 +233,7 @@ _PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \
 """Finds the next mark, skipping whole brackets without marks in them."""
 _STRING = re.compile(r""" "(?:[^"\n]|"")*("?) | '(?:[^'\n]|'')*('?) """, re.VERBOSE)
 _COMMENT_MARK = re.compile(r"\(:|:\)")
-_CONTENT_MARK = re.compile(
-    r"</\s*(?P<closed>[^\s<>/{}]*)\s*>|<(?P<opened>[^\W\d][^\s<>/{}\"'=]*)|\{\{|\}\}|(?P<hole>\{)"
-)
+_CONTENT = re.compile(r"</\s*(?P<closed>[^\s<>/{}]*)\s*>|<(?P<opened>[^\W\d][^\s<>/{}\"'=]*)|\{\{|\}\}|(?P<hole>\{)")
 _TAG_MARK = re.compile(r"[\"'<]|/?>")
 _OPENER = {")": "(", "]": "[", "}": "{"}
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -346,7 +344,7 @@ class _Splitter:
     def _constructor(self, begin: int) -> int:
         text, pos = self.text, begin
         names: list[str] = []
-        while found := _CONTENT_MARK.search(text, pos):
+        while found := _CONTENT.search(text, pos):
             pos = found.end()
             if found["hole"]:
                 pos = self._hole(pos)

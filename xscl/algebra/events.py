@@ -326,17 +326,16 @@ def window_of(operator: Stream) -> int | None:
 
 def made_texts(operator: Statement, left: Made = frozenset(), right: Made = frozenset()) -> Made:
     """The attributes of an operator's results whose texts functions may have made. `left`, `right`: of its inputs."""
+    own = {"left": left}
     match operator:
         case Filter():
             return left
         case Union():
             return left | right
         case Select(items=items):
-            return frozenset([name for name, value in items if is_made_text(value, {"left": left})])
+            return frozenset([name for name, value in items if is_made_text(value, own)])
         case Aggregate(items=aggregates):
-            texts = [
-                name for name, one in aggregates if one.name == "argmax" and is_made_text(one.args[0], {"left": left})
-            ]
+            texts = [name for name, one in aggregates if one.name == "argmax" and is_made_text(one.args[0], own)]
             return left.intersection(operator.by).union(texts)
         case Next() | Fold():
             latest = made_of_latest(operator, left, right) if isinstance(operator, Fold) else left
