@@ -80,12 +80,14 @@ class _ExpressionBuilder(Transformer[Token, Any]):
     """The callbacks that queries over documents and event statements share."""
 
     number = _node(lambda text, span: exp.Number(str(text), span), 0)
-    string = _node(lambda text, span: exp.String(unquoted(text), span), 0)
     star = _node(syntax.SelectStar)
     parentheses = _node(lambda inner, _: inner, 1)
     call = _spanning(lambda children, span: exp.Call(_name(children[0]), tuple(children[2:-1:2]), span))
     or_ = _spanning(lambda children, span: exp.Or(_arms(children, exp.Or), span))
     and_ = _spanning(lambda children, span: exp.And(_arms(children, exp.And), span))
+
+    def string(self, children: list[Token]) -> exp.String:
+        return exp.String(unquoted(children[0]), _span(children[0], children[0]))
 
     def compare(self, children: list[Any]) -> exp.Compare:
         left, op, right = children
@@ -171,7 +173,9 @@ class Builder(_ExpressionBuilder):
         var = _name(children[-1]) if len(children) > 1 else None
         return syntax.Block(_name(first), (exp.Step("/", exp.NameTest("element", "*"), (), var, span),), span)
 
-    step = _spanning(lambda children, span: _step(_name(children[0]), children[1], children[2:], span))
+    def step(self, children: list[Any]) -> exp.Step:
+        return _step(_name(children[0]), children[1], children[2:], _span(children[0], children[-1]))
+
     first_step = _spanning(lambda children, span: _step("/", children[0], children[1:], span))
 
     def test(self, children: list[Token]) -> exp.NameTest:
@@ -182,9 +186,14 @@ class Builder(_ExpressionBuilder):
         prefix = _name(children[0]) if len(children) == 3 else None
         return exp.NameTest("element", _name(children[-1]), prefix, span)
 
-    binding = _node(partial(_Clause, "AS"), 1)
-    filter = _node(lambda condition, span: _Clause("", _condition(condition), span), 1)
-    var_path = _spanning(lambda children, span: exp.VarPath(_name(children[0]), tuple(children[1:]), span))
+    def binding(self, children: list[Token]) -> _Clause:
+        return _Clause("AS", children[1], _span(children[0], children[1]))
+
+    def filter(self, children: list[Any]) -> _Clause:
+        return _Clause("", _condition(children[1]), _span(children[0], children[2]))
+
+    def var_path(self, children: list[Any]) -> exp.VarPath:
+        return exp.VarPath(_name(children[0]), tuple(children[1:]), _span(children[0], children[-1]))
 
     def rel(self, children: list[Any]) -> exp.Rel:
         steps = children[1:] if isinstance(children[0], Token) else children
