@@ -70,13 +70,11 @@ def backtest(
                 else:
                     with Session("duckdb") as empty:
                         script = prepared(text, empty.registry)
-                history = History(versions, most_versions)
-                found = settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath), history)
+                found = settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath), History(versions, most_versions))
                 result = backtest_documents(script, found)
             else:
                 assert state is not None
-                answer = client(state, wait + BACKTEST_SECONDS).ask(BACKTEST, {"text": text})
-                result = Backtest.from_dict(answer)
+                result = Backtest.from_dict(client(state, wait + BACKTEST_SECONDS).ask(BACKTEST, {"text": text}))
         except CommandError as error:
             raise Failure(f"{file}: {error}") from error
     if as_json:

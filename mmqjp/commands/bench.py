@@ -60,5 +60,4 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
       mmqjp bench rss --csv rss.csv --json rss.json --plot rss
     """
     sys.argv = [f"mmqjp bench {name}", *arguments]
-    module = import_module(f"bench.{MODULES[name]}")
-    getattr(module, f"bench_{name.replace('-', '_')}")()
+    getattr(import_module(f"bench.{MODULES[name]}"), f"bench_{name.replace('-', '_')}")()

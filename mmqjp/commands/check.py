@@ -147,8 +147,7 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
 
 def summarise_script(script: Script) -> tuple[Table, list[str]]:
     """Returns a table of the queries, at most MOST_LISTED, and a line per absence: when it is decided."""
-    named = zip(script.all_queries, script.names(), strict=True)
-    names = [name for query, name in named if isinstance(query, Query)]
+    names = [name for query, name in zip(script.all_queries, script.names(), strict=True) if isinstance(query, Query)]
     with Session("duckdb") as engine:
         with progress_shown():
             engine.ensure(script)

@@ -142,8 +142,7 @@ class StoreCheck:
                 yield Damage(str(self._directory), "there is no store in it")
                 return
             damaged = set[str]()
-            faults = self._files_of_spark(damaged) if self.engine == SPARK else self._log()
-            for fault in faults:
+            for fault in self._files_of_spark(damaged) if self.engine == SPARK else self._log():
                 yield fault
                 if fault.place in (protocol.SPARK_MANIFESTS, protocol.DUCKDB_FILE):
                     return  # what it says of the rest is not true
@@ -255,8 +254,7 @@ class StoreCheck:
                 if row["n"]:
                     what = f"{pluralise(row['n'], 'row')} {check.what}, such as {check.column} {row['one']}"
                     dropped = Repairs(rows=((check.table, check.condition),))
-                    mends = ("drops them", dropped) if check.drops else ()
-                    yield Damage(check.table, what, *mends)
+                    yield Damage(check.table, what, *(("drops them", dropped) if check.drops else ()))
 
     def _beside(self) -> Iterator[Damage]:
         for folder in (COMMANDS, ANSWERS):

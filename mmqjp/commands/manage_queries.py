@@ -82,8 +82,7 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
     They are answered from the next batch on, for documents that arrive from then on. A running service keeps running.
     --engine is used only if the store does not exist yet.
     """
-    text = text_for_store(file)
-    arguments = {"text": text, "add": add, "backfill": backfill}
+    arguments = {"text": text_for_store(file), "add": add, "backfill": backfill}
     try:
         with progress_shown():  # if no service runs, this process registers them
             changed = client(state, wait, engine, shared=shared).ask("subscribe", arguments)

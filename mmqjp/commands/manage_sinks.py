@@ -82,8 +82,7 @@ def _trouble(row: _Row, now: int) -> str:
 
 def _in(microseconds: int) -> str:
     seconds = max(round(microseconds / 1e6), 0)
-    units = ((86_400, "d"), (3_600, "h"), (60, "min"))
-    size, unit = next((one for one in units if seconds >= 2 * one[0]), (1, "s"))
+    size, unit = next((one for one in ((86_400, "d"), (3_600, "h"), (60, "min")) if seconds >= 2 * one[0]), (1, "s"))
     return f"in {seconds // size} {unit}" if seconds else "now"
 
 
@@ -287,8 +286,7 @@ def reload(state: Path, wait: float) -> None:
 
 
 def _client(state: Path, wait: float) -> Client:
-    tables = tables_of(click.get_current_context())
-    return client(state, wait, run_sinks=partial(run_offline, state, tables))
+    return client(state, wait, run_sinks=partial(run_offline, state, tables_of(click.get_current_context())))
 
 
 def _tested_here(state: Path, wait: float, name: str) -> str | None:

@@ -192,8 +192,7 @@ def query(
     stored = stored_engine(state)
     if given and engine == SPARK and stored == DUCKDB:
         raise Failure(f"the store in {state} is on duckdb, whose SQL it takes: leave out --engine spark")
-    reader = SPARK if engine == stored == SPARK else DUCKDB
-    found = client(state, longest, reader=reader).ask(QUERY, asked)
+    found = client(state, longest, reader=SPARK if engine == stored == SPARK else DUCKDB).ask(QUERY, asked)
     columns = found["columns"]
     rows = found["rows"] if raw else format_rows(columns, found["rows"], formats.clock_of(chosen, utc=utc))
     with data_file(check_output(output)) as file:
@@ -308,8 +307,7 @@ class _Shower:
             return
         self._documents += 1
         shape = self._shapes.number(root)
-        enough = shape > MOST_SHAPES or self._shapes.shown[shape] >= OF_EACH_SHAPE
-        if self._limit is None and enough:
+        if self._limit is None and (shape > MOST_SHAPES or self._shapes.shown[shape] >= OF_EACH_SHAPE):
             return
         self._shapes.shown[shape] += 1
         time = " to ".join(map(time_or_dash, dict.fromkeys((item.t0, item.t1))))
@@ -408,5 +406,4 @@ def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, st
         else:
             terminal.print_funnels(QueryFunnels.from_dict(found), console())
 
-    asked = {"query": query, "documents": list(documents)}
-    print_found(client(state, wait).ask(WHY_NOT, asked), show, as_json=as_json)
+    print_found(client(state, wait).ask(WHY_NOT, {"query": query, "documents": list(documents)}), show, as_json=as_json)

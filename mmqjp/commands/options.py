@@ -163,8 +163,7 @@ def read_script(path: Path) -> tuple[str, Script]:
         with gc_paused(lasting=True), progress_shown():
             return text, parse_script(text)
     except XsclErrors as errors:
-        is_for_store = may_lack_events(text, errors)
-        raise ScriptFailure(errors.render(str(path)), may_lack_events=is_for_store) from None
+        raise ScriptFailure(errors.render(str(path)), may_lack_events=may_lack_events(text, errors)) from None
 
 
 def text_for_store(path: Path) -> str:

@@ -179,8 +179,7 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
         if beside is not None and given.output is None:
             sink: Sink = Nowhere(lambda: opened.last_seq)
         else:
-            position = opened.position(OUTPUT_SINK)
-            sink = open_sink(target, position, lambda what: metrics.event("output", what=what))
+            sink = open_sink(target, opened.position(OUTPUT_SINK), lambda what: metrics.event("output", what=what))
         with _pipe_that_may_break(), closing(sink), ExitStack() as around:
             if script is not None and given.queries_path is not None:
                 for message in subscribe_file(opened, script, given.queries_path, "renew"):

@@ -283,8 +283,7 @@ class _AutomatonBuilder:
         return operator_text(definition.operator, lambda parameter: self._constant(place, parameter))
 
     def _constant(self, place: int, parameter: algebra.Parameter) -> str:
-        mop = self._bound.mops[place]
-        column = mop.rows.parameters[self._bound.places[place][parameter.index]]
+        column = self._bound.mops[place].rows.parameters[self._bound.places[place][parameter.index]]
         value = column[self._rows[place]]
         if column.dtype == np.int64:
             return constant_text(self._program.plan.texts.text(int(value)) or "")
@@ -370,8 +369,7 @@ class _PatternAutomatonBuilder:
 
     def made(self, windows: Iterable[str] = ()) -> StateDiagram:
         ordered = sorted(self._edges, key=lambda edge: (edge.source, edge.target))
-        states = (*self._states, DiagramState(len(self._states), "final"))
-        return StateDiagram(states, tuple(ordered), tuple(windows))
+        return StateDiagram((*self._states, DiagramState(len(self._states), "final")), tuple(ordered), tuple(windows))
 
     def _add(self, title: str) -> int:
         number = len(self._states)

@@ -507,8 +507,7 @@ class _Equality:
 
 def _shown(values: terms.DocumentsByText) -> str:
     listed = [f'"{terms.truncate_value(value)}"' for value in list(values)[:3]]
-    more = f" and {len(values) - 3:,} more" if len(values) > 3 else ""
-    return ", ".join(listed) + more
+    return ", ".join(listed) + (f" and {len(values) - 3:,} more" if len(values) > 3 else "")
 
 
 def _joined(

@@ -506,8 +506,7 @@ def _cost(one: SharedTemplate) -> str:
 
 def _in_turns(several: Iterable[Iterable[_T]], most: int) -> list[_T]:
     """Returns the first of each, then the second of each and so on, without repetitions."""
-    found = dict.fromkeys(one for turn in zip_longest(*several) for one in turn if one is not None)
-    return list(found)[:most]
+    return list(dict.fromkeys(one for turn in zip_longest(*several) for one in turn if one is not None))[:most]
 
 
 def _cell(column: int, number: int, text: str, about: str) -> list[str]:

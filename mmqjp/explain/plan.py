@@ -203,8 +203,7 @@ def summarise_sharing(engine: Session) -> Sharing:
     plan, costs = engine.costs() or (None, {})
 
     def order(template: int) -> tuple[float, int, int]:
-        seconds = costs[template].seconds if template in costs else -1.0
-        return seconds, len(rows[template]), subscribers[template]
+        return (costs[template].seconds if template in costs else -1.0), len(rows[template]), subscribers[template]
 
     def shown(template: int) -> SharedTemplate:
         own, structure = rows[template], structure_text(catalog.templates[template])

@@ -169,8 +169,7 @@ def _ordered(
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 1  # the last one is: what is read tells best where what reads it belongs
         beside = before if forward else after
-        order = range(1, len(found)) if forward else range(len(found) - 2, -1, -1)
-        for number in order:
+        for number in range(1, len(found)) if forward else range(len(found) - 2, -1, -1):
             neighbour = found[number - 1 if forward else number + 1]
             heights = {place: (n + 0.5) / len(neighbour) for n, place in enumerate(neighbour)}
             column = found[number]
@@ -244,8 +243,7 @@ def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNo
     nodes: list[OutlineNode] = []
     text = ""
     for place, step in enumerate(steps):
-        first = not nodes and not text
-        is_plain = first and not is_root and step.axis == "/"
+        is_plain = not nodes and not text and not is_root and step.axis == "/"
         text += f"{'' if is_plain else step.axis}{to_xscl(step.test)}"
         if step.var is None and not step.filters and place + 1 < len(steps):
             continue
@@ -297,8 +295,7 @@ def wrapped_lines(lines: Iterable[str], indent: int) -> Iterator[str]:
 def wrapped_sql(sql: str, indent: int) -> Iterator[str]:
     """Wraps the lines of SQL after commas and before AND only."""
     for line in sql.splitlines():
-        own = len(line) - len(line.lstrip())
-        tied = " " * own + _TIED.sub("\u00a0", line.lstrip())
+        tied = " " * (len(line) - len(line.lstrip())) + _TIED.sub("\u00a0", line.lstrip())
         yield from (part.replace("\u00a0", " ") for part in wrapped(tied, indent))
 
 

@@ -478,8 +478,7 @@ class ReadableQuery:
     @property
     def told(self) -> int:
         """How many blocks, the first ones, outputs have documents of: an absence tells those of its left input."""
-        sides = self.normal.conjuncts[0].sides()
-        return sum(map(blocks_of, sides))
+        return sum(map(blocks_of, self.normal.conjuncts[0].sides()))
 
     @cached_property
     def stages(self) -> list[list[BlockStage]]:

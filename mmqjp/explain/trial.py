@@ -150,8 +150,7 @@ def _with_upstream(script: Script, first: int) -> Script:
             found.add(number)
             for block in blocks(script.queries[number].source):
                 waiting += writers.get(block.stream, ())
-    queries = tuple(script.queries[number] for number in sorted(found))
-    return Script(queries, script.namespaces)
+    return Script(tuple(script.queries[number] for number in sorted(found)), script.namespaces)
 
 
 def table_rows(trials: Sequence[QueryTrial]) -> Iterator[tuple[str, str, str]]:

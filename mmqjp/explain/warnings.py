@@ -237,8 +237,7 @@ class _Checker:
                 names = self.source(source.source)
                 if not isinstance(source.select, syntax.SelectItems):
                     return names
-                operands = [item.operand for item in source.select.items]
-                places = self.operands(operands, names)
+                places = self.operands([item.operand for item in source.select.items], names)
                 return {item.name: place for item, place in zip(source.select.items, places, strict=True)}
 
     def operands(self, operands: Iterable[exp.Expr], names: _Names) -> list[Places | None]:
@@ -437,8 +436,7 @@ def _remarks(query: syntax.EventQuery, schemas: Mapping[str, Schema]) -> list[Pr
         found, place = remarking.remarks, _without_end(query, body, schemas)
         hint = "write WITHIN and a window at the end of the query, such as WITHIN 30 d"
     if place is not None:
-        message = "what waits here is kept for ever: nothing says how long a result may take"
-        found.append(Problem(message, place, hint))
+        found.append(Problem("what waits here is kept for ever: nothing says how long a result may take", place, hint))
     # A part of the tree may have been resolved more than once.
     distinct = {(problem.span.start, problem.span.end, problem.message): problem for problem in found}
     return [problem for _, problem in sorted(distinct.items())]

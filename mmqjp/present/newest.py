@@ -205,8 +205,7 @@ def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: boo
     output = one.output
     if any(text.startswith("PATTERN ") for text in one.texts):
         named = ", ".join(dict.fromkeys(name.partition(".")[0] for name in output.nodes))
-        condition = ShownCondition((f"{named}: the pattern's conditions hold for these events",))
-        return Reason(conditions=(condition,)), ""
+        return Reason(conditions=(ShownCondition((f"{named}: the pattern's conditions hold for these events",)),)), ""
     places = source_places(list(zip(output.documents, output.streams, strict=True)))
     queries = {text: query for text in one.texts if (query := _readable(text)) is not None}
     for parts in filter(None, (block_documents(docids, records) for docids in one.behind)):

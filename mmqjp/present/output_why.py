@@ -124,8 +124,7 @@ class EventSources:
         if name not in self._makers:
             yield self._without_output(name, (record.id, record.stream))
             return
-        maker = self._makers[name]
-        stages = list(maker.why_none(record))
+        stages = list(self._makers[name].why_none(record))
         yield from stages
         if not stages[-1].found:
             return
@@ -210,8 +209,7 @@ def _unseen(query: EventSubscription, time: int) -> tuple[str, str]:
 
 
 def output_attributes(xml: str) -> dict[str, str]:
-    root = parse_document(xml.encode(), trusted=True).root
-    return {str(child.tag): element_text(child) for child in root}
+    return {str(child.tag): element_text(child) for child in parse_document(xml.encode(), trusted=True).root}
 
 
 def _published(name: str, schema: algebra.Schema, row: Row) -> traced.Event:
@@ -222,8 +220,7 @@ def _published(name: str, schema: algebra.Schema, row: Row) -> traced.Event:
         for text in [texts.get(attribute)]
     }
     behind = tuple(zip(row["documents"], row["streams"], strict=True))
-    roots = tuple(read_nodes(row["nodes"]).values())
-    source = traced.SourceEvent(name, (row["id"], name), behind, roots, output=True)
+    source = traced.SourceEvent(name, (row["id"], name), behind, tuple(read_nodes(row["nodes"]).values()), output=True)
     return traced.Event(values, row["t0"], row["t1"], source)
 
 
@@ -276,8 +273,7 @@ def is_output(event: traced.Event, output: Output, values: Mapping[str, str]) ->
     parts = list(traced.given_parts(event))
     behind = {source for part in parts for source in part.behind}
     roots = {root for part in parts for root in part.roots}
-    sources = set(zip(output.documents, output.streams, strict=True))
-    return behind == sources and roots == set(output.nodes.values())
+    return behind == set(zip(output.documents, output.streams, strict=True)) and roots == set(output.nodes.values())
 
 
 def _is_simple(stream: algebra.Statement, known: KnownEvents) -> bool:

@@ -82,8 +82,7 @@ def event_streams(select: SelectFn) -> EventStreams:
     defined = {name: definition.schema for name, definition in definitions(select).items()}
     texts = select(_PUBLISHING)["text"].to_pylist()
     compiled = (one for one in stored.compile_readable(texts, defined) if not isinstance(one, UnreadableQuery))
-    published = {one.publish: one.stream.schema for one in compiled if one.publish is not None}
-    return EventStreams(defined, published)
+    return EventStreams(defined, {one.publish: one.stream.schema for one in compiled if one.publish is not None})
 
 
 @dataclass(frozen=True, slots=True)

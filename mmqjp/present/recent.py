@@ -168,8 +168,7 @@ def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool)
             texts = answers.select(["answer", "head", "tail"]).filter(pc.less_equal(length, LONGEST_XML))
             news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_ROWS, 0)), "answer")
     if len(documents):
-        docid = pc.max(documents["docid"]).as_py()
-        known = known._replace(docid=docid, documents=before.documents + len(documents))
+        known = known._replace(docid=pc.max(documents["docid"]).as_py(), documents=before.documents + len(documents))
         short = documents.filter(pc.less_equal(pc.utf8_length(documents["xml"]), LONGEST_XML))
         news.documents = sort_into_blocks(short.slice(max(len(short) - MOST_NEW_ROWS, 0)), "docid")
     news.known = known
@@ -474,8 +473,7 @@ class RecentAnswers:
     def output(self, id: str, group: int) -> Row | None:
         """Returns an output of a group like `mmqjp.tables.lookup.output_by_id`. None if it has to be queried there."""
         self._look()
-        numbered = self._group(group) or ()
-        found = next((one for one in numbered if one.id == id), None)
+        found = next((one for one in (self._group(group) or ()) if one.id == id), None)
         if found is None:
             return None
         answer, name = found.answer, found.name
@@ -593,8 +591,7 @@ class RecentAnswers:
             missing = [form for form in few if self._older_of(form) is None]
         for form in missing:
             newest, among = "a.first_seq DESC, a.place DESC", f"a.form = {lookup.quote_literal(form)}"
-            sql = lookup.answers_where(f"{among} AND a.batch <= {batch}", f"{newest} LIMIT {OF_FORM}")
-            rows = self.select(sql)
+            rows = self.select(lookup.answers_where(f"{among} AND a.batch <= {batch}", f"{newest} LIMIT {OF_FORM}"))
             older = _Older(self._table(rows), len(rows) < OF_FORM, batch)
             with self._lock:
                 if drops != self._drops:

@@ -209,14 +209,12 @@ class AnswerTable:
         """Splits the table into whole batches of at least `least` answers, except the last part."""
         begin, batches = 0, self._columns["batch"]
         while begin < len(self):
-            last = min(begin + least, len(self)) - 1
-            end = int(np.searchsorted(batches, batches[last], side="right"))
+            end = int(np.searchsorted(batches, batches[min(begin + least, len(self)) - 1], side="right"))
             yield self._between(begin, end)
             begin = end
 
     def _between(self, begin: int, end: int) -> AnswerTable:
-        rows = self._rows.slice(begin, end - begin)
-        return AnswerTable(rows, pa.table(self._behind), self._withheld_rows)
+        return AnswerTable(self._rows.slice(begin, end - begin), pa.table(self._behind), self._withheld_rows)
 
     def all(self) -> list[AnswerRow]:
         return self.at(range(len(self)))
@@ -235,8 +233,7 @@ class AnswerTable:
         forms = {form: members.of_form(form) for form in rows["form"].to_pylist()}
         if sum(len(forms[form].all) for form in rows["form"].to_pylist()) > MOST_RECIPIENTS:
             return None
-        of_form = {form: some.columns for form, some in forms.items()}
-        chunks = FanOut(rows, of_form, self._withheld).chunks()
+        chunks = FanOut(rows, {form: some.columns for form, some in forms.items()}, self._withheld).chunks()
         answers, recipients = np.concatenate([np.zeros((2, 0), np.int64), *(chunk.pairs for chunk in chunks)], axis=1)
         if len(answers) != self.at([begin])[0].last_seq - first_seq + 1:
             return None
@@ -294,8 +291,7 @@ class AnswerTable:
     @cached_property
     def _of_form(self) -> dict[str, Ints]:
         forms, codes = self._forms
-        order = np.argsort(codes, kind="stable")
-        some = np.split(order, np.cumsum(np.bincount(codes, minlength=1))[:-1])
+        some = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=1))[:-1])
         return dict(zip(forms, some, strict=bool(forms)))
 
     @cached_property
@@ -343,8 +339,7 @@ class NumberedGroup:
         return self.at(range(len(self)))
 
     def between(self, after: int, until: int) -> Iterator[StoredOutput]:
-        first = max(after + 1 - self.first_seq, 0)
-        return self.at(range(first, min(until + 1 - self.first_seq, len(self))))
+        return self.at(range(max(after + 1 - self.first_seq, 0), min(until + 1 - self.first_seq, len(self))))
 
     def of_name(self, name: str) -> Iterator[StoredOutput]:
         begin, found = 0, np.zeros(len(self), np.bool_)

@@ -183,8 +183,7 @@ def print_report(report: content.Report, out: Console) -> None:
 
 
 def print_heading(name: str, about: str, out: Console) -> None:
-    heading = Text(name, style="bold").append(f"  {about}", style="not bold dim")
-    for part in heading.wrap(out, out.width):
+    for part in Text(name, style="bold").append(f"  {about}", style="not bold dim").wrap(out, out.width):
         part.rstrip()
         out.print(part)
     out.print(Rule(style="dim", characters="─"))
@@ -323,8 +322,7 @@ def print_why_not(found: content.WhyNot, clock: content.TimeFormat, out: Console
     print_facts("" if found.kind == "output" else "because", _said(found.part, found.message), out)
     print_facts("hint", _plain(found.hint), out)
     print_facts("outputs", [(content.FactToken("name", id),) for id in found.outputs], out)
-    tried = f"with {found.tried:,} kept documents of its streams" if found.tried else ""
-    print_facts("tried", _plain(tried), out)
+    print_facts("tried", _plain(f"with {found.tried:,} kept documents of its streams" if found.tried else ""), out)
     last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
     passed: dict[int, list[str]] = {}
     for number, stage in enumerate(found.stages):

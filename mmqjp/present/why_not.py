@@ -245,8 +245,7 @@ def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, 
     read, and how many omitted because of their size or the total."""
     if not any(None in one.placed for one in scans):
         return 0, 0
-    streams = {block.stream for one in scans for block in one.readable.blocks}
-    sizes = lookup.newest_documents(select, streams, most)
+    sizes = lookup.newest_documents(select, {block.stream for one in scans for block in one.readable.blocks}, most)
     wanted = query_lookup.affordable(sizes)
     for record in query_lookup.stored_records(select, wanted):
         for one in scans:
@@ -389,8 +388,7 @@ def event_why_not(
     select: SelectFn, name: str, known: Sequence[query_lookup.KnownEvents], records: Sequence[Record]
 ) -> WhyNot:
     items, text = record_items(records), known[0].query.text
-    ids = {id for record in records for id, _ in record.sources}
-    if stored := lookup.ids_with(select, name, ids, MOST_LISTED + 1):
+    if stored := lookup.ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1):
         return outputs_found(name, stored, text, items)
     best = max((_looked_at(select, one, records) for one in known), key=lambda one: one.rank)
     text, trace = best.known.query.text, best.trace

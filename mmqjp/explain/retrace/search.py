@@ -260,8 +260,7 @@ class SequenceSearch(ABC):
         """Yields those of events in order of t1 that may be next in time."""
         latest = self.latest(partial, to)
         used = set(map(id, partial.events())) if self.has_sets else ()
-        first = 0 if latest is None else bisect_right(events, latest.t1, key=_t1)
-        for place in range(first, len(events)):
+        for place in range(0 if latest is None else bisect_right(events, latest.t1, key=_t1), len(events)):
             one = events[place]
             is_later = id(one) not in used and (latest is None or traced.before(latest, one))
             if is_later and (self.fits is None or self.fits(partial, one, to)):

@@ -87,8 +87,7 @@ class DocumentEvents:
 
     def why_none(self, record: Record, take: Take = uncounted) -> Iterator[FunnelStage]:
         """Yields the stages of the definition up to the first that a document does not pass."""
-        side = self._readable.normal.conjuncts[0].left
-        block = BlockEvidence(self._readable, 0, side)
+        block = BlockEvidence(self._readable, 0, self._readable.normal.conjuncts[0].left)
         block.look(record, take)
         for stage in (one.shown() for one in block.told()):
             if stage.kind == "asked" and not stage.found:

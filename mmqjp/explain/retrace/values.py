@@ -238,8 +238,7 @@ def sequence_event(
 ) -> Event:
     left, last = inputs[0], inputs[-1]
     sides = {"left": left.values, "right": last.values, "latest": steps[-1] if steps else left.values}
-    names = zip(stream.schema, stream.names, strict=True)
-    values = {name: sides[part][own] for (name, _), (part, own) in names}
+    values = {name: sides[part][own] for (name, _), (part, own) in zip(stream.schema, stream.names, strict=True)}
     return Event(values, left.t0, last.t1, Derived(stream, inputs, steps))
 
 
