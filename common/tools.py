@@ -216,6 +216,14 @@ def reachable(starts: Iterable[K], next_of: Callable[[K], Iterable[K]]) -> dict[
     return found
 
 
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Returns the values of each key, both in the order of `pairs`."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 class Memo(dict[K, V]):
     """A cache of a function's results, for at most `limit` keys."""
 

@@ -167,15 +167,10 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     joins = sorted({len(part.joins) for part in parts})
     templates = sorted({target.template for owner in owners for target in owner.targets})
     sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.row))
-    return (
-        subscription.name,
-        kind,
-        ", ".join(dict.fromkeys(block.stream for block in blocks)),
-        str(len(parts)),
-        "-".join(map(str, dict.fromkeys((joins[0], joins[-1])))),
-        ", ".join(map(str, templates)),
-        names_of_others(sharers, owners, "-"),
-    )
+    streams = ", ".join(dict.fromkeys(block.stream for block in blocks))
+    counts = str(len(parts)), "-".join(map(str, dict.fromkeys((joins[0], joins[-1]))))
+    shared = ", ".join(map(str, templates)), names_of_others(sharers, owners, "-")
+    return subscription.name, kind, streams, *counts, *shared
 
 
 WHOLE = "whole"  # value of --plan without an argument

@@ -1,7 +1,5 @@
-"""The frame of the command line: commands imported when first used, and failures as one line or a traceback.
-
-Starting `mmqjp --help` loads this module and little else.
-"""
+"""The frame of the command line: commands imported when first used, and failures as one line or a traceback. Starting
+`mmqjp --help` loads this module and little else."""
 
 from __future__ import annotations
 

@@ -86,10 +86,8 @@ def stopping() -> Iterator[threading.Event]:
 
 @contextmanager
 def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether SIGHUP arrived since its last call.
-
-    If the process's terminal was closed, sets `stop`. An ignored SIGHUP, as under nohup, stays ignored.
-    """
+    """Yields a function that says whether SIGHUP arrived since its last call. If the process's terminal was closed,
+    sets `stop`. An ignored SIGHUP, as under nohup, stays ignored."""
     terminal = next((number for number in range(3) if os.isatty(number)), None)
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     arrived = False

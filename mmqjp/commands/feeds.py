@@ -1,6 +1,5 @@
 """`mmqjp feeds` and `mmqjp fetch`: manage the list of fetched feeds, and fetch those that are due, politely. Each new
-version of a feed is stored. The fetch options are shared with other commands; a fetch runs until done or interrupted.
-"""
+version is stored. The fetch options are shared with other commands; a fetch runs until done or interrupted."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _INDENT = " " * 9
 
 
 def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
-    """Formats a table. An address ends its line and is never cut; titles and errors have lines of their own, of at most
-    `width` columns where words allow."""
+    """Formats a table. Addresses end lines, uncut; titles and errors have their own, `width` wide if words allow."""
     yield _ROW.format("status", "checked", "next check", "errors", "feed")
     for feed in feeds:
         status = "stopped" if feed.stopped else str(feed.status or "-")
@@ -117,13 +115,8 @@ class FetchOptions:
     )
 
     def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
-        limits = ReplyLimits(
-            body=self.most_bytes,
-            connect=self.connect_timeout / SECOND,
-            read=self.read_timeout / SECOND,
-            total=self.timeout / SECOND,
-            hops=self.most_redirects,
-        )
+        connect, read, total = (time / SECOND for time in (self.connect_timeout, self.read_timeout, self.timeout))
+        limits = ReplyLimits(body=self.most_bytes, connect=connect, read=read, total=total, hops=self.most_redirects)
         settings = Settings(
             self.user_agent, limits, Pace(self.interval), self.robots, self.concurrency, self.per_host, self.spacing,
             self.allow_private,
@@ -267,8 +260,7 @@ def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> Non
     """
     folder, title = _name(folder, "--folder"), _name(title, "--title")
     named = (listed_feeds([one]) if Path(one).is_file() else [drops.feed_named(one)] for one in addresses)
-    feeds = [feed for some in named for feed in some]
-    wanted = {feed.url: AddedFeed(feed.url, title or feed.title, folder or feed.folder) for feed in feeds}
+    wanted = {one.url: AddedFeed(one.url, title or one.title, folder or one.folder) for some in named for one in some}
     if title and len(wanted) > 1:
         raise click.UsageError("--title is for one feed, and several are given")
     file = drops.new_state_file(state)

@@ -122,10 +122,8 @@ def chosen_engine(
     feeds: bool = False,
 ) -> EngineChoice:
     """Resolves --engine. Says that "auto" chose Spark, which takes long to start; other choices on terminals only.
-
     `paths` are the documents whose size may decide. `only_spark` has the values of Spark-only options by name. Raises
-    UsageError if one of them, or `master`, is given and the engine is another.
-    """
+    UsageError if one of them, or `master`, is given and the engine is another."""
     given = [name for name, value in {"--master": master, **(only_spark or {})}.items() if value is not None]
     documents = input_bytes(paths, MOST_FOR_DUCKDB, feeds=feeds) if engine == AUTO and paths and not given else None
     choice = choose_engine(engine, state, given[0] if given else None, documents)
@@ -143,14 +141,12 @@ def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
         return open_session("spark", master)
 
 
-def open_engine(
-    engine: str | SparkSession, state: Path | None = None, *, shared: bool = False, **options: Any
-) -> Session:
+def open_engine(engine: str | SparkSession, state: Path | None = None, *, shared: bool = False, **more: Any) -> Session:
     """Opens the engine, which logs no dead letters. A terminal shows that Spark starts, and queries open."""
     with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")
-        return Session(engine, state=state, quiet=True, shared=shared, **options)
+        return Session(engine, state=state, quiet=True, shared=shared, **more)
 
 
 def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeMode) -> list[str]:
@@ -209,9 +205,8 @@ class DeadLetters:
     def __init__(self, path: Path | None) -> None:
         if path is not None:
             refuse_missing_directory(path)
-        self.count = 0
+        self.count, self._path = 0, path
         self.reasons: list[str] = []
-        self._path = path
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
@@ -249,8 +244,7 @@ def tables_of(context: click.Context) -> Callable[[], SinkTables]:
 
 
 def sinks_of(chosen: Path | None) -> SinkTables:
-    """Returns the sinks and secrets of a file, else of the default files, earlier ones first. Raises BadSink, also for
-    an unreadable file."""
+    """Returns the sinks and secrets of a file, else of default files, earlier ones first. Raises BadSink."""
     found = SinkTables()
     try:
         for path, settings in read_configurations(chosen):

@@ -45,9 +45,8 @@ def client(
     shared: bool = False,
     run_sinks: RunSinks | None = None,
 ) -> Client:
-    """Returns a client of a store. With `engine`, creates the store if missing. `reader` is the engine that reads;
-    a Spark store is read beside the process that holds it. `run_sinks` runs sink commands if no process holds the
-    store."""
+    """Returns a client of a store, which `engine` creates if missing. `reader` is the engine that reads, a Spark store
+    beside the process that holds it; `run_sinks` runs sink commands if none holds the store."""
     kind = stored_engine(state) or (engine and choose_engine(engine).engine)
     if kind is None:
         advice = "check --state, or create one with mmqjp stream or mmqjp subscribe"
@@ -208,14 +207,9 @@ def _print_sharing(found: Sharing) -> None:
 
 def _row(one: SharedTemplate) -> tuple[str, ...]:
     names, more = one.names(NAMES)
-    return (
-        str(one.template),
-        f"{one.rows:,}",
-        f"{one.subscribers:,}",
-        _milliseconds(one.milliseconds),
-        _milliseconds(one.one_more),
-        printable_line(", ".join(names) + (" and more" if more else "")),
-    )
+    costs = _milliseconds(one.milliseconds), _milliseconds(one.one_more)
+    listed = printable_line(", ".join(names) + (" and more" if more else ""))
+    return str(one.template), f"{one.rows:,}", f"{one.subscribers:,}", *costs, listed
 
 
 def _milliseconds(value: float | None) -> str:
@@ -264,9 +258,7 @@ def _print_status(found: Any) -> None:
         click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")
     numbers, times = ("documents", "bytes"), ("latest", "watermark")
     streams = (
-        [printable_line(row["stream"])]
-        + [f"{row[key]:,}" for key in numbers]
-        + [time_or_dash(row[key]) for key in times]
+        (printable_line(row["stream"]), *(f"{row[key]:,}" for key in numbers), *(time_or_dash(row[at]) for at in times))
         for row in found["streams"]
     )
     console().print(text_table(("stream", *numbers, *times), streams, right=numbers))

@@ -165,10 +165,7 @@ def add(name: str, keys: tuple[str, ...], start: str | None, state: Path, wait: 
 
     KEY and VALUE are those of the configuration file. A VALUE that begins with a bracket, a brace or a quote is TOML.
     """
-    table = table_of(keys)
-    if start is not None:
-        table["from"] = start
-    add_sink(_client(state, wait).ask, state, name, table)
+    add_sink(_client(state, wait).ask, state, name, table_of(keys) | ({} if start is None else {"from": start}))
     click.echo(f"{name}: added")
 
 

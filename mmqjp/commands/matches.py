@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from common.tools import grouped
 from feeds.documents import Document, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
@@ -115,10 +116,7 @@ def registered_texts(select: SelectRows, name: str | None) -> dict[str, list[str
     condition = "" if name is None else f" AND name = '{name}'"
     most = formats.MOST_TEXTS + 1
     rows = select(f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {most}")
-    texts: dict[str, list[str]] = {}
-    for row in rows:
-        texts.setdefault(row["name"], []).append(row["text"])
-    return formats.few_texts(texts)
+    return formats.few_texts(grouped((row["name"], row["text"]) for row in rows))
 
 
 def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
@@ -332,10 +330,8 @@ class _Shower:
     def finish(self) -> None:
         """Prints a summary of what was not shown."""
         met, shown = self._shapes.met, self._shapes.shown
-        lines = []
-        for shape in range(1, min(len(met), MOST_SHAPES) + 1):
-            if more := met[shape] - shown[shape]:
-                lines.append(f"shape {shape}: {more:,} more")
+        shapes = range(1, min(len(met), MOST_SHAPES) + 1)
+        lines = [f"shape {shape}: {more:,} more" for shape in shapes if (more := met[shape] - shown[shape])]
         if len(met) > MOST_SHAPES:
             others = sum(count for shape, count in met.items() if shape > MOST_SHAPES)
             kinds = pluralise(len(met) - MOST_SHAPES, "other shape")

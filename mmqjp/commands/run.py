@@ -1,6 +1,5 @@
-"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line per output, or a table. At the
-end it reports on standard error: paused queries, equal-time pairs that FOLLOWED BY excluded, entries from the future,
-and dead letters."""
+"""`mmqjp run`: answers the queries of a file over documents, as JSON lines or a table. At the end it reports paused
+queries, equal-time pairs that FOLLOWED BY excluded, entries from the future, and dead letters on standard error."""
 
 from __future__ import annotations
 
@@ -230,12 +229,11 @@ def run(given: RunOptions) -> None:
     dead, target = DeadLetters(given.dead_letters_path), check_output(given.output)
     chosen = formats.chosen_format(given.form, given.output)
     with formats.open_engine(engine, **settings) as opened, ExitStack() as here:
-        growing = state is not None
         before = opened.last_seq
         delivery = None
         if chosen == "jsonl":
             position = opened.position(OUTPUT_SINK)
-            sink = here.enter_context(closing(open_sink(target, position, _report, growing=growing)))
+            sink = here.enter_context(closing(open_sink(target, position, _report, growing=state is not None)))
             delivery = OutputDelivery(opened, sink)
             delivery.prepare()
         dead.begin()

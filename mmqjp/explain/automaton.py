@@ -1,6 +1,5 @@
-"""Automata of event queries, after Cayuga, and of PATTERN statements, after SASE+: the states where events or runs
-wait, the edges between them, and the index by which each edge finds its events. Also numbers documents by shape (the
-set of their paths)."""
+"""Automata of event queries, after Cayuga, and of PATTERNs, after SASE+: states where events or runs wait, the edges
+between them, and the index by which each edge finds its events. Also numbers documents by shape (set of paths)."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import BEGINNING, LONGEST_WINDOW
+from common.tools import grouped
 from mmqjp.explain.retrace.values import all_written, having_of
 from mmqjp.explain.terms import format_window, list_with_and
 from mmqjp.queries.model import Subscription
@@ -74,8 +74,7 @@ class DiagramState:
 
 @dataclass(frozen=True, slots=True)
 class StateDiagram:
-    """The states of a statement, the start first and the final one last, and their edges. `windows` describes how a
-    PATTERN's match windows prefilter events."""
+    """A statement's states, from start to final, and their edges. `windows`: how match windows prefilter events."""
 
     states: tuple[DiagramState, ...]
     edges: tuple[DiagramEdge, ...]
@@ -120,8 +119,7 @@ class EventProgram:
         return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
 
     def stored(self, number: int, mop: MOp, row: int, ever: str) -> tuple[str, int, int, int, tuple[str, ...]]:
-        """Returns how long a row of a statement keeps events, `ever` without an end, where it is, and who shares it, as
-        a DiagramState has them."""
+        """Returns how long a row keeps events (`ever`: no end), where it is, and who shares it, as in DiagramState."""
         within = int(mop.rows.within[row])
         users = self.users.of(mop.number, row)
         shared = dict.fromkeys(self.statements[other].name for other in users if other != number)
@@ -132,21 +130,16 @@ class EventProgram:
         return self.added.bound(number).mops[-1].number
 
     def users_of_mops(self) -> Mapping[int, Sequence[str]]:
-        found: dict[int, dict[str, None]] = {}
-        for number, one in enumerate(self.statements):
-            for mop in self.added.bound(number).mops:
-                found.setdefault(mop.number, {})[one.name] = None
+        bound = ((one.name, self.added.bound(number)) for number, one in enumerate(self.statements))
+        found = grouped(dict.fromkeys((mop.number, name) for name, form in bound for mop in form.mops))
         for partial, mops in self.plan.partials().items():
-            found[partial] = {name: None for mop in mops for name in found[mop.number]}
-        return {mop: tuple(names) for mop, names in found.items()}
+            found[partial] = list(dict.fromkeys(name for mop in mops for name in found[mop.number]))
+        return found
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[str]]:
-        found: dict[str, dict[str, None]] = {}
-        for one in self.statements:
-            for stream in algebra.read_by(one.stream):
-                found.setdefault(stream, {})[one.name] = None
-        return {stream: tuple(names) for stream, names in found.items()}
+        reads = ((name, one.name) for one in self.statements for name in algebra.read_by(one.stream))
+        return grouped(dict.fromkeys(reads))
 
 
 def compile_statements(script: Script) -> list[NamedStatement]:
@@ -212,9 +205,8 @@ class _AutomatonBuilder:
         self._bound: BoundForm = program.added.bound(number)
         self._nodes = self._bound.form.nodes
         self._rows = program.users.rows(number)
-        places = range(len(self._nodes))
         kinds = algebra.Next | algebra.Fold | algebra.Aggregate
-        keeping = [place for place in places if isinstance(self._operator(place), kinds)]
+        keeping = [place for place in range(len(self._nodes)) if isinstance(self._operator(place), kinds)]
         self._state_of = {place: state for state, place in enumerate(keeping, 1)}
         self._final = len(keeping) + 1
 
@@ -468,8 +460,7 @@ class _PatternAutomatonBuilder:
         budget = "" if pattern.budget is None else f"BUDGET {pattern.budget}"
         end = [most, budget, "NON OVERLAPPING" if pattern.apart else ""]
         for at, one in enumerate(letters.letters):
-            left_out = "is needed" if one.needed else "may be left out"
-            number = self._add(f"an event of {streams[at]}, which {left_out}")
+            number = self._add(f"an event of {streams[at]}, which {'is needed' if one.needed else 'may be left out'}")
             for to in sorted(letters.follow[at]):
                 self._lead("take" if to <= at else "begin", number, to + 1, streams[to])
             self._lead("ignore", number, number, "any event")
@@ -489,8 +480,7 @@ def _title(variable: algebra.Variable) -> str:
     return f"{variable.name}, an event of {variable.source.stream}"
 
 
-MOST_SHAPES = 10_000
-"""Maximum number of distinct shapes. Documents of further shapes count as one."""
+MOST_SHAPES = 10_000  # maximum number of distinct shapes; documents of further shapes count as one
 
 
 def document_shape(root: etree._Element) -> int:

@@ -1,7 +1,6 @@
 """The evidence of a query: evaluates its normal form over given documents, block by block and join by join. Each row
 keeps the rows that it was made of, and each stage what passes it; funnels, why-not and reasons read these. It shares
-the algebra with the engine, but none of its indexes. Of the disjuncts of a predicate, it reports the one that gets
-furthest."""
+the algebra with the engine, but none of its indexes. Of a predicate's disjuncts, it reports the furthest."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from functools import cached_property, partial
 from itertools import groupby, islice, product
 from typing import NamedTuple
 
+from common.tools import grouped
 from mmqjp.answers.bindings import node_order, residual_holds
 from mmqjp.answers.output import Mirrors
 from mmqjp.answers.quota import OutOfSteps, Steps
@@ -171,8 +171,7 @@ class BlockEvidence:
         return [PreparedNode(joins.naming(part, ())) for part in (*patterns, *(asked.pattern for asked in self._asked))]
 
     def look(self, record: Record, take: Take) -> None:
-        """Evaluates one more document. Raises whatever `take` does; but TooLong, unless nodes are fixed, leaves the
-        document out."""
+        """Evaluates a document. Raises what `take` does; but TooLong, unless nodes are fixed, leaves it out."""
         self._streams[record.stream] += 1
         if record.stream != self.side.stream:
             return
@@ -291,8 +290,7 @@ def _fixed(
 
 
 class _Asked(NamedTuple):
-    """A path or condition that predicates or SELECT need of a block: the block's `pattern` with it and those before,
-    and the message if it is absent."""
+    """What predicates or SELECT need of a block: the `pattern` with it and those before, and why it is not met."""
 
     text: str
     missing: str
@@ -466,8 +464,7 @@ class _Equality:
                 terms.note(found, _value(row, term, take), [row.docids])
         left, right = values
         self.common = len(left.keys() & right.keys()) if join._is_single else terms.shared(left, right)
-        counts = len(left), len(right)
-        counted = terms.FunnelStage("equality", join.equality(pair), self.common, "values", 0, *counts)
+        counted = terms.FunnelStage("equality", join.equality(pair), self.common, "values", 0, len(left), len(right))
         self.stage = Stage(counted, self._unequal, join.span)
 
     @cached_property
@@ -515,9 +512,7 @@ def _joined(
 ) -> Iterator[RowPair]:
     """Yields the pairs of rows that satisfy all equalities."""
     ours, theirs = ([pair[place] for pair in conjunct.equalities()] for place in (0, 1))
-    by_values: dict[tuple[str, ...], list[EvidenceRow]] = {}
-    for row in rights:
-        by_values.setdefault(tuple(_value(row, term, take) for term in theirs), []).append(row)
+    by_values = grouped((tuple(_value(row, term, take) for term in theirs), row) for row in rights)
     for row in lefts:
         for other in by_values.get(tuple(_value(row, term, take) for term in ours), ()):
             take(1)
@@ -560,8 +555,7 @@ def _is_tie(left: EvidenceRow, right: EvidenceRow) -> bool:
 
 @dataclass(eq=False)
 class _Branched:
-    """The rows of an absence's left input, as `found`, with the nodes on paths of a predicate: each is a part of those
-    that it gives."""
+    """Rows `found` of an absence's left input, with nodes on paths of a predicate: each is part of those it gives."""
 
     query: terms.ReadableQuery
     absent: joins.Absent
@@ -655,8 +649,7 @@ class Evidence:
 
     @property
     def blocks(self) -> list[BlockEvidence]:
-        """The blocks in order, each once for its pattern in each disjunct; without those of what must be absent if an
-        output is explained."""
+        """The blocks in order, each once per pattern in a disjunct; without absences' if an output is explained."""
         return [self._blocks[key] for key in sorted(self._blocks, key=lambda key: key[0])]
 
     def look(self, record: Record, blocks: Collection[int]) -> None:

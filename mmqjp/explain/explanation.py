@@ -1,6 +1,5 @@
-"""The output of `explain`, 100 columns wide: each query from its text to its SQL (thesis 6.2 to 6.4), or the automaton
-and rows of an event statement; the plan of all statements before and after the rules; tables of definitions and
-queries."""
+"""The output of `explain`, 100 columns wide: each query from its text to its SQL (thesis 6.2 to 6.4), or an event
+statement's automaton and rows; the plan of all before and after the rules; tables of definitions and queries."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
 
 
 def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> Iterator[str]:
-    """Yields the plan of all queries without rules, the effect of each rule, and the final plan. `joined`: the rule for
-    value joins is on."""
+    """Yields the plan without rules, each rule's effect, and the final plan. `joined`: with the rule of value joins."""
     statements = registered_statements(registry)
     before, after = whole_plan(registry, (), joined=False), whole_plan(registry, rules, joined=joined)
     yield from _titled("plan before the rules", plan_lines(before))
@@ -143,8 +141,7 @@ def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
     return one.name, ", ".join(read_by(one.stream)), ", ".join(names) or "-", retention, sharing
 
 
-ARRAY = "[{}]"
-"""DuckDB's array constructor. Spark's is `array({})`; nothing else differs."""
+ARRAY = "[{}]"  # DuckDB's array constructor; Spark's is `array({})`, and nothing else differs
 
 MOST_COMPARED = 5_000  # maximum number of registered event queries that one is compared with
 
@@ -221,8 +218,7 @@ class _Explanation:
         yield ""
         yield f"inner join {joins.short_name(hidden.stream)}, whose tuples are read above"
         yield f"  {hidden.op} within {terms.format_window(hidden.window)}"
-        pairs = zip(hidden.variables, side.pattern.children, strict=True)
-        handed = [f"{inner} is {child.var}" for inner, child in pairs]
+        handed = [f"{name} is {child.var}" for name, child in zip(hidden.variables, side.pattern.children, strict=True)]
         if handed:
             yield from wrapped(f"above, its {', '.join(handed)}", 2)
         yield from self._targets(self._registry.hidden(hidden.stream), 4)
@@ -272,12 +268,10 @@ class _Explanation:
             yield f"  its Datalog and SQL stand above, at {self._spelt[number]}"
             return
         self._spelt[number] = target.owner.label
-        datalog = conjunctive_query(shape, f"T{number}").datalog()
-        sql = template_statement(TemplateTable(number, shape), NEW_RIGHT, ARRAY)
         yield "  Datalog"
-        yield from wrapped_lines(datalog.splitlines(), 4)
+        yield from wrapped_lines(conjunctive_query(shape, f"T{number}").datalog().splitlines(), 4)
         yield "  SQL, as DuckDB gets it"
-        yield from wrapped_sql(sql, 4)
+        yield from wrapped_sql(template_statement(TemplateTable(number, shape), NEW_RIGHT, ARRAY), 4)
 
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
         number, variables = target.template, self._registry.catalog.variables_of

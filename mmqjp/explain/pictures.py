@@ -1,6 +1,5 @@
 """Draws as SVG: join graphs (the outlines of both inputs, with a curve for each value join), plans before and after the
-rules (inputs on the left), and which rows of R_T and templates queries share. What is too long is cut, what is too much
-counted."""
+rules (inputs on the left), and which rows of R_T and templates queries share. Cuts long texts, counts the rest."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ from xscl.syntax import Query
 
 _T = TypeVar("_T")
 
-MOST_FIGURES = 12
-"""Maximum number of figures of a query. The rest is counted."""
+MOST_FIGURES = 12  # maximum number of figures of a query; the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +148,9 @@ class _Reader:
         sides = tuple(self._side(tree, outlines, joined) for tree in (join.left, join.right))
         return Figure(*numbers, join.op, format_window(join.window), sides, tuple(curves), tuple(conditions))
 
-    def _side(
-        self, tree: JoinTree, outlines: Mapping[int, Outline], joined: Collection[OutlineNode] = ()
-    ) -> FigureSide:
+    def _side(self, tree: JoinTree, outlines: Mapping[int, Outline], ends: Collection[OutlineNode] = ()) -> FigureSide:
         join = next((number for number, one in enumerate(self.joins, 1) if one is tree), None)
-        only = None if join is None else joined
+        only = None if join is None else ends
         shown = (outlines[number] for number in tree_blocks(tree))
         return FigureSide(tuple(FigureBlock(one.stream, tuple(one.rows(only))) for one in shown), join)
 
@@ -190,8 +186,7 @@ HEAD, LOWER = 66, 20
 """Height of what stands above the curves, and offset of the outlines below, so that curves do not cross it."""
 
 MOST_ROWS, MOST_CONDITIONS, MOST_DESCRIBED = 40, 12, 4_000
-"""Maximum number of outline rows and of conditions in a figure (the rest is counted), and of a description's
-characters."""
+"""Maximum number of outline rows and of conditions in a figure (the rest is counted); characters of a description."""
 MOST_HEIGHT = 10_000  # height in pixels from which on no figure is begun: larger pictures cannot be looked at
 
 JOIN_WIDTH = 2 * EDGE + 2 * SIDE + JOIN_GAP
@@ -378,8 +373,7 @@ def describe_join_graph(shown: JoinFigures) -> str:
     return " ".join(truncate_to_width(sentence, 400) for sentence in sentences if sentence)
 
 
-MOST, MOST_IN_COLUMN = 60, 12
-"""Maximum number of operations in a plan and in one column. The rest is counted."""
+MOST, MOST_IN_COLUMN = 60, 12  # maximum number of operations in a plan and in one column; the rest is counted
 
 PAD, PLAN_BOX_WIDTH, PLAN_GAP, ROOM = 8, 250, 56, 14
 HEIGHT = 3 * LINE
@@ -450,8 +444,7 @@ def _box(one: Operation, x: float, y: float) -> list[str]:
     return found
 
 
-NAMES, ROWS, TEMPLATES = 10, 10, 8
-"""Maximum number of queries, rows and templates drawn. The rest is counted."""
+NAMES, ROWS, TEMPLATES = 10, 10, 8  # maximum number of queries, rows and templates drawn; the rest is counted
 
 SHARING_GAP = 90
 _WIDTHS = (250, 230, 310)

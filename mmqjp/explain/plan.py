@@ -9,7 +9,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.tools import JsonRecord
+from common.tools import JsonRecord, grouped
 from join_stage.protocol import DOCUMENTS, EQUAL_VALUES
 from mmqjp.explain.automaton import EventProgram, registered_statements
 from mmqjp.explain.terms import few, format_window, structure_text
@@ -195,10 +195,8 @@ class Sharing(JsonRecord):
 def summarise_sharing(engine: Session) -> Sharing:
     """Summarises what registered queries share, in time linear in the rows of R_T, not in the queries."""
     registry, catalog = engine.registry, engine.registry.catalog
-    rows: dict[int, list[tuple[int, int]]] = {}  # of a template: number of subscribers and negated row number
-    for row, targets in registry.rows.items():
-        template, count = targets.template_and_count()
-        rows.setdefault(template, []).append((count, -row))
+    counted = ((*targets.template_and_count(), -row) for row, targets in registry.rows.items())
+    rows = grouped((template, (count, row)) for template, count, row in counted)
     subscribers = {template: sum(count for count, _ in own) for template, own in rows.items()}
     plan, costs = engine.costs() or (None, {})
 
@@ -276,8 +274,7 @@ def absences_in(query: NormalQuery | Hidden) -> Iterator[NormalQuery | Hidden]:
     sides = (side for conjunct in query.conjuncts for side in conjunct.sides())
     met = dict.fromkeys(side.hidden for side in sides if side.hidden is not None)
     met |= dict.fromkeys(absent.right.hidden for absent in query.absent if absent.right.hidden is not None)
-    found = [one for hidden in met for one in absences_in(hidden)]
-    yield from {id(one): one for one in found}.values()
+    yield from {id(one): one for hidden in met for one in absences_in(hidden)}.values()
     if query.absent:
         yield query
 

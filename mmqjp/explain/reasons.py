@@ -1,6 +1,5 @@
 """The reason of an output: the rows of its documents that bind its nodes, the values that were equal, the other
-conditions, and the times of the joins. Of an event statement's output: what filled its parts, and which conditions and
-times allowed it."""
+conditions, and the times of the joins; of an event statement's, what filled its parts, and what allowed that."""
 
 from __future__ import annotations
 
@@ -267,15 +266,13 @@ def _seen(event: traced.Event, places: Mapping[traced.DocumentRef, int]) -> term
 
 def shown(operator: Stream, condition: EventCondition, scope: traced.ValueScope) -> terms.ShownCondition:
     """Returns a condition that held as reasons show it, with texts like those of nodes."""
-    parts: list[str | terms.Operand] = []
-    for part in traced.said(condition, operator, scope):
+
+    def written(part: str | traced.NamedValue) -> str | terms.Operand:
         if isinstance(part, str):
-            parts.append(part)
-        else:
-            parts.append(
-                terms.Operand(part.name, part.value) if isinstance(part.value, str) else f"{part.name} {part.text}"
-            )
-    return terms.ShownCondition(tuple(parts))
+            return part
+        return terms.Operand(part.name, part.value) if isinstance(part.value, str) else f"{part.name} {part.text}"
+
+    return terms.ShownCondition(tuple(map(written, traced.said(condition, operator, scope))))
 
 
 _NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")

@@ -18,6 +18,7 @@ from lxml import etree
 from markupsafe import escape
 from rich.text import Text
 
+from common.tools import grouped
 from mmqjp.process import printable_line
 from mmqjp.queries.model import is_bare
 from xscl.algebra.joins import PatternNode
@@ -102,8 +103,7 @@ def as_file(svg: str) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + re.sub(">", f">{_STYLE}", svg, count=1) + "\n"
 
 
-SWEEPS = 4
-"""Number of passes that order columns by their neighbours. More change little."""
+SWEEPS = 4  # number of passes that order columns by their neighbours; more change little
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,7 @@ def _ordered(
     columns: Sequence[Sequence[LayerCell]], steps: Sequence[tuple[LayerCell, LayerCell]]
 ) -> list[list[LayerCell]]:
     """Orders each column by the places that its cells connect to, to reduce crossings."""
-    before: dict[LayerCell, list[LayerCell]] = {}
-    after: dict[LayerCell, list[LayerCell]] = {}
-    for start, end in steps:
-        before.setdefault(end, []).append(start)
-        after.setdefault(start, []).append(end)
+    before, after = grouped((end, start) for start, end in steps), grouped(steps)
     found = [list(column) for column in columns]
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 1  # the last one is: what is read tells best where what reads it belongs

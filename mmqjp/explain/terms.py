@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from common.bounds import INFINITE
 from common.dates import SECOND, iso_utc
+from common.tools import grouped
 from mmqjp.answers.bindings import text_of_operand
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
@@ -49,8 +50,7 @@ earlier right event was taken by NEXT; a run of FOLD continues; events are in on
 values are equal; no event blocks the strategy; no negated event occurs; the letters missing are within the limit; no
 match is better (EARLIEST MAXIMAL); "run" counts the first events of matches that get this far.
 
-Absences: there is no partner, and the watermark rules out later ones.
-"""
+Absences: there is no partner, and the watermark rules out later ones."""
 
 
 StageUnit = Literal["documents", "values", "pairs", "events"]
@@ -129,8 +129,7 @@ class ShownCondition:
 
 @dataclass(frozen=True, slots=True)
 class JoinTiming:
-    """The intervals of a join's inputs, in microseconds, left start to right end. `op` and `window` (None: INF) allow
-    them. A chain has one for each join."""
+    """The intervals, in microseconds, of one join's inputs; `op` and `window` (None: INF) allow them."""
 
     op: algebra.JoinOp
     window: int | None
@@ -240,8 +239,7 @@ _NUMBERED = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 def operand_of(
     tree: ParsedDocument, node: Node, functions: tuple[str, ...], place: int, text: str | None = None
 ) -> Operand:
-    """Returns a node of a document as an operand. `place` is the document's index in the output (-1: none), `text` the
-    node's text if known."""
+    """Returns a node as an operand. `place` is its document's in the output (-1: none), `text` its text, if known."""
     element, attribute = node
     name, id = _local(str(tree.elements[element].tag)), f"{element}"
     if attribute:
@@ -340,9 +338,7 @@ def definition_path(definition: tuple[algebra.PatternNode, ...]) -> str:
 
 
 def structure_text(shape: Shape) -> str:
-    children: dict[int | None, list[int]] = {}
-    for node, parent in enumerate(shape.parents):
-        children.setdefault(parent, []).append(node)
+    children = grouped((parent, node) for node, parent in enumerate(shape.parents))
 
     def text(node: int) -> str:
         below = ", ".join(map(text, children.get(node, [])))
@@ -635,8 +631,7 @@ class PathHints:
 
 
 def _names_below(tree: ParsedDocument, numbers: Sequence[int] | None, *, deep: bool) -> tuple[list[list[str]], ...]:
-    """Returns the names of elements, and of attributes: those in some elements of a document (None: in the document
-    itself), and those anywhere below, each once, in order."""
+    """Returns names of elements and attributes: in some elements (None: the document), and all below, in order."""
     below: Sequence[int] = range(len(tree.elements))
     children, owners = below[:1], below[:0]
     if numbers is not None:
@@ -703,9 +698,7 @@ def _derived(values: DocumentsByText, functions: tuple[str, ...]) -> DocumentsBy
 def near_values(left: DocumentsByText, right: DocumentsByText, functions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yields nearly equal values of both sides: equal after `functions`, or without these by their letters."""
     if functions:
-        by_value: dict[str, list[str]] = {}
-        for text in right:
-            by_value.setdefault(apply_functions(text, functions), []).append(text)
+        by_value = grouped((apply_functions(text, functions), text) for text in right)
         for text in left:
             yield from ((text, other) for other in by_value.get(apply_functions(text, functions), ()) if other != text)
         return
@@ -747,13 +740,9 @@ def nearness(expr: exp.Expr, bindings: Sequence[Mapping[str, str]]) -> str | Non
 
 
 def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
-    """Returns message and hint if no texts of two sides are equal but some are near. `one` and `other` are the
-    operands. Reads at most MOST_TEXTS per side."""
+    """Returns message and hint if no texts of two sides are equal, but some near. `one` and `other` are operands."""
     least = join_threshold(str(float(LEAST)))
-    having: dict[str, list[str]] = {}
-    for text in islice(right, MOST_TEXTS):
-        for key in _keys(text, least):
-            having.setdefault(key, []).append(text)
+    having = grouped((key, text) for text in islice(right, MOST_TEXTS) for key in _keys(text, least))
     pairs = (
         (text, close)
         for text in islice(left, MOST_TEXTS)

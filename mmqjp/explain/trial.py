@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TypeVar
 
+from common.tools import grouped, reachable
 from feeds.documents import Document, Reject
 from mmqjp.documents.record import record_of
 from mmqjp.engine import Session
@@ -26,8 +27,7 @@ from xscl.text import Lines, Problem, XsclError
 T = TypeVar("T")
 
 MOST_TRIED_QUERIES, MOST_PUBLISHED, MOST_BYTES = 100, 1_000, 32 << 20
-"""Maximum number of queries of a script that are tried, of documents of a PUBLISHed stream that blocks are tried on,
-and of bytes of a sample."""
+"""Maximum number of a script's queries tried, of documents of a PUBLISHed stream for that, and of bytes of a sample."""
 
 
 @dataclass
@@ -139,17 +139,12 @@ def _told(trial: QueryTrial, query: ReadableQuery, evidence: Evidence) -> QueryT
 
 def _with_upstream(script: Script, first: int) -> Script:
     """A script's first queries, whose names stay, and those that PUBLISH what they read."""
-    writers: dict[str, list[int]] = {}
-    for number, query in enumerate(script.queries):
-        if query.publish is not None:
-            writers.setdefault(query.publish, []).append(number)
-    found, waiting = set[int](), list(range(first))
-    while waiting:
-        number = waiting.pop()
-        if number not in found:
-            found.add(number)
-            for block in blocks(script.queries[number].source):
-                waiting += writers.get(block.stream, ())
+    writers = grouped((query.publish, number) for number, query in enumerate(script.queries))
+
+    def upstream(number: int) -> list[int]:
+        return [writer for block in blocks(script.queries[number].source) for writer in writers.get(block.stream, ())]
+
+    found = reachable(range(first), upstream)
     return Script(tuple(script.queries[number] for number in sorted(found)), script.namespaces)
 
 

@@ -139,8 +139,7 @@ def _collect(
 
 REPEATED = frozenset({"folder", "author", "category", "link", "enclosure"})
 TIMES, ADDRESSES = frozenset({"timestamp", "updated"}), frozenset({"item_url", "channel_url", "feed_url", "href"})
-"""The fields that an item may have several times, those that hold a time, and, with attributes, those that hold a URL.
-"""
+"""Fields that an item may have several times; those that hold a time; and, with attributes, those that hold a URL."""
 
 ROOT: Node = (0, 0)  # the root of an item
 
@@ -202,8 +201,7 @@ _Names = dict[str, Places | None]  # the places of variables; None if unknown
 
 
 def item_warnings(query: syntax.Query, published: Collection[str]) -> Iterator[Problem]:
-    """Yields warnings for a query with spans over items, which come on the default stream. Ignores other streams, and
-    the default one if `published`."""
+    """Yields warnings for a query (with spans) of items. Ignores all but the default stream, or all if `published`."""
     checker = _Checker(published)
     names = checker.source(query.source)
     if isinstance(query.select, syntax.SelectItems):
@@ -283,15 +281,12 @@ class _Checker:
         if expr.op in exp.ORDERS and isinstance(other, exp.Rel | exp.VarPath):
             self._warn("two paths are compared as numbers, and this is a time: this never holds", expr.span, dated)
             return True
-        if (
-            expr.op in exp.ORDERS
-            or not isinstance(other, exp.String)
-            or exp.time_text(other.value) in ("", other.value)
-        ):
+        if expr.op in exp.ORDERS or not isinstance(other, exp.String):
+            return False
+        if (written := exp.time_text(other.value)) in ("", other.value):
             return False
         dated = dated.replace(f"date({to_xscl(other)})", to_xscl(other))
-        text = f"items write this time as {exp.time_text(other.value)}: this {_holds(expr)} holds"
-        self._warn(text, expr.span, dated)
+        self._warn(f"items write this time as {written}: this {_holds(expr)} holds", expr.span, dated)
         return True
 
     def _value(self, expr: exp.Expr, context: Places | None, names: _Names) -> Places | None:
@@ -533,8 +528,7 @@ def _without_end(query: syntax.EventQuery, node: syntax.EventStream, schemas: Ma
 
 
 def event_warnings(text: str, script: syntax.Script, *, feeds: bool, items: bool) -> Iterator[Problem]:
-    """Yields warnings for the event statements of a correct script. `feeds` and `items` are as in
-    `mmqjp.explain.warnings`."""
+    """Yields warnings for the event statements of a correct script, over feed entries (`feeds`), as `items` or raw."""
     published = script.published()
     read = {name.name for query in script.event_queries for name in syntax.names_read(query.stream)}
     for definition in script.definitions:

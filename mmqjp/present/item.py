@@ -239,8 +239,7 @@ def fact_text(fact: Fact, escape: Callable[[str], str] = str) -> str:
 
 
 def events(filling: terms.Filling) -> Iterator[Fact]:
-    """Yields a line for each event that filled a part of an event query, with its attributes and, if there are several,
-    its end."""
+    """Yields a line per event that filled a part of an event query, with its attributes and, of several, its end."""
     for part in filling.parts:
         is_one = part.count == 1
         if not is_one:

@@ -44,8 +44,7 @@ class NewestMatches:
         self._kept = LruCache[tuple[int, int], ShownMatch](KEPT_CHARACTERS, _size)
 
     def newest(self, name: str, before: OutputOrder | None, most: int, *, numbered: bool = False) -> NewestPage:
-        """Returns the newest outputs of a name before a position. Unless `numbered`, `seq` may be -1, and `xml` is
-        empty."""
+        """Returns a name's newest outputs before a position. Unless `numbered`, `seq` may be -1, and `xml` is empty."""
         self.forget_what_was_dropped()
         told = self.recent.newest(name, before, most + 1)
         shown = told[:most]
@@ -58,8 +57,7 @@ class NewestMatches:
         return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(told) > most else None)
 
     def between(self, after: int, until: int, name: str | None = None, *, whole: bool = True) -> tuple[ShownMatch, ...]:
-        """Returns the outputs, of all names or one, numbered `after` < seq <= `until`, in order, with their XML if
-        `whole`."""
+        """Returns the outputs, of all names or one, with `after` < seq <= `until`, in order; with XML if `whole`."""
         self.forget_what_was_dropped()
         found = self.recent.between(after, until, name)
         return self._matches(found, self.recent.bodies(_later(found), whole=True) if whole else {})
@@ -152,8 +150,7 @@ def explained_matches(
 
 
 MOST_MATCHES, MAX_REASON_STEPS = 100, 200_000
-"""Maximum number of matches behind an output searched for its bindings, and of steps for one reason, about a second.
-"""
+"""Maximum number of matches behind an output searched for bindings, and of steps for a reason (about a second)."""
 
 
 def stored_parts(documents: RememberedDocuments, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
@@ -179,8 +176,7 @@ def _source_items(
 
 @lru_cache(10_000)
 def selects_values(text: str, form: str | None) -> bool:
-    """Whether a query's outputs have values instead of whole documents, as those of event queries do. False if this
-    version cannot read it."""
+    """Whether a query's outputs have values, not whole documents, as event queries' do. False if it cannot be read."""
     query = _readable(text)
     return is_event_form(form or "") if query is None else not query.normal.star
 
@@ -222,8 +218,7 @@ def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: boo
 
 
 def shown_outputs(engine: Session, outputs: Iterable[Output], *, reasons: bool = True) -> Iterator[ShownMatch]:
-    """Yields stored outputs of a session as matches, in order, optionally without the `reasons`, which take longest.
-    Raises StoreError."""
+    """Yields a session's stored outputs as matches, in order; `reasons` take longest. Raises StoreError."""
     select = partial(engine.sql, trusted=True)
     for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
         behind = engine.matches_behind(page) if reasons else {}

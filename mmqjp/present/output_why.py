@@ -42,8 +42,7 @@ FOR_EVER = 2**61
 
 
 class Interval(NamedTuple):
-    """The range of end times of documents and outputs to read, and a time in it; if there are too many, those nearest
-    to that come first."""
+    """End times of documents and outputs to read, and a time among them: if too many, those nearest come first."""
 
     t0: int
     t1: int
@@ -141,8 +140,7 @@ class EventSources:
         if not unseen:
             what = f"none of the outputs of {name} is made of the document"
             return terms.FunnelStage("event", name, 0, "events").told(what)
-        time = max(one.t1 for one in unseen)
-        told = _unseen(self._known.query, time)
+        told = _unseen(self._known.query, time := max(one.t1 for one in unseen))
         if self._sees(time):
             told = "a backfill published it, and the query, which was there before, did not get it", ""
         return terms.FunnelStage("unseen", name, 0, "events").told(*told)
@@ -164,8 +162,7 @@ def horizon(select: SelectFn) -> int:
 
 
 def interval_of(stream: algebra.Statement, t0: int, t1: int, *, around: bool) -> Interval:
-    """Returns the end times of documents that affect an event from `t0` to `t1`; with `around`, an event with a part
-    that takes this long."""
+    """Returns end times of documents that affect an event from `t0` to `t1`; `around`: one with a part this long."""
     length = _longest(stream) if around else 0
     return Interval(max(t0 - _before(stream) - length, -FOR_EVER), min(t1 + length, FOR_EVER), t1)
 
@@ -194,12 +191,8 @@ def _before(stream: algebra.Statement) -> int:
             return _before(source)
         case algebra.Aggregate(source=source, over=over):
             return _before(source) + _longest(source) + (over or 0)
-        case (
-            algebra.Union(left=left, right=right)
-            | algebra.Next(left=left, right=right)
-            | algebra.Fold(left=left, right=right)
-        ):
-            return max(_before(left), _before(right))
+        case algebra.Union() | algebra.Next() | algebra.Fold():
+            return max(_before(stream.left), _before(stream.right))
 
 
 def _unseen(query: EventSubscription, time: int) -> tuple[str, str]:
@@ -230,8 +223,7 @@ def output_of_row(row: Row) -> Output:
 
 
 def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | None:
-    """Explains the output of an event query or PATTERN. None if its sources are no longer stored or too many. Raises
-    what `select` does."""
+    """Explains an event query's output. None if its sources are no longer stored, or too many. Raises as `select`."""
     output = shown.output
     sources = list(zip(output.documents, output.streams, strict=True))
     for known in known_event_queries(select, output.query, form):
@@ -304,9 +296,8 @@ def _told(
         errors = parse_document(output.xml.encode(), trusted=True).root.get(algebra.ERRORS) or 0
         conditions.append(terms.ShownCondition((f"{missing_letters(int(errors))}, of {pattern.errors} that may be",)))
     else:
-        for one in pattern.variables:
-            if not one.negated:
-                parts.append(build_part(traced.component_text(one), match[one.name], places))
+        taking = (one for one in pattern.variables if not one.negated)
+        parts += [build_part(traced.component_text(one), match[one.name], places) for one in taking]
         operator = pattern.variables[0].source
         conditions += [shown(operator, condition, scope) for condition, scope in tested(pattern, match)]
         conditions += _absent(pattern)
@@ -347,8 +338,7 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class OutputWhy:
-    """Why an output exists. `text` is its query's, "" if unknown. `events` has the events behind an event query's
-    output; None if unknown."""
+    """Why an output exists. `text` is its query's ("": unknown), `events` has an event query's, if known."""
 
     match: ShownMatch
     fed: tuple[Fed, ...] = ()
@@ -410,8 +400,7 @@ def _found(select: SelectFn, asked: str) -> Row:
         more = " and others" if len(found) > LISTED else ""
         raise NoOutput(f"several outputs have ids that begin with {asked}: {listed}{more}")
     id, seq, _ = found[0]
-    row = lookup.output_by_id(select, id, seq)
-    if row is None:
+    if (row := lookup.output_by_id(select, id, seq)) is None:
         raise NoOutput(f"the output {id} was dropped in the meantime")
     return row
 

@@ -87,8 +87,7 @@ def event_streams(select: SelectFn) -> EventStreams:
 
 @dataclass(frozen=True, slots=True)
 class EventsRead:
-    """What event queries read: the `names` and `texts` of definitions, each a complete script, and the names of queries
-    that are `published`, in order."""
+    """What event queries read: `names` and `texts` of definitions (whole scripts), and `published` names, in order."""
 
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -147,8 +146,7 @@ class KnownEvents:
 
 
 def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents]:
-    """Returns at most 100 event queries of a name: registered ones, or, given `form`, also removed ones. Omits those
-    that this version cannot read."""
+    """Returns at most 100 readable event queries of a name: registered ones, or, given `form`, also removed ones."""
     rows = [row for row in lookup.queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
     pauses = lookup.pauses_of(select, [row["qid"] for row in wanted])
@@ -167,29 +165,25 @@ def known_event_queries(select: SelectFn, name: str, form: str | None = None) ->
 def _behind(
     select: SelectFn, own: str, text: str, removed_at: int | None
 ) -> tuple[list[str], dict[str, RegisteredDefinition]]:
-    """Returns the texts of all event queries upstream of a query, with the name `own`, and the definitions of all, as
-    of its removal."""
+    """Returns the texts of event queries upstream of a query named `own`, and all definitions, as of its removal."""
     publishing: dict[str, str] = {}
     definitions: dict[str, RegisteredDefinition] = {}
     known, new = set[str](), set(_NAME.findall(text))
     while new:
         known |= new
-        found: list[str] = []
         for row in lookup.definitions_named(select, new):
             if (row["removed_at"] is None) if removed_at is None else (row["added_at"] < removed_at):
                 definition, script = stored.stored_definition(row["text"])
                 definitions[row["name"]] = stored.made(row["id"], row["text"], definition, script.namespaces)
-        for row in lookup.event_queries_named(select, new - definitions.keys()):
-            publishing[row["name"]] = row["text"]
-            found.append(row["text"])
-        new = {name for text in found for name in _NAME.findall(text)} - known
+        rows = lookup.event_queries_named(select, new - definitions.keys())
+        publishing |= {row["name"]: row["text"] for row in rows}
+        new = {name for row in rows for name in _NAME.findall(row["text"])} - known
     publishing.pop(own, None)
     return list(publishing.values()), definitions
 
 
 def known_queries(select: SelectFn, name: str) -> list[JoinSubscription]:
-    """Returns at most 100 registered queries of a name. Omits event queries, those with an absence inside, and those
-    that this version cannot read."""
+    """Returns at most 100 readable registered queries of a name, without event queries and inner absences."""
     named = lookup.queries_named(select, name, MOST_QUERIES)
     rows = [row for row in named if row["removed_at"] is None and not is_event_form(row["form"] or "")]
     pauses, compiler = lookup.pauses_of(select, [row["qid"] for row in rows]), stored.Compiler()

@@ -196,12 +196,10 @@ AT_FIRST, DOCUMENTS_AT_FIRST = 100_000, 50_000
 """Newest answers, of any form (no slower than of some), and newest documents read at first."""
 
 MOST_MEMBERS, FEW = 50_000, 200
-"""Maximum number of members cached (if there were ever more, none is, and pages query the store), and of answers behind
-which rows are selected by number."""
+"""Maximum number of members cached (if ever more, none is), and of answers behind which rows are selected by number."""
 
 
-Since = Callable[[int], Committed | None]
-"""Returns what a store has committed since a mark. None if unknown."""
+Since = Callable[[int], Committed | None]  # returns what a store has committed since a mark; None if unknown
 
 
 class NewsReader:
@@ -252,9 +250,8 @@ class NewsReader:
         which = f"IN ({lookup.number_list(rows['answer'].to_pylist())})"
         if len(rows) > FEW:
             which = f">= {pc.min(rows['answer']).as_py()}"
-        withheld = _rows({}, "withheld")
-        if are_withheld:
-            withheld = self._select(f"SELECT answer, qid FROM withheld WHERE answer {which}")
+        sql = f"SELECT answer, qid FROM withheld WHERE answer {which}"
+        withheld = self._select(sql) if are_withheld else _rows({}, "withheld")
         return recipients.AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
     def _read_members(self, news: News) -> None:
@@ -455,8 +452,7 @@ class RecentAnswers:
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
     def outputs_after(self, batch: int) -> tuple[recipients.Got, StoreCursor] | None:
-        """Returns who got the answers of all later batches, and up to where. None if some are not cached, or too
-        many."""
+        """Returns who got the answers of later batches, and up to where. None if some are not cached, or too many."""
         self._look()
         with self._lock:
             if self._known.earlier or self._members is None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from common.arrays import Ints
 from common.bounds import INFINITE
-from common.tools import LruCache
+from common.tools import LruCache, grouped
 from mmqjp.answers.fan_out import FanOut, by_answer
 from mmqjp.queries.model import GIVEN, Identity, Members
 
@@ -58,9 +58,7 @@ class MemberHistory:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         members = [Member(**{**row, "identity": Identity(row["identity"])}) for row in rows]
-        self._of_name: dict[str, list[Member]] = {}
-        for member in members:
-            self._of_name.setdefault(member.name, []).append(member)
+        self._of_name = grouped((member.name, member) for member in members)
         self._of_form = {some.form: some for some in _by_form(members)}
 
     def named(self, name: str) -> list[Member]:
@@ -85,10 +83,7 @@ class MemberHistory:
 
 
 def _by_form(members: Iterable[Member]) -> list[SomeMembers]:
-    of_form: dict[str, list[Member]] = {}
-    for member in members:
-        of_form.setdefault(member.form, []).append(member)
-    return [SomeMembers(form, some) for form, some in of_form.items()]
+    return [SomeMembers(form, some) for form, some in grouped((member.form, member) for member in members).items()]
 
 
 def _columns(members: Sequence[Member]) -> Members:
@@ -378,8 +373,7 @@ class NewestAnswers:
         return self._tables[0].batches[0] if self._tables else None
 
     def begin(self, table: AnswerTable, *, is_all: bool) -> None:
-        """Replaces all answers with the newest of a store. Unless `is_all`, drops the first batch, which may be
-        incomplete."""
+        """Replaces all answers with a store's newest. Unless `is_all`, drops the first batch: it may be incomplete."""
         self.clear()
         self.add(table if is_all or not len(table) else table.without_first_batch())
         self.is_all = is_all and self._count == len(table)
@@ -412,8 +406,8 @@ class NewestAnswers:
         """Returns the recipients of all later batches. None if some are not cached, or too many."""
         if not self.is_all and (self.first_batch is None or self.first_batch > batch + 1):
             return None
-        found: list[Got] = []
-        most = MOST_JUDGED
+        none, most = np.zeros(0, np.int64), MOST_JUDGED
+        found = [Got(0, none, none)]
         for table in reversed(self._tables):
             if table.batches[1] <= batch:
                 break
@@ -421,12 +415,8 @@ class NewestAnswers:
                 return None
             found.append(got)
             most -= len(got.qids)
-        none = [np.zeros(0, np.int64)]
-        return Got(
-            sum(got.answers for got in found),
-            np.concatenate([got.qids for got in found] or none),
-            np.concatenate([got.t1s for got in found] or none),
-        )
+        answers, qids, t1s = zip(*found, strict=True)
+        return Got(sum(answers), np.concatenate(qids), np.concatenate(t1s))
 
     def groups(self, until: int) -> Iterator[int]:
         """Yields the `first_seq` of each cached group up to a number, newest first."""

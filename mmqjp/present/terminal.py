@@ -1,6 +1,5 @@
-"""Writes matches, explanations and funnels for the terminal and as Markdown, HTML page, notebook, JSON, JSON lines and
-CSV. Formats for programs hold one match in memory at a time. Text of documents never becomes markup or a spreadsheet
-formula."""
+"""Writes matches, explanations and funnels to terminals, as Markdown, page, notebook, JSON, JSON lines and CSV. Formats
+for programs hold one match in memory at a time. Text of documents never becomes markup or a spreadsheet formula."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import io
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from itertools import chain
@@ -157,13 +156,8 @@ def template_environment(loader: BaseLoader) -> Environment:
     environment = Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    environment.globals.update(
-        why=content.reason_facts,
-        values=content.values,
-        marked_title=content.marked_title,
-        source=content.source,
-        counted=content.match_count_text,
-    )
+    of_matches = {"why": content.reason_facts, "values": content.values, "marked_title": content.marked_title}
+    environment.globals.update(of_matches, source=content.source, counted=content.match_count_text)
     return environment
 
 
@@ -243,9 +237,8 @@ def sections(found: OutputWhy) -> Iterator[tuple[str, list[content.Fact]]]:
     conditions = [fact for fact in content.filters(found.match) if fact not in told]
     filled = [] if found.events is None else list(content.events(found.events))
     times = content.timings(found.match) if found.events is None else list(content.spans(found.events))
-    token, fed = content.FactToken, list[content.Fact]()
-    for one in found.fed:
-        fed.append((token("plain", "output "), token("name", one.id), token("plain", f" of {one.query}")))
+    name, plain = (partial(content.FactToken, kind) for kind in ("name", "plain"))
+    fed: list[content.Fact] = [(plain("output "), name(one.id), plain(f" of {one.query}")) for one in found.fed]
     parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", fed)
     yield from ((label, facts) for label, facts in parts if facts)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.bounds import EARLIEST
 from common.dates import iso_utc
-from common.tools import JsonRecord
+from common.tools import JsonRecord, grouped
 from mmqjp.answers.absence import ABSENCES, AbsenceGroup, Decided, LeftMatch
 from mmqjp.answers.bindings import BoundValue, text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
@@ -180,9 +180,7 @@ class _Scan:
             count = len({row.docids for row in partners.rows})
             many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
             return [self._partners(partners, many)]
-        by_documents: dict[tuple[int, ...], list[EvidenceRow]] = {}
-        for row in found.rows:
-            by_documents.setdefault(row.docids, []).append(row)
+        by_documents = grouped((row.docids, row) for row in found.rows)
         why = WhyNot(self.query.name, "output", "", text=self.query.text)
         return [
             Verdict(self.query, rows[0].documents, why, (9,), found, tuple(self._given(rows)))
@@ -470,19 +468,17 @@ def _missing(select: SelectFn, one: Verdict) -> WhyNot:
             what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
             return one.shown(kind="told", message=what, part="ONCE PER", outputs=ids)
     gone = {record.docid for record in records} - lookup.joinable(select, [record.docid for record in records])
-    if gone and len(records) > 1:
-        what = "a document was no longer joinable when the other one came"
-    else:
-        what = "they match, but the output was dropped, or the query passed a bound and was paused before it"
+    what = "they match, but the output was dropped, or the query passed a bound and was paused before it"
     if normal.absent:
         what = "no kept document is a partner: one was dropped, or the query was paused, or the output was dropped"
+    elif gone and len(records) > 1:
+        what = "a document was no longer joinable when the other one came"
     hint = "" if normal.absent else "its documents are kept: mmqjp subscribe --backfill answers them"
     return one.shown(kind="dropped", message=what, hint=hint)
 
 
 def _told_by(select: SelectFn, query: JoinSubscription, given: GivenOutput, time: int) -> tuple[str, ...]:
-    """The id of the output that ends at a time and has the same ONCE value; () if there are too many of that time, or
-    its documents are no longer stored."""
+    """The id of the output that ends at a time with the same ONCE value; () if too many do, or documents are gone."""
     outputs = lookup.outputs_at(select, query.name, time, MOST_LISTED)
     if len(outputs) == 1:
         return (outputs[0]["id"],)
@@ -500,9 +496,8 @@ def _nearest(best: Verdict) -> tuple[Near, ...]:
         chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
     found, blocks = [], len(ReadableQuery.of(best.query.text).blocks)
     for documents in islice(chosen.values(), MOST_NEAREST):
-        why = best.why
-        if len(documents) == blocks:
-            why = verdict(best.query, documents, steps_for(MOST_NEAREST)).why
+        is_whole = len(documents) == blocks
+        why = verdict(best.query, documents, steps_for(MOST_NEAREST)).why if is_whole else best.why
         found.append(Near(record_items(documents), why.kind, why.part, why.message, why.hint))
     return tuple(found)
 
@@ -574,8 +569,7 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_KEPT) -> QueryFun
         return event_funnels(select, name, events, most)
     scans = [_Scan(query, steps_for(len(known))) for query in known]
     if not scans:
-        message, hint = no_query(select, name)
-        return QueryFunnels(name, message=message, hint=hint)
+        return QueryFunnels(name, 0, 0, 0, (), *no_query(select, name))
     read, left_out = _scanned(select, scans, most)
     funnels = tuple(one.funnel(select) for one in scans)
     return QueryFunnels(name, read, left_out, lookup.count_outputs(select, name), funnels)

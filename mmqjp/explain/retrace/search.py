@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -17,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from common.dates import iso_utc
+from common.tools import grouped
 from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.terms import FunnelStage, Plain, StageKind, display_value, duration_text, format_window
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
@@ -27,8 +27,7 @@ from xscl.algebra import events as algebra
 from xscl.event_patterns import STRATEGIES
 
 ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY, ENDED = 0, 1, 2, 3, 1_000, 1_001
-"""The tests of a next event, in this order; conditions are numbered from FIRST_CONDITION. The last is whether a FOLD
-goes on with an event that it has chosen."""
+"""The tests of a next event, in order; conditions count from FIRST_CONDITION. ENDED: a FOLD stops at a chosen event."""
 
 TOGETHER, HAVING, ABSENT, LETTERS, FOUND = 1_000, 1_001, 1_002, 1_003, 1_004
 """The tests of a result with a complete last place, after those from FIRST_CONDITION."""
@@ -148,8 +147,7 @@ class SequenceSearch(ABC):
         """Yields the stages of results, each with how far first events that pass it get."""
 
     def chosen(self, match: traced.MatchBindings) -> tuple[traced.MatchBindings, traced.Event | None]:
-        """Returns the match that EARLIEST MAXIMAL keeps, reached step by step from this one, and the event of the last
-        step; None if it is this one."""
+        """Returns the match that EARLIEST MAXIMAL keeps, found from this step by step, and the last event, if any."""
         return match, None
 
     @abstractmethod
@@ -184,8 +182,7 @@ class SequenceSearch(ABC):
         return partial.last if partial.bound else None
 
     def key_of(self, to: int) -> Callable[[traced.Event], Hashable] | None:
-        """Returns the key by which events of a place are found; None: there is none. Events without the key that
-        `wanted_key` returns cannot be next."""
+        """Returns the key of events of a place, if any; those with another key than `wanted_key` cannot be next."""
         return (lambda one: tuple([one.values[key] for key in self.keys])) if self.keys else None
 
     def wanted_key(self, partial: Partial) -> Hashable:
@@ -281,10 +278,7 @@ class SequenceSearch(ABC):
     def _keyed(self, to: int) -> dict[Hashable, list[traced.Event]] | None:
         if (key_of := self.key_of(to)) is None:
             return None
-        found = defaultdict[Hashable, list[traced.Event]](list)
-        for one in self.events[to]:
-            found[key_of(one)].append(one)
-        return found
+        return grouped((key_of(one), one) for one in self.events[to])
 
     def first_taken(self, partial: Partial, to: int) -> traced.Event | None:
         for one in self._candidates(partial, to):
@@ -567,11 +561,8 @@ class PatternSearch(SequenceSearch):
 
     def signature(self, partial: Partial) -> Hashable:
         match = self.match(partial)
-        return (
-            self._likeness(partial),
-            tuple(map(id, partial.events())) if self._pattern.maximal else (),
-            tuple(one for asked in self._lasting for one in asked.signature(match)),
-        )
+        events = tuple(map(id, partial.events())) if self._pattern.maximal else ()
+        return self._likeness(partial), events, tuple(one for asked in self._lasting for one in asked.signature(match))
 
     def _likeness(self, partial: Partial) -> Hashable:
         """Returns what matters later of a partial match besides condition signatures."""
@@ -677,13 +668,9 @@ class PatternSearch(SequenceSearch):
         ahead = groups[variable.group] if variable.group < len(groups) else ()
         for one in self._given(variable.source.stream):
             self.take(1)
-            if not all(traced.before(other, one) for other in behind):
-                continue
-            if not all(traced.before(one, other) for other in ahead):
-                continue
-            if not behind and not self._fits(t1 - one.t0):
-                continue
-            if not ahead and not self._fits(one.t1 - t0):
+            is_behind = all(traced.before(other, one) for other in behind) if behind else self._fits(t1 - one.t0)
+            is_ahead = all(traced.before(one, other) for other in ahead) if ahead else self._fits(one.t1 - t0)
+            if not is_behind or not is_ahead:
                 continue
             killed = {**match, variable.name: (one,)}
             if self.is_alike(one, every[0]) and all(asked.failing(killed) is None for asked in self.kills[at]):
@@ -725,15 +712,12 @@ class PatternSearch(SequenceSearch):
     def _is_match(self, match: traced.MatchBindings) -> bool:
         """Whether bindings satisfy all but the strategy."""
         self.take(1 + len(self._asked))
-        every = [one for events in match.values() for one in events]
+        every, groups = [one for events in match.values() for one in events], pairwise(self._groups(match))
         return (
             self._fits(max(one.t1 for one in every) - min(one.t0 for one in every))
             and all(self.is_alike(one, every[0]) for one in every)
             and all(traced.before(one, other) for events in match.values() for one, other in pairwise(events))
-            and all(
-                max(one.t1 for one in behind) < min(one.t0 for one in ahead)
-                for behind, ahead in pairwise(self._groups(match))
-            )
+            and all(max(one.t1 for one in behind) < min(one.t0 for one in ahead) for behind, ahead in groups)
             and all(asked.failing(match) is None for asked, _ in self._asked)
             and self._fault(match) is None
         )
@@ -771,10 +755,7 @@ class LetterSearch(SequenceSearch):
         return stream_of(one)
 
     def match(self, partial: Partial) -> traced.MatchBindings:
-        found: dict[str, list[traced.Event]] = {}
-        for one in partial.events():
-            found.setdefault(stream_of(one), []).append(one)
-        return found
+        return grouped((stream_of(one), one) for one in partial.events())
 
     def longer(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Partial]:
         for state in self._vector(partial, one):
@@ -782,9 +763,7 @@ class LetterSearch(SequenceSearch):
 
     def _vector(self, partial: Partial, one: traced.Event) -> Vector:
         number = self._numbers[stream_of(one)]
-        if not partial.bound:
-            return self._automaton.begin(number)
-        return self._automaton.step((partial.state,), number)
+        return self._automaton.step((partial.state,), number) if partial.bound else self._automaton.begin(number)
 
     def conditions(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Refusal | None]:
         yield None if self._vector(partial, one) else self._no_word
@@ -808,10 +787,6 @@ def stream_of(event: traced.Event) -> str:
 
 
 def missing_letters(count: int) -> str:
-    """
-    >>> missing_letters(1), missing_letters(2)
-    ('1 letter is missing', '2 letters are missing')
-    """
     return "1 letter is missing" if count == 1 else f"{count:,} letters are missing"
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import compress, product
 from operator import not_
 
+from common.tools import grouped
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.retrace import search as searches
@@ -106,13 +107,10 @@ SEVERAL = 0, -1  # the rank of several documents in the place of one event
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The result for a stream: its `events`, and the `stages`, the last of them empty if there is no event.
-
-    `found` counts the documents with an event; `rank` says how far they got: the height of the operator that nothing
-    passes and its stage. `near` are events in the way, and `without` documents that have no event. Of a PATTERN,
-    `match` has the events by variable, and `starts` counts the events at which a match begins, if no documents are
-    given.
-    """
+    """The result for a stream: its `events`, and the `stages`, the last of them empty if there is no event. `found`
+    counts the documents with an event; `rank` says how far they got: the height of the operator that nothing passes and
+    its stage. `near` are events in the way, and `without` documents that have no event. Of a PATTERN, `match` has
+    events by variable, and `starts` counts the events at which a match begins, if no documents are given."""
 
     events: Sequence[traced.Event]
     stages: tuple[FunnelStage, ...]
@@ -229,11 +227,9 @@ class Evaluator:
 
     def _groups(self, stream: algebra.Aggregate, times: set[int] | None) -> Iterator[traced.Event]:
         """Yields the events of AGGREGATE that end at these times, or all."""
-        groups: dict[tuple[Plain, ...], list[traced.Event]] = {}
-        for one in self._of(stream.source, ()).events:
-            self._take(1)
-            groups.setdefault(tuple([one.values[name] for name in stream.by]), []).append(one)
-        for key, events in groups.items():
+        source = self._of(stream.source, ()).events
+        self._take(len(source))
+        for key, events in grouped((tuple([one.values[name] for name in stream.by]), one) for one in source).items():
             ends = [one.t1 for one in events]
             for end in dict.fromkeys(ends):
                 if times is None or end in times:
@@ -260,13 +256,12 @@ class Evaluator:
 
     def _pattern(self, pattern: algebra.Pattern | algebra.NearPattern) -> Trace:
         docs = self._documents
-        if isinstance(pattern, algebra.NearPattern):
-            names = sorted(pattern.streams)
-            sources = [self._events(name, ()) for name in names]
-            sources = [one for one in sources if one.events] or sources[:1]
-        else:
+        names = sorted(pattern.streams)
+        if isinstance(pattern, algebra.Pattern):
             names = list(dict.fromkeys(one.source.stream for one in pattern.variables if not one.negated))
-            sources = [self._events(name, ()) for name in names]
+        sources = [self._events(name, ()) for name in names]
+        if isinstance(pattern, algebra.NearPattern):
+            sources = [one for one in sources if one.events] or sources[:1]
         stages = tuple(stage for one in sources for stage in one.stages)
         search: searches.PatternSearch | searches.LetterSearch | None = None
         if _failed(sources) is None:

@@ -1,6 +1,5 @@
 """Events that record their origin: a document or output, or other events and the operator that combined them. Values
-and conditions of event statements for single events, and their text with the values of these. `Covering` maps events to
-the documents behind them."""
+and conditions of event statements for single events, also as text. `Covering` maps events to their documents."""
 
 from __future__ import annotations
 
@@ -27,12 +26,9 @@ DocumentRef = tuple[str, str]  # the id and the stream of a document or output
 
 @dataclass(frozen=True, slots=True)
 class SourceEvent:
-    """An event of a defined or published stream.
-
-    `source` is its document, or, with `output`, the output that it is. `behind` are the external documents behind it,
-    and `roots` their nodes in output lines: for a document, only that of the event's root, and `nodes` distinguish it
-    from the document's other events.
-    """
+    """An event of a defined or published stream. `source` is its document, or, with `output`, the output that it is.
+    `behind` are the external documents behind it, and `roots` their nodes in output lines: for a document, only that of
+    the event's root, and `nodes` distinguish it from the document's other events."""
 
     stream: str
     source: DocumentRef
@@ -63,8 +59,7 @@ class Event:
 
     @property
     def parts(self) -> tuple[Event, ...]:
-        """The events reported as its inputs: of a run the first and the latest, of a group those that end with its
-        window."""
+        """The events reported as its inputs: of a run the first and last, of a group those at its window's end."""
         match self.made:
             case SourceEvent():
                 return ()
@@ -321,14 +316,10 @@ def stream_text(stream: algebra.Stream) -> str:
             return stream_text(source)
         case algebra.Aggregate(source=source):
             return f"AGGREGATE of {stream_text(source)}"
-        case (
-            algebra.Next(left=left, right=right)
-            | algebra.Fold(left=left, right=right)
-            | algebra.Union(left=left, right=right)
-        ):
-            text = stream_text(right)
+        case algebra.Next() | algebra.Fold() | algebra.Union():
+            text = stream_text(stream.right)
             inner = f"({text})" if " NEXT " in text or " FOLD " in text or " UNION " in text else text
-            return f"{stream_text(left)} {type(stream).__name__.upper()} {inner}"
+            return f"{stream_text(stream.left)} {type(stream).__name__.upper()} {inner}"
 
 
 SHOWN = 3  # maximum number of attributes shown of an event
@@ -438,8 +429,7 @@ class BoundCondition:
     # ------------------------------------------------------------ what matters of partial matches
 
     def signature(self, match: MatchBindings) -> Iterator[Hashable]:
-        """Yields what may still matter to the condition: partial matches with equal signatures stay equal, whatever is
-        added to both."""
+        """Yields what may still matter: partial matches that are equal in it stay equal, whatever is added to both."""
         for variable in self.variables:
             events = match.get(self._pattern.variables[variable].name, ())
             every = self._of(variable) if events else []
@@ -447,9 +437,8 @@ class BoundCondition:
             if every and self._is_of_pairs(variable):
                 names = sorted({of.name for of in every if isinstance(of, algebra.OfItem)})
                 pairs = pairwise(tuple(one.values[name] for name in names) for one in events)
-                yield (
-                    tuple(map(id, events)) if any(isinstance(of, algebra.OfItems) for of in every) else frozenset(pairs)
-                )
+                has_items = any(isinstance(of, algebra.OfItems) for of in every)
+                yield tuple(map(id, events)) if has_items else frozenset(pairs)
 
     @cached_property
     def is_of_steps(self) -> bool:
