@@ -216,7 +216,7 @@ def reachable(starts: Iterable[K], next_of: Callable[[K], Iterable[K]]) -> dict[
     return found
 
 
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+def gathered(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Returns the values of each key, both in the order of `pairs`."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from common.tools import grouped
+from common.tools import gathered
 from feeds.documents import Document, Reject, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
@@ -116,7 +116,7 @@ def registered_texts(select: SelectRows, name: str | None) -> dict[str, list[str
     condition = "" if name is None else f" AND name = '{name}'"
     most = formats.MOST_TEXTS + 1
     rows = select(f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {most}")
-    return formats.few_texts(grouped((row["name"], row["text"]) for row in rows))
+    return formats.few_texts(gathered((row["name"], row["text"]) for row in rows))
 
 
 def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from lxml import etree
 
 from common.bounds import BEGINNING, LONGEST_WINDOW
-from common.tools import grouped
+from common.tools import gathered
 from mmqjp.explain.retrace.values import all_written, having_of
 from mmqjp.explain.terms import format_window, list_with_and
 from mmqjp.queries.model import Subscription
@@ -131,7 +131,7 @@ class EventProgram:
 
     def users_of_mops(self) -> Mapping[int, Sequence[str]]:
         bound = ((one.name, self.added.bound(number)) for number, one in enumerate(self.statements))
-        found = grouped(dict.fromkeys((mop.number, name) for name, form in bound for mop in form.mops))
+        found = gathered(dict.fromkeys((mop.number, name) for name, form in bound for mop in form.mops))
         for partial, mops in self.plan.partials().items():
             found[partial] = list(dict.fromkeys(name for mop in mops for name in found[mop.number]))
         return found
@@ -139,7 +139,7 @@ class EventProgram:
     @cached_property
     def readers(self) -> Mapping[str, Sequence[str]]:
         reads = ((name, one.name) for one in self.statements for name in algebra.read_by(one.stream))
-        return grouped(dict.fromkeys(reads))
+        return gathered(dict.fromkeys(reads))
 
 
 def compile_statements(script: Script) -> list[NamedStatement]:

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from itertools import groupby, islice, product
 from typing import NamedTuple
 
-from common.tools import grouped
+from common.tools import gathered
 from mmqjp.answers.bindings import node_order, residual_holds
 from mmqjp.answers.output import Mirrors
 from mmqjp.answers.quota import OutOfSteps, Steps
@@ -512,7 +512,7 @@ def _joined(
 ) -> Iterator[RowPair]:
     """Yields the pairs of rows that satisfy all equalities."""
     ours, theirs = ([pair[place] for pair in conjunct.equalities()] for place in (0, 1))
-    by_values = grouped((tuple(_value(row, term, take) for term in theirs), row) for row in rights)
+    by_values = gathered((tuple(_value(row, term, take) for term in theirs), row) for row in rights)
     for row in lefts:
         for other in by_values.get(tuple(_value(row, term, take) for term in ours), ()):
             take(1)

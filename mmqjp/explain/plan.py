@@ -9,7 +9,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.tools import JsonRecord, grouped
+from common.tools import JsonRecord, gathered
 from join_stage.protocol import DOCUMENTS, EQUAL_VALUES
 from mmqjp.explain.automaton import EventProgram, registered_statements
 from mmqjp.explain.terms import few, format_window, structure_text
@@ -196,7 +196,7 @@ def summarise_sharing(engine: Session) -> Sharing:
     """Summarises what registered queries share, in time linear in the rows of R_T, not in the queries."""
     registry, catalog = engine.registry, engine.registry.catalog
     counted = ((*targets.template_and_count(), -row) for row, targets in registry.rows.items())
-    rows = grouped((template, (count, row)) for template, count, row in counted)
+    rows = gathered((template, (count, row)) for template, count, row in counted)
     subscribers = {template: sum(count for count, _ in own) for template, own in rows.items()}
     plan, costs = engine.costs() or (None, {})
 

@@ -18,7 +18,7 @@ from lxml import etree
 from markupsafe import escape
 from rich.text import Text
 
-from common.tools import grouped
+from common.tools import gathered
 from mmqjp.process import printable_line
 from mmqjp.queries.model import is_bare
 from xscl.algebra.joins import PatternNode
@@ -160,7 +160,7 @@ def _ordered(
     columns: Sequence[Sequence[LayerCell]], steps: Sequence[tuple[LayerCell, LayerCell]]
 ) -> list[list[LayerCell]]:
     """Orders each column by the places that its cells connect to, to reduce crossings."""
-    before, after = grouped((end, start) for start, end in steps), grouped(steps)
+    before, after = gathered((end, start) for start, end in steps), gathered(steps)
     found = [list(column) for column in columns]
     for sweep in range(SWEEPS):
         forward = sweep % 2 == 1  # the last one is: what is read tells best where what reads it belongs

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from common.bounds import INFINITE
 from common.dates import SECOND, iso_utc
-from common.tools import grouped
+from common.tools import gathered
 from mmqjp.answers.bindings import text_of_operand
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
@@ -338,7 +338,7 @@ def definition_path(definition: tuple[algebra.PatternNode, ...]) -> str:
 
 
 def structure_text(shape: Shape) -> str:
-    children = grouped((parent, node) for node, parent in enumerate(shape.parents))
+    children = gathered((parent, node) for node, parent in enumerate(shape.parents))
 
     def text(node: int) -> str:
         below = ", ".join(map(text, children.get(node, [])))
@@ -698,7 +698,7 @@ def _derived(values: DocumentsByText, functions: tuple[str, ...]) -> DocumentsBy
 def near_values(left: DocumentsByText, right: DocumentsByText, functions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yields nearly equal values of both sides: equal after `functions`, or without these by their letters."""
     if functions:
-        by_value = grouped((apply_functions(text, functions), text) for text in right)
+        by_value = gathered((apply_functions(text, functions), text) for text in right)
         for text in left:
             yield from ((text, other) for other in by_value.get(apply_functions(text, functions), ()) if other != text)
         return
@@ -742,7 +742,7 @@ def nearness(expr: exp.Expr, bindings: Sequence[Mapping[str, str]]) -> str | Non
 def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
     """Returns message and hint if no texts of two sides are equal, but some near. `one` and `other` are operands."""
     least = join_threshold(str(float(LEAST)))
-    having = grouped((key, text) for text in islice(right, MOST_TEXTS) for key in _keys(text, least))
+    having = gathered((key, text) for text in islice(right, MOST_TEXTS) for key in _keys(text, least))
     pairs = (
         (text, close)
         for text in islice(left, MOST_TEXTS)

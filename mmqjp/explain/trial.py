@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TypeVar
 
-from common.tools import grouped, reachable
+from common.tools import gathered, reachable
 from feeds.documents import Document, Reject
 from mmqjp.documents.record import record_of
 from mmqjp.engine import Session
@@ -139,7 +139,7 @@ def _told(trial: QueryTrial, query: ReadableQuery, evidence: Evidence) -> QueryT
 
 def _with_upstream(script: Script, first: int) -> Script:
     """A script's first queries, whose names stay, and those that PUBLISH what they read."""
-    writers = grouped((query.publish, number) for number, query in enumerate(script.queries))
+    writers = gathered((query.publish, number) for number, query in enumerate(script.queries))
 
     def upstream(number: int) -> list[int]:
         return [writer for block in blocks(script.queries[number].source) for writer in writers.get(block.stream, ())]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from common.arrays import Ints
 from common.bounds import INFINITE
-from common.tools import LruCache, grouped
+from common.tools import LruCache, gathered
 from mmqjp.answers.fan_out import FanOut, by_answer
 from mmqjp.queries.model import GIVEN, Identity, Members
 
@@ -58,7 +58,7 @@ class MemberHistory:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         members = [Member(**{**row, "identity": Identity(row["identity"])}) for row in rows]
-        self._of_name = grouped((member.name, member) for member in members)
+        self._of_name = gathered((member.name, member) for member in members)
         self._of_form = {some.form: some for some in _by_form(members)}
 
     def named(self, name: str) -> list[Member]:
@@ -83,7 +83,7 @@ class MemberHistory:
 
 
 def _by_form(members: Iterable[Member]) -> list[SomeMembers]:
-    return [SomeMembers(form, some) for form, some in grouped((member.form, member) for member in members).items()]
+    return [SomeMembers(form, some) for form, some in gathered((member.form, member) for member in members).items()]
 
 
 def _columns(members: Sequence[Member]) -> Members:

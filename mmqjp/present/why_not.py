@@ -12,7 +12,7 @@ from typing import Any
 
 from common.bounds import EARLIEST
 from common.dates import iso_utc
-from common.tools import JsonRecord, grouped
+from common.tools import JsonRecord, gathered
 from mmqjp.answers.absence import ABSENCES, AbsenceGroup, Decided, LeftMatch
 from mmqjp.answers.bindings import BoundValue, text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
@@ -180,7 +180,7 @@ class _Scan:
             count = len({row.docids for row in partners.rows})
             many = f"this is the nearest of {count:,} partners" if count > 1 else "this is a partner"
             return [self._partners(partners, many)]
-        by_documents = grouped((row.docids, row) for row in found.rows)
+        by_documents = gathered((row.docids, row) for row in found.rows)
         why = WhyNot(self.query.name, "output", "", text=self.query.text)
         return [
             Verdict(self.query, rows[0].documents, why, (9,), found, tuple(self._given(rows)))

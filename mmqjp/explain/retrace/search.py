@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from common.dates import iso_utc
-from common.tools import grouped
+from common.tools import gathered
 from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.terms import FunnelStage, Plain, StageKind, display_value, duration_text, format_window
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
@@ -278,7 +278,7 @@ class SequenceSearch(ABC):
     def _keyed(self, to: int) -> dict[Hashable, list[traced.Event]] | None:
         if (key_of := self.key_of(to)) is None:
             return None
-        return grouped((key_of(one), one) for one in self.events[to])
+        return gathered((key_of(one), one) for one in self.events[to])
 
     def first_taken(self, partial: Partial, to: int) -> traced.Event | None:
         for one in self._candidates(partial, to):
@@ -755,7 +755,7 @@ class LetterSearch(SequenceSearch):
         return stream_of(one)
 
     def match(self, partial: Partial) -> traced.MatchBindings:
-        return grouped((stream_of(one), one) for one in partial.events())
+        return gathered((stream_of(one), one) for one in partial.events())
 
     def longer(self, partial: Partial, one: traced.Event, to: int) -> Iterator[Partial]:
         for state in self._vector(partial, one):

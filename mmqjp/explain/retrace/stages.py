@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import compress, product
 from operator import not_
 
-from common.tools import grouped
+from common.tools import gathered
 from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.retrace import search as searches
@@ -229,7 +229,7 @@ class Evaluator:
         """Yields the events of AGGREGATE that end at these times, or all."""
         source = self._of(stream.source, ()).events
         self._take(len(source))
-        for key, events in grouped((tuple([one.values[name] for name in stream.by]), one) for one in source).items():
+        for key, events in gathered((tuple([one.values[name] for name in stream.by]), one) for one in source).items():
             ends = [one.t1 for one in events]
             for end in dict.fromkeys(ends):
                 if times is None or end in times:
