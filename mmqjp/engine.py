@@ -35,17 +35,8 @@ from mmqjp.documents.record import SETTLE, Lateness, Timing, by_stream, is_laten
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledQuery
-from mmqjp.state.engine_choice import (
-    AUTO,
-    DUCKDB,
-    Ownership,
-    ReadLock,
-    choose_engine,
-    directory_bytes,
-    open_session,
-    open_store,
-    stored_engine,
-)
+from mmqjp.state import engine_choice
+from mmqjp.state.engine_choice import AUTO, DUCKDB, Ownership, ReadLock, choose_engine, open_session, stored_engine
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata, Ledger, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
@@ -177,7 +168,7 @@ class CoreEngine:
         self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool
     ) -> JoinEngine:
         """Overridden in tests by a store that fails on demand."""
-        return open_store(session, directory, plan, cache_bytes, read_only=read_only)
+        return engine_choice.open_store(session, directory, plan, cache_bytes, read_only=read_only)
 
     def __enter__(self) -> Self:
         return self
@@ -533,7 +524,7 @@ class Session(CoreEngine):
 
     def state_bytes(self) -> int | None:
         """Returns the total size of the state directory's files, or None without one. Raises OSError."""
-        return None if self._directory is None else directory_bytes(self._directory)
+        return None if self._directory is None else engine_choice.directory_bytes(self._directory)
 
     @property
     def ledger(self) -> Ledger:
@@ -549,20 +540,18 @@ class Session(CoreEngine):
 
     def committed_between(self, first: int, last: int) -> list[tuple[int, int]]:
         """Returns, in order, the first output and commit time, if stored, of batches with outputs `first` to `last`."""
-        found = self._store.select(
-            f"""SELECT min(o.low) AS low, b.committed_at FROM {_SEQS} JOIN batches b ON b.batch = o.batch
+        sql = f"""SELECT min(o.low) AS low, b.committed_at FROM {_SEQS} JOIN batches b ON b.batch = o.batch
 WHERE o.high >= {first} AND o.low <= {last} GROUP BY o.batch, b.committed_at ORDER BY low"""
-        )
+        found = self._store.select(sql)
         return list(zip(found["low"].to_pylist(), found["committed_at"].to_pylist(), strict=True))
 
     def waiting_after(self, seq: int) -> list[tuple[str, int, int, int]]:
         """Returns, by query, the number of outputs numbered above `seq`, their least t0, and the first commit time."""
         if seq >= self.last_seq:
             return []
-        found = self._store.select(
-            f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, coalesce(min(b.committed_at), 0) AS committed_at
+        sql = f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, coalesce(min(b.committed_at), 0) AS committed_at
 FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROUP BY o.query"""
-        )
+        found = self._store.select(sql)
         return list(zip(*(found[name].to_pylist() for name in ("query", "n", "t0", "committed_at")), strict=True))
 
     def first_seq(self) -> int:

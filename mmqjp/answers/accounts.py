@@ -106,10 +106,8 @@ class StoredUsage:
             changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
             before, written = {}, len(changed)
             self._known, self._before = {}, EarlierUsage()
-        rows = []
-        for key, one in changed.items():
-            known = before.get(key, _NOTHING)
-            rows.append((key, arrival, one.outputs - known.outputs, one.work - known.work))
+        both = [(key, one, before.get(key, _NOTHING)) for key, one in changed.items()]
+        rows = [(key, arrival, one.outputs - known.outputs, one.work - known.work) for key, one, known in both]
         save_spent(self._store, rows, batch)
         self._block, self._written, self._is_saved = block, written, True
         self._known.update(changed)
@@ -149,15 +147,7 @@ class ReaderGroup(Account):
     """The account of readers of a hidden stream that see the same documents."""
 
     def __init__(
-        self,
-        quota: Quota,
-        block: int,
-        book: Book,
-        queries: list[JoinSubscription],
-        cutoff: int,
-        *,
-        key: str,
-        is_new: bool,
+        self, key: str, quota: Quota, block: int, book: Book, queries: list[JoinSubscription], cutoff: int, is_new: bool
     ) -> None:
         """`cutoff` is the arrival from which they get nothing, for reasons other than this account."""
         super().__init__(quota, block, book)
@@ -238,8 +228,7 @@ class Accounts:
         if len(own) < len(members):
             members = [known[qid] for qid, _ in own if qid in known and known[qid] in queries]
         used = {one.qid: own[one.qid, one.begun] for one in members if (one.qid, one.begun) in own}
-        book = self._book(queries.id)
-        return SharedAccount(self._quota, queries.audience, self._block, book, others, used, cutoffs)
+        return SharedAccount(self._quota, queries.audience, self._block, self._book(queries.id), others, used, cutoffs)
 
     def _book(self, id: str) -> Book:
         if id not in self._books:
@@ -247,8 +236,7 @@ class Accounts:
         return self._books[id]
 
     def _new_book(self, id: str) -> Book:
-        before = self._before
-        looking = EqualTimeBudget(self._looked.get(id, 0))
+        before, looking = self._before, EqualTimeBudget(self._looked.get(id, 0))
         return Book(before.shared.get(id, {}), before.totals.get(id, _NOTHING), looking)
 
     def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
@@ -291,7 +279,7 @@ class Accounts:
             for (key, is_new), queries in alike.items():
                 until = max(self._cutoffs[one.qid].at if one.qid in self._cutoffs else NEVER for one in queries)
                 book = self._new_book(key)
-                found.append(ReaderGroup(self._quota, self._block, book, queries, until, key=key, is_new=is_new))
+                found.append(ReaderGroup(key, self._quota, self._block, book, queries, until, is_new=is_new))
         return found if self.serves_all else [readers for readers in found if readers.is_new]
 
     @property

@@ -21,7 +21,7 @@ from mmqjp.answers.bindings import BoundValue, json_nodes
 from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.queries.forms import element
-from mmqjp.queries.model import EventPause, Pause, Subscription
+from mmqjp.queries.model import Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.schema import EVENTS, Ledger
@@ -99,14 +99,13 @@ class EventOutput:
         return documents
 
     def pauses(self, exceeded: Mapping[str, Excess], quota: Quota, horizon: int, first_qid: int = 0) -> Iterable[Pause]:
-        """Yields a pause, effective at the horizon, for each query with at least `first_qid` whose form exceeded a
-        limit."""
+        """Yields a pause at the horizon for each query with at least `first_qid` whose form exceeded a limit."""
         for form_id, excess in exceeded.items():
             statement = self._registry.events.form(running_form_id(form_id)).stream
             for query in self._registry.events.members(form_id):
                 if query.qid >= first_qid:
                     at = Micros(max(excess.at, horizon) - 1)
-                    yield EventPause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
+                    yield Pause(query, at, self._ledger.next_arrival, pause_reason(excess, quota, statement))
 
     def _answers(self, found: events_run.FormResults, running: events_run.RunningForms, first_qid: int) -> list[Answer]:
         events, parts = found.events, running.parts(found.events)
@@ -132,12 +131,8 @@ class EventOutput:
             told_apart_by = [t0, t1, [column[place] for column in values], [parts.named(number) for number in of]]
             choice = f", {json.dumps(told_apart_by, ensure_ascii=False)}]"
             withheld_from = tuple([qid for qid, since in withheld if since >= first])
-            answers.append(
-                Answer(
-                    *(t0, t1, documents, streams, nodes, body, choice),
-                    *(form, 0, first, first_qid, arrival, withheld_from),
-                )
-            )
+            given = t0, t1, documents, streams, nodes, body, choice
+            answers.append(Answer(*given, form, 0, first, first_qid, arrival, withheld_from))
         return answers
 
     def _behind(self, roots: Sequence[tuple[str, EventOrigin]]) -> tuple[tuple[str, ...], tuple[str, ...], str]:
@@ -155,9 +150,8 @@ class EventOutput:
 def _document(query: Subscription, answer: Answer) -> Record:
     id, sources = query.identity.id(answer.choice.encode()), tuple(zip(answer.documents, answer.streams, strict=True))
     own, xml = (own_part_id(query.name, id),), answer.body.xml(query.name)
-    return Record(
-        NO_DOCUMENT, id, query.name, answer.t0, answer.t1, xml, "published", (), own, sources, arrival=answer.arrival
-    )
+    times, arrival = (answer.t0, answer.t1), answer.arrival
+    return Record(NO_DOCUMENT, id, query.name, *times, xml, "published", (), own, sources, arrival=arrival)
 
 
 def events_of_documents(
@@ -175,16 +169,13 @@ def events_of_documents(
         stage.add(needs_of(name))
         for docids in docid_batches(store, [placement.stream], ends=ends, refused=events_run.LATE):
             found = stage.evaluate(map(arriving, records.parsed(docids)))
-            yield (
-                name,
-                *assemble.assemble_events(placement, assemble.Witnessed(found, stage.groups.edges_of, texts), texts),
-            )
+            witnessed = assemble.Witnessed(found, stage.groups.edges_of, texts)
+            yield name, *assemble.assemble_events(placement, witnessed, texts)
             records.release_trees()
 
 
 class EventBackfill:
-    """Forms in a kernel of their own. `told` are the ids of the forms to backfill; the others publish what these
-    read."""
+    """Forms in a kernel of their own. `told` are the ids of those to backfill; the others publish what they read."""
 
     def __init__(
         self,
@@ -252,11 +243,8 @@ class Patterns:
         limits: Quota,
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
-        self._statements, self._catalog, self._edges_of = (
-            registry.events,
-            registry.catalog,
-            registry.stage1.groups.edges_of,
-        )
+        self._statements, self._catalog = registry.events, registry.catalog
+        self._edges_of = registry.stage1.groups.edges_of
         self._store, self._ledger = store, ledger
         self._events_of_documents = partial(events_of_documents, store, records)
         self._forms = partial(events_run.RunningForms, make_kernel, records=records, made_of=made_of, limits=limits)
@@ -318,8 +306,7 @@ class Patterns:
         return self.is_begun and bool(self._statements.running)
 
     def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> Micros:
-        """Returns the time from which a new or resumed statement sees events: the horizon, or after the streams'
-        `greatest` times if nothing moves it."""
+        """Returns from when a new statement sees events: the horizon, or after `greatest` times if nothing moves it."""
         if self.moves:
             return Micros(self._start() - 1)
         return Micros(max(self._time.horizon, self._first_horizon(greatest, streams)) - 1)
@@ -368,10 +355,8 @@ class Patterns:
                 behind = self._time.horizon - t1
                 self.late.setdefault(docid, f"{events_run.LATE}: {behind} µs behind what has been released")
             found = found.take(~late)
-        if not len(found):
-            return
-        numbers = self.running.take(name, found)
-        self._rows.append(events_run.event_rows(name, found, numbers, self.running.texts))
+        if len(found):
+            self._rows.append(events_run.event_rows(name, found, self.running.take(name, found), self.running.texts))
 
     # ------------------------------------------------------------ release
 
@@ -418,10 +403,9 @@ class Patterns:
         """Prepares the backfill of new forms, `told`, and of those that they depend on. Queries from `first_new` on are
         new. Until `backfill`, it collects the events of published documents."""
         self._follow_forms()
+        others = self._statements.running
         # What waits in the buffer is for others, if there are any: then all go on together once time moves.
-        if self._time.horizon == BEGINNING and all(
-            form.oldest >= first_new for form in self._statements.running.values()
-        ):
+        if self._time.horizon == BEGINNING and all(form.oldest >= first_new for form in others.values()):
             self._pass_over(self._first_horizon(greatest, self._outside()))
         self.follow()
         own = self._forms(Lineage(0, self._ids), texts=self.running.texts)
@@ -475,10 +459,9 @@ class Patterns:
         self._since_snapshot += 1
         if snapshot or self._since_snapshot >= SNAPSHOT_EVERY:
             running.compact()
-            kernel, lineage, counts = running.kernel.state(), running.lineage.table(), running.counts.table()
-            events_run.save_snapshot(
-                self._store, self._ledger.batch, events_run.KernelSnapshot(self._time.horizon, kernel, lineage, counts)
-            )
+            parts = running.kernel.state(), running.lineage.table(), running.counts.table()
+            waiting = events_run.KernelSnapshot(self._time.horizon, *parts)
+            events_run.save_snapshot(self._store, self._ledger.batch, waiting)
 
     def finish_batch(self, *, committed: bool) -> None:
         """Without a commit, discards the state, to be restored when next needed."""

@@ -149,8 +149,7 @@ class Parts:
         return origin.t1, origin.t0, record.stream, record.id, nodes, origin.stream
 
     def digests(self, identity: str, events: Columns, texts: Texts, *, ordered: bool) -> list[bytes]:
-        """Returns each event's digest as published under `identity`. Unless `ordered`, permuting parts does not change
-        it."""
+        """Returns each event's digest as published under `identity`; unless `ordered`, parts may be permuted."""
         values = [column_texts(column, texts) for column in events.values]
         rows = zip(events.t0.tolist(), events.t1.tolist(), events.parts.tolist(), *values, strict=True)
         found = []
@@ -212,18 +211,15 @@ def check_place(place: str, *, on_spark: bool, lasts: bool, settle: Settle) -> N
     if place == EXECUTORS and not on_spark:
         raise InvalidValue("only Spark has executors: answer event queries in the driver, or take the engine spark")
     if place == SQL and (lasts or settle is not None):
-        raise InvalidValue(
-            "SQL answers event queries once, at the end of a run that keeps no state: leave out the state, and let "
-            "settle be INF"
-        )
+        cause = "SQL answers event queries once, at the end of a run that keeps no state"
+        raise InvalidValue(f"{cause}: leave out the state, and let settle be INF")
 
 
 def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
     """Raises InvalidValue if a script has event queries that cannot be registered there: no backfill."""
     if backfill and script.event_queries and place == SQL:
-        raise InvalidValue(
-            "SQL answers event queries at the end of a run, and has no backfill: answer them in the driver"
-        )
+        cause = "SQL answers event queries at the end of a run, and has no backfill"
+        raise InvalidValue(f"{cause}: answer them in the driver")
 
 
 def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED) -> MakeKernel:
@@ -405,8 +401,7 @@ class RunningForms:
         return numbers
 
     def run(self, until: int, placements: Mapping[str, EventPlacement]) -> Iterator[list[FormResults]]:
-        """Runs the forms over the buffered events that end before `until`. Yields the results of each stratum; answer
-        each before advancing."""
+        """Runs the forms over events before `until`. Yields results by stratum; answer each before advancing."""
         published: dict[str, list[Columns]] = {}
         fed: set[str] = set()
         self.lineage.begin()
@@ -547,8 +542,7 @@ def save_events(store: JoinEngine, ledger: Ledger, time: PatternTime, rows: Sequ
 
 def save_snapshot(store: JoinEngine, batch: int, found: KernelSnapshot) -> None:
     """Replaces the snapshot, and drops the events before its horizon."""
-    horizon = pa.table({"horizon": [found.horizon]})
-    parts = {_HORIZON: horizon, _LINEAGE: found.lineage, _COUNTS: found.counts}
+    parts = {_HORIZON: pa.table({"horizon": [found.horizon]}), _LINEAGE: found.lineage, _COUNTS: found.counts}
     parts |= {f"op {name}": table for name, table in found.kernel.items()}
     store.drop_before("pattern_state", "batch", batch + 1)
     rows = [(batch, name, bytes(packed(part, "zstd"))) for name, part in parts.items()]
@@ -558,18 +552,11 @@ def save_snapshot(store: JoinEngine, batch: int, found: KernelSnapshot) -> None:
 
 def event_rows(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.Table:
     columns = [column_texts(column, texts) for column in found.values]
-    attributes = list(zip(*columns, strict=True)) if columns else [()] * len(found)
-    return pa.table(
-        {
-            "number": numbers,
-            "stream": pa.repeat(name, len(found)),
-            "docid": found.docids,
-            "nodes": lists(found.nodes.ravel(), np.full(len(found), found.nodes.shape[1])),
-            "t0": found.t0,
-            "t1": found.t1,
-            "attributes": pa.array(attributes, EVENTS.field("attributes").type),
-        }
-    )
+    rows = list(zip(*columns, strict=True)) if columns else [()] * len(found)
+    stream, attributes = pa.repeat(name, len(found)), pa.array(rows, EVENTS.field("attributes").type)
+    nodes = lists(found.nodes.ravel(), np.full(len(found), found.nodes.shape[1]))
+    values = [numbers, stream, found.docids, nodes, found.t0, found.t1, attributes]
+    return pa.table(dict(zip(EVENTS.names[:-1], values, strict=True)))  # without the batch
 
 
 def events_of(

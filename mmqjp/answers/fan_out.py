@@ -65,14 +65,8 @@ def answer_rows(
     first, last, place = _numbers(given.ints("t1")[order], counts, first_seq)
     places = order.tolist()
     columns: dict[str, object] = {name: list(map(given[name].__getitem__, places)) for name in _ATTRIBUTES}
-    columns |= {
-        "answer": number,
-        "batch": np.full(count, batch),
-        "first_seq": first,
-        "last_seq": last,
-        "place": place,
-        "recipients": counts,
-    }
+    columns |= {"answer": number, "batch": np.full(count, batch), "place": place, "recipients": counts}
+    columns |= {"first_seq": first, "last_seq": last}
     of_place: Ints = np.full(len(given), -1)
     of_place[order] = number
     linked, matches = given.links()
@@ -134,8 +128,7 @@ def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _in_order(given: AnswerColumns, places: Ints) -> Ints:
-    """Sorts places of answers by output order. Compares nodes only where documents are equal: parsing them dominates
-    the time."""
+    """Sorts places of answers by output order. Parses nodes, which is slow, only where documents are equal."""
     if not len(places):
         return places
     documents = given["documents"]
@@ -210,7 +203,7 @@ class FanOut:
         starts: Ints = ends - np.array([len(one) for one in known], np.int64)
         self._low, self._high = (starts[form], ends[form]) if known else (form, form)
         names = (*GIVEN, "first_seq", "t0", "t1", "answer")
-        self._column = {name: answers[name].to_numpy() for name in names}
+        self._column: dict[str, Ints] = {name: answers[name].to_numpy() for name in names}
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
         self._order = np.arange(len(answers))
         if by_time:  # those of equal times are in the order of lines: documents, nodes; ties by `choice` and `form`
@@ -298,8 +291,7 @@ class FanOut:
         return seq
 
     def t0(self, places: Ints) -> Ints:
-        found: Ints = self._column["t0"][places]
-        return found
+        return self._column["t0"][places]
 
     @property
     def members(self) -> Members:
@@ -498,15 +490,13 @@ def stored_chunks(store: TableStore, after: int) -> Iterator[Chunk]:
     batches = schema.batches_after(store, after)
     pairs = list(zip(batches["batch"].to_pylist(), batches["answers"].to_pylist(), strict=True))
     for some in in_batches(pairs, ANSWERS_AT_A_TIME, ANSWERS_AT_A_TIME, lambda pair: pair[1]):
-        yield from _stored_after(store, after, some[0][0], some[-1][0])
+        yield from _stored_after(store, after, some[0][0], some[-1][0], by_time=False)
 
 
 def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
     """Yields the same outputs by t1, query, documents, nodes. Holds all their answers in memory."""
     batches = schema.batches_after(store, after)["batch"].to_pylist()
-    found: Iterator[Chunk] = iter(())
-    if batches:
-        found = _stored_after(store, after, batches[0], batches[-1], by_time=True)
+    found = _stored_after(store, after, batches[0], batches[-1], by_time=True) if batches else iter(())
     if after >= store.highest("earlier_outputs", "seq"):
         yield from found
         return
@@ -547,9 +537,7 @@ def outputs_in(rows: pa.Table) -> Iterator[Output]:
 _COLUMNS = ("query", "t0", "t1", "documents", "streams", "nodes", "xml", "id", "seq")
 
 
-def _stored_after(
-    store: TableStore, after: int, first: int, last: int, *, by_time: bool = False
-) -> Iterator[OutputChunk]:
+def _stored_after(store: TableStore, after: int, first: int, last: int, *, by_time: bool) -> Iterator[OutputChunk]:
     """Yields the outputs numbered above `after` of the answers of a range of batches."""
     answers, members, withheld = schema.rows_of_batches(store, first, last, by_time=by_time)
     fan_out = FanOut(answers, _by_form(members), by_answer(withheld), by_time=by_time)
@@ -560,8 +548,7 @@ def _by_form(rows: pa.Table) -> dict[str, Members]:
     forms = rows["form"].to_pylist()
     names, identities = rows["name"].to_pylist(), [Identity(text) for text in rows["identity"].to_pylist()]
     columns = [rows[name].to_numpy() for name in ("qid", "widest", "since", "begun", "ended", "ended_at")]
-    found = {}
-    start = 0
+    found, start = {}, 0
     for form, group in groupby(forms):
         end = start + sum(1 for _ in group)
         found[form] = Members(names[start:end], identities[start:end], *(column[start:end] for column in columns))
@@ -592,9 +579,7 @@ class RangeFiles:
 class WrittenOutputs(Outputs):
     """Outputs numbered `seqs`, read in pieces on demand; falls back to the store if a file is gone."""
 
-    def __init__(
-        self, ranges: Sequence[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored
-    ) -> None:
+    def __init__(self, ranges: list[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored) -> None:
         super().__init__(self._read, len(seqs))
         self._ranges, self._members, self._seqs, self._from_store = ranges, members, seqs, stored
 
@@ -707,9 +692,8 @@ class Outbox:
 
     def outputs(self, after: int) -> OutputStream:
         """Returns the stored outputs numbered above `after`, by number."""
-        return OutputStream(
-            lambda: stored_chunks(self._store, after) if after + 1 < self._ledger.next_seq else iter(())
-        )
+        store, ledger = self._store, self._ledger
+        return OutputStream(lambda: stored_chunks(store, after) if after + 1 < ledger.next_seq else iter(()))
 
     def lines(self, after: int) -> OutputStream:
         return OutputStream(lambda: stored_chunks_by_time(self._store, after))
@@ -736,8 +720,7 @@ _DELIVERED, _WRITTEN = "delivered", "written"
 
 
 def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
-    """Numbers a store's outputs in commit order, within a batch. The id is a digest of the line; the position of
-    `--output`, stored as a batch, becomes a number."""
+    """Numbers outputs in commit order, within a batch; ids digest lines. The batch of `--output` becomes a number."""
     rows = store.read(EARLIER, schema.ANSWER_TABLES[EARLIER].names).sort_by("batch")
     if len(rows):
         store.drop_before(EARLIER, "batch", rows["batch"][-1].as_py() + 1)
@@ -763,8 +746,6 @@ def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
 
 
 def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    if not len(rows):
-        return
     batches, starts = np.unique(rows["batch"].to_numpy(), return_index=True)
-    for batch, start, end in zip(batches.tolist(), starts, [*starts[1:], len(rows)], strict=True):
+    for batch, start, end in zip(batches.tolist(), starts, np.append(starts, len(rows))[1:], strict=True):
         yield batch, rows.slice(start, end - start)

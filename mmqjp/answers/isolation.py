@@ -21,9 +21,8 @@ MOST_FAILING = 20  # maximum number of forms that are paused in one batch; a fur
 
 def may_be_of_query(error: Exception) -> bool:
     """Whether a query may have caused an error, rather than the input or a resource."""
-    return isinstance(error, UnreadableQuery) or not isinstance(
-        error, InputError | OperationalError | OSError | MemoryError
-    )
+    others = InputError | OperationalError | OSError | MemoryError
+    return isinstance(error, UnreadableQuery) or not isinstance(error, others)
 
 
 def failure_reason(error: Exception) -> str:
@@ -95,9 +94,8 @@ class FailedPatterns:
 
 def _uses(needs: Change, failed: Collection[str]) -> bool:
     nodes = [node for step in needs.steps for node in step.node.walk()]
-    return any(condition.xpath in failed for node in nodes for condition in node.conditions) or any(
-        function in failed for node in nodes for function in node.functions
-    )
+    used = {name for node in nodes for name in (*(one.xpath for one in node.conditions), *node.functions)}
+    return not used.isdisjoint(failed)
 
 
 def _publishers_first(registry: Registry, queries: list[Subscription]) -> list[Subscription]:

@@ -53,10 +53,9 @@ from mmqjp.documents.record import (
     is_lateness_bounded,
     latest_stream_times,
 )
-from mmqjp.queries.changes import QueryChanges, SubscribeMode, forms_to_backfill, no_action
+from mmqjp.queries.changes import QueryChanges, SubscribeMode, no_action
 from mmqjp.queries.model import (
     EventSubscription,
-    JoinPause,
     JoinSubscription,
     Members,
     Owner,
@@ -65,7 +64,7 @@ from mmqjp.queries.model import (
     Subscription,
     UnreadableQuery,
 )
-from mmqjp.queries.registry import Registry
+from mmqjp.queries.registry import Registry, forms_to_backfill
 from mmqjp.queries.stored import Compiler, StoredQueries
 from mmqjp.state.engine_choice import migrate
 from mmqjp.state.eviction import JoinState, arriving
@@ -249,7 +248,7 @@ class Pipeline:
             reason = cutoff.reason(self._quota, "that is gone" if docid is None else self._records[docid].id)
             query = self._registry.subscriptions[qid]
             assert isinstance(query, JoinSubscription), "arrivals are of documents"
-            pauses.append(JoinPause(query, DocId(last_seen(qid, docid)), cutoff.at, reason))
+            pauses.append(Pause(query, DocId(last_seen(qid, docid)), cutoff.at, reason))
         return pauses
 
     # ------------------------------------------------------------ rounds

@@ -57,27 +57,18 @@ class ShippedQueries:
         is_external = cache(lambda stream: not registry.made_of(stream))
         parts = {row: tuple(registry.parts_of_row(row)) for row in rows}
         groups = {row: [group for part in of for group in _groups(part)] for row, of in parts.items()}
-        apart = {
-            row
-            for row, of in groups.items()
-            if all(
-                group.form is not None
-                and group.form.once is None
-                and group.op not in NEGATED
-                and not registry.read_of(group.form.id)
-                and all(is_external(stream) for target in group.targets for stream in target.streams)
-                for group in of
-            )
-        }
+
+        def is_alone(group: TargetGroup) -> bool:
+            if (form := group.form) is None or form.once or group.op in NEGATED or registry.read_of(form.id):
+                return False
+            return all(is_external(stream) for target in group.targets for stream in target.streams)
+
+        apart = {row for row, of in groups.items() if all(map(is_alone, of))}
         apart = _closed(apart, {row: {group.form for group in of} for row, of in groups.items()})
         self._parts: dict[int, Sequence[RowPart]] = {row: parts[row] for row in parts if row in apart}
         self._templates = {row: registry.template_of(row) for row in self._parts}
-        self._forms = {
-            group.form_of_queries.id: group.form_of_queries
-            for parts in self._parts.values()
-            for part in parts
-            for group in _groups(part)
-        }
+        forms = (group.form_of_queries for row in self._parts for group in groups[row])
+        self._forms = {form.id: form for form in forms}
         self.rows: Ints = np.array(sorted(self._parts), np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -407,9 +398,8 @@ class SpreadAnswers:
         )
         shipped = self._shipped.of(self._registry.version, lambda: ShippedQueries(self._registry))
         told = matches.answered(with_shipped(answer_slice, shipped, step)).persist(StorageLevel.DISK_ONLY)
-        summaries: list[TaskSummary] = [
-            pickle.loads(one) for _, (_, one) in told.filter(lambda one: one[0] == SUMMARY).collect()
-        ]
+        pickled = told.filter(lambda one: one[0] == SUMMARY).collect()
+        summaries: list[TaskSummary] = [pickle.loads(one) for _, (_, one) in pickled]
         counts: Ints = np.zeros((step.ranges, 3), np.int64)
         for summary in summaries:
             counts += summary.counts

@@ -130,9 +130,10 @@ def latest_stream_times(store: JoinEngine, ledger: schema.Ledger) -> dict[str, i
     return greatest
 
 
-def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
+def save_watermarks(ledger: schema.Ledger, lateness: Lateness, greatest: Mapping[str, int]) -> None:
     allowed = dict(lateness) if isinstance(lateness, Mapping) else lateness
-    return json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
+    noted = json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
+    ledger.save_settings({WATERMARKS: noted})
 
 
 class Progress:
@@ -243,10 +244,6 @@ class Inputs(tuple[Record, ...]):
     @lazy
     def part_ids(self) -> tuple[str, ...]:
         return self[0].part_ids if len(self) == 1 else self[0].part_ids + self[1].part_ids
-
-    @lazy
-    def part_ids_json(self) -> str:
-        return f"[{', '.join(map(json_text, self.part_ids))}]"
 
     @lazy
     def sources(self) -> tuple[tuple[str, str], ...]:

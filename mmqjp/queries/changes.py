@@ -1,44 +1,27 @@
 """Subscribes, unsubscribes, pauses and resumes queries; each change is committed before it takes effect. Compares a
-script's event statements with the registered ones, and selects the forms that a backfill of event queries runs."""
+script's event statements with the registered ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
-from common.bounds import BEGINNING, END, NO_DOCUMENT, DocId, Micros
+from common.bounds import BEGINNING, NO_DOCUMENT, DocId, Micros
 from common.errors import InputError
 from common.tools import reachable, track_progress
 from feeds.documents import Now
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.queries import stored
-from mmqjp.queries.model import (
-    EventPause,
-    EventSubscription,
-    JoinPause,
-    JoinSubscription,
-    Pause,
-    Subscription,
-    generated_name_number,
-)
-from mmqjp.queries.registry import (
-    EventForm,
-    Publisher,
-    RegisteredDefinition,
-    Registry,
-    cannot_be_read,
-    cycle_of,
-    lives,
-    published_name,
-)
+from mmqjp.queries.model import EventSubscription, JoinSubscription, Pause, Subscription, generated_name_number
+from mmqjp.queries.registry import RegisteredDefinition, Registry, cannot_be_read, cycle_of
 from mmqjp.tables.schema import CommitMetadata, Ledger
-from xscl.algebra.events import Schema, read_by
+from xscl.algebra.events import Schema
 from xscl.event_forms import unequal
 from xscl.event_lower import schemas_of
 from xscl.syntax import EventQuery, Script, free_number, names_read
@@ -163,10 +146,7 @@ class QueryChanges:
             if one.reason is not None:
                 self._registry.deactivate(one.query)
                 reasons[one.query.name] = one.reason
-            if isinstance(one, EventPause):
-                one.query.set_paused(one.last, one.reason, self._ledger.batch)
-            else:
-                one.query.set_paused(one.last, one.reason, self._ledger.batch)
+            one.query.set_paused(one.last, one.reason, self._ledger.batch)
             if one.reason is None:
                 self._registry.activate(one.query)
         return reasons
@@ -250,12 +230,7 @@ class QueryChanges:
         readers = (query for query in reasons if isinstance(query, EventSubscription))
         time = self._event_time({stream for query in readers for stream in self._registry.events.documents(query)})
         document, never = DocId(self._ledger.next_docid - 1), stored.NO_ARRIVAL
-        pauses: list[Pause] = [
-            EventPause(query, time, never, reason)
-            if isinstance(query, EventSubscription)
-            else JoinPause(query, document, never, reason)
-            for query, reason in reasons.items()
-        ]
+        pauses = [Pause(one, time if one.is_events else document, never, reason) for one, reason in reasons.items()]
         with whole_batch(self._store):
             if None in reasons.values():
                 self._store.plan.forget()  # what it keeps may lack what paused queries need
@@ -468,34 +443,3 @@ class QueryChanges:
                 subscription.removed = False
                 if subscription.active:
                     self._registry.activate(subscription)
-
-
-def forms_to_backfill(
-    new: Sequence[EventSubscription], registry: Registry
-) -> tuple[dict[str, EventForm], frozenset[str]]:
-    """Returns the forms of new event queries and of those that they depend on, by id, and the ids of the new ones. What
-    an older query publishes is recomputed for each interval between its pauses, as originally output if all its events
-    are still stored."""
-    forms: dict[str, EventForm] = {}
-    for query in new:
-        _add(forms, query.form_id, query, registry, BEGINNING, END)
-    of_new, fresh = frozenset(forms), frozenset(query.qid for query in new)
-    known: set[str] = set()
-    while waiting := {published_name(name) for form in forms.values() for name in read_by(form.stream)} - known:
-        for name in sorted(waiting):
-            named = (one for one in registry.named(name) if isinstance(one, EventSubscription))
-            for query in (one for one in named if one.publishes and not one.removed and one.qid not in fresh):
-                for since, until in lives(query):
-                    _add(forms, f"{query.form_id} {since}", query, registry, since, until)
-        known |= waiting
-    return forms, of_new
-
-
-def _add(
-    forms: dict[str, EventForm], id: str, query: EventSubscription, registry: Registry, since: Micros, until: Micros
-) -> None:
-    known = forms.get(id)
-    publishers = known.publishers if known else ()
-    if query.publishes:
-        publishers += (Publisher(query.name, query.new_identity().text, since, until),)
-    forms[id] = EventForm(id, registry.events.form(query.form_id).source, since, publishers)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from json.encoder import encode_basestring
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -415,26 +415,14 @@ class EventSubscription(Registered[Micros]):
 Subscription: TypeAlias = JoinSubscription | EventSubscription
 
 
-class JoinPause(NamedTuple):
-    """A query that is paused for a reason, or resumed if that is None: the last document before, and the arrival from
-    which a paused query gets nothing of the batch."""
+class Pause(NamedTuple):
+    """A query that is paused for a reason, or resumed if that is None: its last mark before, and the arrival from which
+    a paused query gets nothing of the batch."""
 
-    query: JoinSubscription
-    last: DocId
+    query: Subscription
+    last: Any
     arrival: int
     reason: str | None
-
-
-class EventPause(NamedTuple):
-    """The same for an event query: the last time before."""
-
-    query: EventSubscription
-    last: Micros
-    arrival: int
-    reason: str | None
-
-
-Pause: TypeAlias = JoinPause | EventPause
 
 
 @dataclass(eq=False)

@@ -12,26 +12,14 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from common.bounds import END, DocId, Micros
+from common.bounds import BEGINNING, END, DocId, Micros
 from common.tools import decrease, reachable
 from join_stage.plans import JoinEngine
 from join_stage.protocol import JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
+from mmqjp.queries import model
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
-from mmqjp.queries.model import (
-    CANNOT_READ,
-    ByKey,
-    CompactSet,
-    EventSubscription,
-    HiddenStream,
-    JoinSubscription,
-    Owner,
-    Registered,
-    StoredTarget,
-    Subscription,
-    Target,
-    width_of,
-)
+from mmqjp.queries.model import CompactSet, EventSubscription, HiddenStream, Owner, StoredTarget, Subscription, Target
 from pattern_stage.assemble import EVENT_TIME
 from pattern_stage.definition import sees_before
 from templates.catalog import Catalog, Change, EventPlacement, TemplateRow, place_events
@@ -297,7 +285,7 @@ class EventStatements:
     def form(self, form_id: str) -> FormQueries:
         """Raises StoreError if this version cannot read the statement."""
         if form_id not in self._forms:
-            raise StoreError(f"{CANNOT_READ} the event query")
+            raise StoreError(f"{model.CANNOT_READ} the event query")
         return self._forms[form_id]
 
     def members(self, running_id: str) -> list[EventSubscription]:
@@ -388,7 +376,7 @@ class Registry:
         self.stage1, self._stage2, self.events = stage1, stage2, EventStatements(catalog, stage1)
         self.subscriptions: dict[int, Subscription] = {}  # by qid, in ascending order
         self.version = 0  # changes with every change of the queries
-        self._by_name, self._by_text = ByKey(), ByKey()
+        self._by_name, self._by_text = model.ByKey(), model.ByKey()
         self.rows, self._forms = dict[int, RowTargets](), Forms()  # `rows` has the targets of each row of R_T
         self._active_targets: Counter[int] = Counter()
         self.absent: Counter[int] = Counter()  # by row of R_T, the targets that find inputs of absences
@@ -517,7 +505,7 @@ class Registry:
 
     def readers_of(self, owner: Owner) -> list[Subscription]:
         """Returns the queries that get a plan node's results: itself, or its stream's readers."""
-        return [owner] if isinstance(owner, Registered) else self.readers(owner.stream)
+        return [owner] if isinstance(owner, model.Registered) else self.readers(owner.stream)
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
         def of(one: Owner) -> Iterator[HiddenStream]:
@@ -545,7 +533,7 @@ class Registry:
     def add(self, subscription: Subscription) -> None:
         """Registers a query, atomically."""
         try:
-            if isinstance(subscription, JoinSubscription):
+            if isinstance(subscription, model.JoinSubscription):
                 self._add_targets(subscription, subscription.normal, subscription.since)
         except BaseException:
             self._remove_targets(subscription)
@@ -565,7 +553,7 @@ class Registry:
                     find = partial(inner_join, query, stream)
                     self._attach(stream, find, since, partial(add_targets, stored=inner[stream], since=since))
 
-        if isinstance(query, JoinSubscription):
+        if isinstance(query, model.JoinSubscription):
             add_targets(query, own, query.since)
         self._index(query)
 
@@ -603,7 +591,7 @@ class Registry:
 
     def _add_targets(self, owner: Owner, normal: NormalQuery | Hidden, since: DocId) -> None:
         """Places a plan node's conjunctive queries in the catalog, in order. Raises TooManyChains."""
-        op, width = normal.op, width_of(normal.op, normal.window)
+        op, width = normal.op, model.width_of(normal.op, normal.window)
         for disjunct, conjunct in enumerate(normal.conjuncts):
             place, change = self.catalog.add(conjunct, width, op == "FOLLOWED BY")
             streams = tuple(side.stream for side in conjunct.sides())
@@ -765,5 +753,36 @@ def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set
             yield from (s for stream in target.streams for s in registry.named(stream) if s.publishes)
 
     found = reachable(read(owner), read)
-    queries = {one for one in found if isinstance(one, Registered)}
+    queries = {one for one in found if isinstance(one, model.Registered)}
     return queries, {one for one in found if isinstance(one, HiddenStream)}
+
+
+def forms_to_backfill(
+    new: Sequence[EventSubscription], registry: Registry
+) -> tuple[dict[str, EventForm], frozenset[str]]:
+    """Returns the forms of new event queries and of those that they depend on, by id, and the ids of the new ones. What
+    older queries publish is recomputed between their pauses, as originally output if all its events are still stored.
+    """
+    forms: dict[str, EventForm] = {}
+    for query in new:
+        _add(forms, query.form_id, query, registry, BEGINNING, END)
+    of_new, fresh = frozenset(forms), frozenset(query.qid for query in new)
+    known: set[str] = set()
+    while waiting := {published_name(name) for form in forms.values() for name in algebra.read_by(form.stream)} - known:
+        for name in sorted(waiting):
+            named = (one for one in registry.named(name) if isinstance(one, EventSubscription))
+            for query in (one for one in named if one.publishes and not one.removed and one.qid not in fresh):
+                for since, until in lives(query):
+                    _add(forms, f"{query.form_id} {since}", query, registry, since, until)
+        known |= waiting
+    return forms, of_new
+
+
+def _add(
+    forms: dict[str, EventForm], id: str, query: EventSubscription, registry: Registry, since: Micros, until: Micros
+) -> None:
+    known = forms.get(id)
+    publishers = known.publishers if known else ()
+    if query.publishes:
+        publishers += (Publisher(query.name, query.new_identity().text, since, until),)
+    forms[id] = EventForm(id, registry.events.form(query.form_id).source, since, publishers)

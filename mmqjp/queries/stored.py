@@ -21,21 +21,8 @@ from common.bounds import Micros
 from common.tools import ClearedCache, in_batches, reachable, track_progress
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.model import (
-    CANNOT_READ,
-    EVENT_FORM,
-    EventSubscription,
-    HasNormalForm,
-    JoinSubscription,
-    Owner,
-    Pause,
-    StoredTarget,
-    Subscription,
-    UnreadableQuery,
-    is_event_form,
-    text_digest,
-    width_of,
-)
+from mmqjp.queries import model
+from mmqjp.queries.model import EVENT_FORM, HasNormalForm, Subscription, UnreadableQuery, is_event_form, text_digest
 from mmqjp.queries.registry import RegisteredDefinition, Registry, minds_since
 from mmqjp.tables.schema import QUERY_TABLES, TableRows, removed_texts
 from templates.catalog import Catalog, RowKey, SharedStep
@@ -338,17 +325,17 @@ class StoredQueries:
             steps = self._steps((variables for _, variables in keys), registry.catalog)
             numbers, change = registry.catalog.restore(steps, keys)
             registry.stage1.add(change)
-            of_query: dict[int, list[StoredTarget]] = {}
+            of_query: dict[int, list[model.StoredTarget]] = {}
             for qid, *rest in own:
                 of_query.setdefault(qid, []).append(_read(numbers, rest))
-            of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
+            of_inner: dict[int, dict[str, list[model.StoredTarget]]] = {}
             for qid, stream, *rest in inner:
                 of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, rest))
             registry.events.redefine((), self._definitions())
             subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
             for subscription in track_progress("opening", subscriptions):
                 registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
-                if (subscription.paused or "").startswith(CANNOT_READ):
+                if (subscription.paused or "").startswith(model.CANNOT_READ):
                     with suppress(UnreadableQuery):
                         _ = subscription.normal
             registry.events.settle()
@@ -410,7 +397,7 @@ class StoredQueries:
             of_events, begun = is_event_form(form or ""), self._begun.get(qid, FROM_THE_START)
             query = events[text] if of_events else compiled(text)
             parts = (qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
-            subscription = EventSubscription(*parts) if of_events else JoinSubscription(*parts)
+            subscription = model.EventSubscription(*parts) if of_events else model.JoinSubscription(*parts)
             subscription.replay(pauses.get(qid, ()), begun)
             yield subscription
 
@@ -495,14 +482,14 @@ class StoredQueries:
         self._rows.append("removed_queries", [(s.qid, now) for s in gone])
         self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.paused is None])
 
-    def save_pauses(self, pauses: Sequence[Pause], now: int, batch: int) -> None:
+    def save_pauses(self, pauses: Sequence[model.Pause], now: int, batch: int) -> None:
         """Writes pauses and resumptions. A paused query gets this batch's answers up to its arrival."""
         self._rows.append("pauses", [(one.query.qid, one.last, one.reason, now, batch) for one in pauses])
         members = [(one.query.qid, batch, int(one.reason is None), one.arrival) for one in pauses]
         self._rows.append("memberships", members)
 
     def _save_placements(self, subscriptions: Sequence[Subscription], registry: Registry) -> None:
-        def rows(owner: Owner, window: int | None) -> _Rows:
+        def rows(owner: model.Owner, window: int | None) -> _Rows:
             variables_of = registry.catalog.variables_of
             return [(t.template, variables_of(t.row), window, t.disjunct, t.op, t.streams) for t in owner.targets]
 
@@ -525,7 +512,7 @@ class StoredQueries:
         self._rows.append("chains", chains)
 
 
-def _read(numbers: dict[RowKey, int], placement: Sequence[Any]) -> StoredTarget:
+def _read(numbers: dict[RowKey, int], placement: Sequence[Any]) -> model.StoredTarget:
     disjunct, template, variables, op, window, streams = placement
     row = numbers[template, tuple(variables)]
-    return StoredTarget(disjunct, row, template, op, width_of(op, window), tuple(streams))
+    return model.StoredTarget(disjunct, row, template, op, model.width_of(op, window), tuple(streams))

@@ -16,15 +16,7 @@ from common.tools import from_json
 from feeds.documents import Now
 from join_stage.plans import JoinEngine
 from join_stage.protocol import STATE, docids_between, flatten_edges, has_documents_between, missing
-from mmqjp.documents.record import (
-    WATERMARKS,
-    Record,
-    Records,
-    Watermarks,
-    docid_batches,
-    is_lateness_bounded,
-    to_setting,
-)
+from mmqjp.documents.record import Record, Records, Watermarks, docid_batches, is_lateness_bounded, save_watermarks
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.schema import DELIVERY_TABLES, Ledger, Owed, drop_told_by_removed, join_gaps
@@ -134,7 +126,7 @@ class JoinState:
         """Evicts, within a batch, what is obsolete at these times, and stores them so that late stays late."""
         lateness = self._watermarks.timing.lateness
         if is_lateness_bounded(lateness):
-            self._ledger.save_settings({WATERMARKS: to_setting(lateness, greatest)})
+            save_watermarks(self._ledger, lateness, greatest)
             if self._is_worth_it(before := self._obsolete_before(greatest)):
                 self._evict(before)
 

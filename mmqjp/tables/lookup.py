@@ -151,8 +151,7 @@ def docids_of(match: Row) -> tuple[int, ...]:
 
 
 def queries_named(select: SelectFn, name: str, most: int) -> list[Row]:
-    """Returns queries ever registered under a name, current ones first: `qid`, `text`, `occurrence`, `since`,
-    `window_us`, `form`, `removed_at`."""
+    """Returns queries ever registered under a name, current ones first."""
     sql = f"""SELECT a.qid, a.text, a.occurrence, a.since, a.window_us, a.form, r.removed_at
 FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}
 ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
@@ -239,8 +238,8 @@ UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quote_literal
 def find_nearest_documents(
     select: SelectFn, streams: Collection[str], t0: int, t1: int, near: int, most: int, refused: str
 ) -> list[tuple[int, int]]:
-    """Returns at most `most` documents that end in an interval, nearest to `near` first, as (docid, characters). Omits
-    those with a dead letter whose reason begins with `refused`."""
+    """Returns (docid, characters) of documents that end in an interval, nearest to `near` first. `refused` begins the
+    reasons of dead letters whose documents are omitted."""
     sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d
 WHERE d.stream IN ({literal_list(streams)}) AND d.t1 >= {t0} AND d.t1 <= {t1} AND d.kind <> 'hidden' AND NOT EXISTS (
 SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id AND l.reason LIKE '{refused}%')
@@ -253,13 +252,11 @@ def reason_refused(select: SelectFn, stream: str, id: str, like: str) -> str | N
     sql = f"""SELECT reason FROM dead_letters
 WHERE stream = {quote_literal(stream)} AND id = {quote_literal(id)} AND reason LIKE '{like}'
 ORDER BY noted_at LIMIT 1"""
-    row = first_row(select, sql)
-    return None if row is None else row["reason"]
+    return (first_row(select, sql) or {}).get("reason")
 
 
 def outputs_between_times(select: SelectFn, name: str, t0: int, t1: int, near: int, most: int) -> list[Row]:
-    """Returns at most `most` outputs of a query that end in an interval, nearest to `near` first: `id`, `qid`,
-    `first_qid`, `t0`, `t1`, `documents`, `streams`, `nodes` and `xml`."""
+    """Returns at most `most` outputs of a query that end in an interval, nearest to `near` first."""
     sql = f"""SELECT {ID} AS id, m.qid, a.first_qid, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml {RECIPIENTS}
 AND m.name = {quote_literal(name)} AND a.t1 >= {t0} AND a.t1 <= {t1}
@@ -293,8 +290,7 @@ WHERE a.form LIKE 'events-%' AND a.name IN ({literal_list(names)})
 
 def latest_setting(select: SelectFn, key: str) -> str | None:
     sql = f"SELECT value FROM settings WHERE key = {quote_literal(key)} ORDER BY batch DESC LIMIT 1"
-    row = first_row(select, sql)
-    return None if row is None else row["value"]
+    return (first_row(select, sql) or {}).get("value")
 
 
 LONGEST_XML = 100_000  # longer outputs and documents, in characters, are not read before they are needed
@@ -303,15 +299,12 @@ LONGEST_OUTPUT_XML = 200_000  # longer outputs, in characters, are skipped
 
 def settings_sql(prefix: str) -> str:
     """SQL for the current settings with a prefix: `key`, `value`."""
-    return f"""SELECT key, value FROM (
-  SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY batch DESC) AS newest FROM settings
-  WHERE starts_with(key, {quote_literal(prefix)})
-) AS found WHERE newest = 1"""
+    return f"""SELECT key, arg_max(value, batch) AS value FROM settings
+WHERE starts_with(key, {quote_literal(prefix)}) GROUP BY key"""
 
 
 def outputs_between(after: int, until: int, name: str | None = None) -> str:
-    """SQL for the outputs, of all names or one, with `after` < `seq` <= `until`, in order: `answer` and `qid` (-1 in
-    earlier formats), and `seq`."""
+    """SQL for outputs with `after` < `seq` <= `until`, in order: `answer` and `qid` (-1 in earlier formats), `seq`."""
     seqs, named = f"seq > {after} AND seq <= {until}", "" if name is None else f" AND name = {quote_literal(name)}"
     return f"""SELECT answer, qid, seq FROM (
   SELECT a.answer, m.qid, m.name, {SEQ} {RECIPIENTS} AND a.last_seq > {after} AND a.first_seq <= {until}
@@ -377,8 +370,7 @@ NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"
 
 
 def registered_queries_sql(name: str, most: int, *, paused: bool) -> str:
-    """SQL for a name's registered queries: `qid`, `form`, `text`, `added_at`, and `paused`: the reason, "" or null,
-    looked up only if some are."""
+    """SQL for a name's registered queries. `paused` is the reason, "" or null, looked up only if some are."""
     reason = "SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid" if paused else "NULL"
     return f"""SELECT q.qid, q.form, q.text, q.added_at, ({reason}) AS paused FROM added_queries q
 WHERE q.name = {quote_literal(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
@@ -455,9 +447,7 @@ _COLUMNS = ", ".join(f"{'b' if name == 'committed_at' else 'a'}.{name}" for name
 COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries", "pauses")
 """Tables whose rows `recent_counts_sql` counts."""
 
-_COUNTS = " ".join(
-    f"UNION ALL SELECT '{table}', count(*), NULL, NULL, NULL, NULL, NULL, NULL FROM {table}" for table in COUNTED
-)
+_COUNTS = " ".join(f"UNION ALL SELECT '{name}', count(*){', NULL' * 6} FROM {name}" for name in COUNTED)
 
 MEMBERS = """SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
 q.text, q.added_at FROM members m JOIN added_queries q ON q.qid = m.qid ORDER BY m.name, m.qid, m.begun"""

@@ -165,8 +165,7 @@ JOIN removed_queries r ON q.qid = r.qid ORDER BY q.text"""
 
 
 EVENTS = schema(number=INT, stream=TEXT, docid=INT, nodes=INTS, t0=INT, t1=INT, attributes=TEXTS, batch=INT)
-"""A document's event with a number that is never reused. `nodes` has its node ids, root first; numbers in `attributes`
-are texts."""
+"""Documents' events, with numbers never reused. `nodes` are node ids, root first; numbers in `attributes` are texts."""
 
 SNAPSHOTS = schema(batch=INT, name=TEXT, state=pa.binary())
 """Parts of a snapshot by name, as Arrow streams; the greatest batch counts."""
@@ -287,11 +286,7 @@ ANSWER_TABLES = {
     "earlier_output_matches": schema(seq=INT, match=INT),
 }  # fmt: skip
 
-FORMER_NAMES = {
-    "earlier_outputs": "outputs",
-    "earlier_match_queries": "match_queries",
-    "earlier_output_matches": "output_matches",
-}
+FORMER_NAMES = {f"earlier_{name}": name for name in ("outputs", "match_queries", "output_matches")}
 
 RECEIVES = """a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
 AND a.first_qid <= m.qid AND m.begun <= a.batch
@@ -300,8 +295,7 @@ AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))"""
 
 RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
-"""SQL for who gets which answer. A condition that follows keeps the windows of the view `recipients` from being
-computed over all answers."""
+"""SQL for who gets which answer. With a condition after it, `recipients` need not compute windows over all answers."""
 
 SEQ = "a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq"
 """The number of an output, if whole groups are selected."""
@@ -344,36 +338,28 @@ def rows_of_batches(store: TableStore, first: int, last: int, *, by_time: bool) 
 
 def registered_before(store: TableStore, queries: pa.Table, qid: int) -> pa.Table:
     """Returns those of `queries` (`qid`, `identity`) whose identity queries before `qid` have had: `qid`."""
-    return store.select(
-        f"""SELECT DISTINCT a.qid FROM asked a JOIN added_queries q ON q.identity = a.identity
-WHERE q.qid < {qid}""",
-        {"asked": queries},
-    )
+    sql = f"SELECT DISTINCT a.qid FROM asked a JOIN added_queries q ON q.identity = a.identity WHERE q.qid < {qid}"
+    return store.select(sql, {"asked": queries})
 
 
 def output_before(store: TableStore, outputs: pa.Table) -> pa.Table:
     """Returns `place` and `qid` of those `outputs` (also `identity`, `choice`) whose ids are stored."""
-    return store.select(
-        f"""SELECT DISTINCT o.place, o.qid FROM asked o JOIN answers a ON a.choice = o.choice
+    sql = f"""SELECT DISTINCT o.place, o.qid FROM asked o JOIN answers a ON a.choice = o.choice
 JOIN members m ON m.identity = o.identity AND {RECEIVES}
-LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL""",
-        {"asked": outputs},
-    )
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
+    return store.select(sql, {"asked": outputs})
 
 
 def find_output_matches(store: TableStore, outputs: pa.Table) -> pa.Table:
-    """Returns candidate matches behind outputs given by `seq`, `documents` and `nodes`: `seq`, the query's `form` (null
-    in earlier formats), `docid1` and `docid2`."""
+    """Returns candidate matches behind `outputs` (`seq`, `documents`, `nodes`); `form` is null in earlier formats."""
     first, last = min(outputs["seq"].to_pylist(), default=0), max(outputs["seq"].to_pylist(), default=-1)
-    return store.select(
-        f"""SELECT o.seq, a.form, m.match, m.docid1, m.docid2 FROM asked o
+    sql = f"""SELECT o.seq, a.form, m.match, m.docid1, m.docid2 FROM asked o
 JOIN answers a ON a.documents = o.documents AND a.nodes = o.nodes AND a.first_seq <= o.seq AND a.last_seq >= o.seq
 JOIN answer_matches l ON l.answer = a.answer JOIN match_rows m ON m.match = l.match
 WHERE a.first_seq <= {last} AND a.last_seq >= {first}
 UNION ALL SELECT o.seq, NULL, m.match, m.docid1, m.docid2 FROM asked o
-JOIN earlier_output_matches l ON l.seq = o.seq JOIN match_rows m ON m.match = l.match ORDER BY seq, match""",
-        {"asked": outputs},
-    )
+JOIN earlier_output_matches l ON l.seq = o.seq JOIN match_rows m ON m.match = l.match ORDER BY seq, match"""
+    return store.select(sql, {"asked": outputs})
 
 
 def lowest(store: TableStore, table: str, column: str, default: int) -> int:
@@ -449,8 +435,7 @@ ToldRow = tuple[int, int, int, int, int | None]
 
 
 def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
-    """Returns `qid`, `high`, `low` and `t1` of outputs with some distinct keys, each given with its query and the range
-    of `t1` that matters."""
+    """Returns told outputs with distinct keys, asked as query, digest halves, and the range of `t1` that matters."""
     keys = rows_table(asked, schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT))
     sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low) WHERE t1 BETWEEN earliest AND latest"
     return store.select(sql, {"asked": keys})
@@ -553,14 +538,6 @@ NEXT_IDS = "numbers"  # setting with the next numbers, since the rows with the h
 
 COSTS = "costs"
 
-_ID_COLUMNS = (
-    (("documents", "docid"),),
-    (("documents", "arrival"),),
-    (("match_rows", "match"),),
-    (("answers", "last_seq"), ("earlier_outputs", "seq")),
-    (("answers", "answer"),),
-)
-
 NextIds = tuple[int, int, int, int, int]  # next docid, arrival, match, output and answer
 
 
@@ -576,10 +553,12 @@ class Ledger:
             raise StoreError(f"{cause}: install the version that wrote it, or a newer one")
         self.committed_at = 0  # time of this process's last commit, in microseconds
         self.batch = 1 + max(store.highest(table, "batch") for table in BATCH_TABLES)
-        noted = json.loads(self.setting(NEXT_IDS) or "[]")
-        kept = (max(store.highest(*column) for column in columns) + 1 for columns in _ID_COLUMNS)
-        # Older stores have saved fewer.
-        docid, arrival, match, seq, answer = (max(pair) for pair in zip_longest(kept, noted, fillvalue=0))
+        of_documents = store.highest("documents", "docid"), store.highest("documents", "arrival")
+        seq = max(store.highest("answers", "last_seq"), store.highest("earlier_outputs", "seq"))
+        kept = *of_documents, store.highest("match_rows", "match"), seq, store.highest("answers", "answer")
+        noted = json.loads(self.setting(NEXT_IDS) or "[]")  # older stores have saved fewer
+        pairs = zip_longest((number + 1 for number in kept), noted, fillvalue=0)
+        docid, arrival, match, seq, answer = map(max, pairs)
         self.restore_next_ids((docid, arrival, match, seq, answer))
 
     @property
@@ -617,8 +596,7 @@ class Ledger:
         """Writes the batch's row unless it is empty. `taken_at` is in microseconds."""
         self.committed_at = self._now()
         if documents or dead_letters or outputs:
-            row = (self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)
-            self._rows.append("batches", [row])
+            self._rows.append("batches", [(self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)])
 
     def save_metadata(self, metadata: CommitMetadata) -> None:
         self._save_offsets(metadata.offsets)
@@ -633,10 +611,9 @@ class Ledger:
         return next((row["answer"] for row in found.to_pylist()), None)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        return by_file(
-            self._rows.select("""SELECT source, file, position, mark FROM offsets JOIN
-(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)""")
-        )
+        sql = """SELECT source, file, position, mark FROM offsets JOIN
+(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
+        return by_file(self._rows.select(sql))
 
     def _save_offsets(self, found: Iterable[Offset]) -> None:
         self._rows.append("offsets", [(o.source, o.file, o.position, self.batch, o.fingerprint or None) for o in found])
