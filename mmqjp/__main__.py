@@ -9,8 +9,7 @@ from mmqjp.process import end_past_questions, end_without_freeing, ending_when_i
 
 
 def main() -> None:
-    """Runs the command line and ends the process. Ctrl-C never prints a traceback, even during imports. Standard output
-    is UTF-8 in any locale."""
+    """Runs the command line and ends the process. Ctrl-C never prints a traceback, even during imports."""
     in_own_process()
     with ending_when_interrupted():
         from mmqjp.cli import main as command_line

@@ -1,9 +1,8 @@
 """Back-tests: prepares a script, selects its documents, runs it in a process of its own, and words the result.
 Preparation finds the registered queries and external streams that the script reads, and what it would add to those
 registered. Documents come in order of arrival, from a store or a reader, and go to the process's standard input; it is
-killed on timeout or cancellation. The process (python -m mmqjp.backtest) runs the script in an in-memory engine and
-writes reports as lines of JSON, which follow each other until the last, complete one. It limits its own time and
-memory."""
+killed on timeout or cancellation. The process (python -m mmqjp.backtest) runs the script in an in-memory engine, limits
+its own time and memory, and writes reports as lines of JSON; the last is complete."""
 
 from __future__ import annotations
 
@@ -44,6 +43,7 @@ from mmqjp.queries.model import EventSubscription, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledEvents, definition_text
 from mmqjp.tables.lookup import SelectFn, quote_literal
+from mmqjp.tables.schema import INT, TEXT, schema
 from templates.catalog import needs_of
 from xscl.algebra.joins import Conjunct
 from xscl.check_expressions import blocks
@@ -165,9 +165,7 @@ class Backtest:
         return replace(from_json(Backtest, {**found, "latest": ()}), latest=latest)
 
 
-DOCUMENTS = pa.schema(
-    [("id", pa.string()), ("stream", pa.string()), ("t0", pa.int64()), ("t1", pa.int64()), ("xml", pa.binary())]
-)
+DOCUMENTS = schema(id=TEXT, stream=TEXT, t0=INT, t1=INT, xml=pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +269,7 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
     if count > MOST_QUERIES:
         cause = f"the script has {count:,} queries, and a back-test tries {MOST_QUERIES:,}"
         raise TooManyQueries(f"{cause}: leave some out")
-    publishers: dict[Subscription, None] = {}
-    definitions: dict[str, str] = {}
+    publishers, definitions = dict[Subscription, None](), dict[str, str]()
     made = script.published() | {definition.name for definition in script.definitions}
     outside: set[str] = set()
 
@@ -383,21 +380,16 @@ def _check_wanted(stop: Event) -> None:
 
 class _Running:
     def __init__(
-        self,
-        request: TrialRequest,
-        batches: Iterable[pa.RecordBatch],
-        clock: Callable[[], float],
-        command: Sequence[str],
+        self, request: TrialRequest, batches: Iterable[pa.RecordBatch], clock: Callable[[], float], argv: Sequence[str]
     ) -> None:
         self._request, self._batches, self._clock = request, batches, clock
         self._start = clock()
         self._reported: Backtest | None = None
         self._refused: str | None = None
         self._failed: str | None = None
-        self._done = False
+        self._done = self._over = False
         self._unread: BaseException | None = None
-        self._over = False
-        self._process = child.start([*command, str(os.getpid())])
+        self._process = child.start([*argv, str(os.getpid())])
         assert self._process.stdin is not None and self._process.stdout is not None
         self._writer = Thread(target=self._write, args=(self._process.stdin,), name="mmqjp back-test", daemon=True)
         self._reader = Thread(target=self._read, args=(self._process.stdout,), name="mmqjp back-test", daemon=True)
@@ -430,12 +422,9 @@ class _Running:
         _check_wanted(stop)
         if self._done and self._reported is not None:
             return self._reported
-        if self._failed is not None:
-            why = self._failed
-        elif late:
+        why = self._failed or f"its process ended (status {status})"
+        if late and self._failed is None:
             why = f"it took more than {self._request.seconds:g} s"
-        else:
-            why = f"its process ended (status {status})"
         if self._reported is None:
             raise BacktestFailed(f"the back-test has no result: {why} before the first documents were done")
         return replace(self._reported, cut_short=why)
@@ -468,14 +457,10 @@ class _Running:
 
 
 def backtest_store(
-    script: PreparedScript,
-    ask: SelectFn,
-    stop: Event,
-    most: int = MOST_DOCUMENTS,
-    most_characters: int = MOST_CHARACTERS,
+    script: PreparedScript, ask: SelectFn, stop: Event, most: int = MOST_DOCUMENTS, characters: int = MOST_CHARACTERS
 ) -> Backtest:
     """Back-tests over a store's newest documents. `stop` cancels. Raises what `run_process` and `ask` do."""
-    kept = select_newest_documents(ask, script.streams, most, most_characters)
+    kept = select_newest_documents(ask, script.streams, most, characters)
     found = _run(script, kept.batches, stop)
     cut = found.cut_short
     if cut is None and kept.chosen < kept.total:
@@ -583,8 +568,7 @@ def try_script(
 
 
 def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.RecordBatch]:
-    """Cuts batches into parts of about LONG seconds, by the last one's pace, so that reports and the end come in time
-    even if a few documents are slow."""
+    """Cuts batches into parts of about LONG seconds, by the last one's pace: reports and the end come in time."""
     size = FIRST
     for batch in batches:
         first = 0
@@ -610,8 +594,7 @@ class _Trial:
         self.seconds = self.took = self.report_seconds = 0.0
 
     def process(self, batch: pa.RecordBatch) -> None:
-        columns = (batch[name].to_pylist() for name in DOCUMENTS.names)
-        rows = list(zip(*columns, strict=True))
+        rows = list(zip(*(batch[name].to_pylist() for name in DOCUMENTS.names), strict=True))
         self._engine.process(Document(id, xml, stream, (t0, t1)) for id, stream, t0, t1, xml in rows)
         self._paused |= self._engine.take_paused()
         for _, _, t0, t1, _ in rows:
@@ -632,15 +615,14 @@ class _Trial:
             by_name[row["query"]] += row["n"]
             by_day[row["day"]] += row["n"]
         pairs = _pairs(self._engine, self._names) if final else {}
-        seen = self._engine.counters()
+        seen, paused = self._engine.counters(), self._paused
+        results = (QueryResult(name, by_name[name], paused.get(name), pairs.get(name)) for name in self._names)
         result = Backtest(
             documents=seen.documents,
             refused=seen.dead_letters,
             since=self._since,
             until=self._until,
-            queries=tuple(
-                QueryResult(name, by_name[name], self._paused.get(name), pairs.get(name)) for name in self._names
-            ),
+            queries=tuple(results),
             days=tuple((day_text(day), by_day[day]) for day in sorted(by_day)[-MOST_DAYS:]),
             seconds=self.seconds,
             cut_short=cut_short,

@@ -197,8 +197,7 @@ class Accounts:
         self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
         self._before, self._block, self._first_new, self._looked = before, block, first_new, looked or {}
         self.serves_all = first_new == 0
-        self._books: dict[str, Book] = {}
-        self._forms: dict[str, SharedAccount] = {}
+        self._books, self._forms = dict[str, Book](), dict[str, SharedAccount]()
         self._literals: dict[LiteralGroup, SharedAccount] = {}
         self._readers: dict[HiddenStream, list[ReaderGroup]] = {}
         self._form_cutoffs: dict[str, dict[int, int]] = {}

@@ -338,10 +338,8 @@ class RunningForms:
         self.exceeded: dict[str, Excess] = {}
         """Forms over a limit: when, and which. They have no results until `follow` adds them again."""
         self._order = FormOrder(made_of)
-        self._numbers: dict[str, int] = {}
-        self._form_ids: dict[int, str] = {}
+        self._numbers, self._form_ids, self._next_form = dict[str, int](), dict[int, str](), 0
         self._known: dict[str, EventForm] = {}
-        self._next_form = 0
 
     # ------------------------------------------------------------ forms
 

@@ -94,9 +94,7 @@ class Admission:
         both = enumerate(zip(keys, items, strict=True))
         new = {index: item for index, (key, item) in both if isinstance(item, Document) and key not in met}
         trees = self._read(new, evaluated)
-        records: list[Record] = []
-        indexes: list[int] = []
-        duplicates, now = 0, self.now()
+        records, indexes, duplicates, now = list[Record](), list[int](), 0, self.now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, as_bytes(item.raw), now))

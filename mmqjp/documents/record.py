@@ -143,8 +143,7 @@ class Progress:
         """`records` are the batch's numbered external documents; `next_arrival` follows the last of them."""
         self.last = max(next_arrival - 1, 0)
         self.first = records[0].arrival if records else self.last
-        self._times: dict[str, list[int]] = {}
-        self._arrivals: dict[str, list[int]] = {}
+        self._times, self._arrivals = dict[str, list[int]](), dict[str, list[int]]()
         for record in records:
             times = self._times.setdefault(record.stream, [])
             if not times or times[-1] < record.t1:
@@ -320,8 +319,7 @@ DocumentKey = tuple[str, str]
 
 
 class StoredIds:
-    """Ids of stored documents, and retained ids of dropped ones, as 8-byte hashes in memory. A new hash means a new id;
-    otherwise the store is queried, so stale hashes are harmless."""
+    """Hashes of ids of stored documents, and of retained ids. A new hash means a new id; else the store is asked."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
@@ -471,9 +469,8 @@ class Records(StoredRecords):
 
 def _release_trees(records: Iterable[Record]) -> None:
     for record in records:
-        parsed = record.__dict__
-        parsed.pop("tree", None)
-        parsed.pop("fragments", None)
+        record.__dict__.pop("tree", None)
+        record.__dict__.pop("fragments", None)
 
 
 def docid_batches(

@@ -251,9 +251,7 @@ class QueryChanges:
         events_since, schemas = self._visible_events(script, backfills=backfills)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
-        names: list[str] = []
-        fresh: list[Subscription] = []
-        kept: set[Subscription] = set()
+        names, fresh, kept = list[str](), list[Subscription](), set[Subscription]()
         highest, published = self._highest_number, script.published()
         for position, query in enumerate(track_progress("compiling", script.all_queries), 1):
             compiled: stored.CompiledQuery | stored.CompiledEvents
@@ -282,16 +280,14 @@ class QueryChanges:
                 highest = free_number(max(position, highest + 1), published)
             name = query.publish or f"q{highest}"
             qid = self._stored.next_qid + len(fresh)
-            window, begun = compiled.normal.window, self._ledger.batch
+            parts, window, begun = (qid, name, text, occurrence), compiled.normal.window, self._ledger.batch
             if isinstance(query, EventQuery):
                 if backfills:
                     read = {one.name for one in names_read(query.stream)} - {one.name for one in script.definitions}
                     form_id = self._registry.events.apart(form_id, read, qid)
-                rest = form_id, begun, compiled
-                fresh.append(EventSubscription(qid, name, text, occurrence, events_since, window, *rest))
+                fresh.append(EventSubscription(*parts, events_since, window, form_id, begun, compiled))
             else:
-                rest = compiled.form_id, begun, compiled
-                fresh.append(JoinSubscription(qid, name, text, occurrence, last, window, *rest))
+                fresh.append(JoinSubscription(*parts, last, window, compiled.form_id, begun, compiled))
             names.append(name)
         return names, fresh, kept
 
@@ -312,10 +308,9 @@ class QueryChanges:
         changes, known = DefinitionChanges(), self._registry.events.definitions
         for definition in script.definitions:
             text = stored.definition_text(definition, script)
-            before = known.get(definition.name)
-            if before is not None and before.text == text:
-                continue
-            if before is not None:
+            if (before := known.get(definition.name)) is not None:
+                if before.text == text:
+                    continue
                 changes.removed.append(before)
             number = self._stored.next_definition + len(changes.added)
             changes.added.append(stored.made(number, text, definition, script.namespaces))
@@ -346,11 +341,10 @@ class QueryChanges:
         for query in fresh:
             if query.publishes:
                 self._refuse_clash(query, gone, defined, schemas)
-            if not query.is_events:
-                for conjunct in query.conjuncts:
-                    for side in conjunct.sides():
-                        if side.stream in defined:
-                            raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
+            sides = () if query.is_events else (side for one in query.conjuncts for side in one.sides())
+            for side in sides:
+                if side.stream in defined:
+                    raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
 
     def _refuse_clash(
         self,

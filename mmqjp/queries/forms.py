@@ -110,8 +110,7 @@ class Substrings:
     """Finds all contained literals in one pass (Aho-Corasick automaton)."""
 
     def __init__(self) -> None:
-        self._literals: set[str] = set()
-        self._new: set[str] = set()
+        self._literals, self._new = set[str](), set[str]()
         self._automaton: ahocorasick.Automaton | None = None
         self._indexed = 0
 
@@ -128,10 +127,9 @@ class Substrings:
         gone = self._indexed - (len(self._literals) - len(self._new))
         if len(self._new) + gone > FEW + len(self._literals) // FEW:
             self._make()
-        found = set()
+        found = {literal for literal in self._new if literal in text}
         if self._automaton is not None:
-            found = {literal for _, literal in self._automaton.iter(text)} & self._literals
-        found.update(literal for literal in self._new if literal in text)
+            found |= {literal for _, literal in self._automaton.iter(text)} & self._literals
         return found
 
     def _make(self) -> None:
@@ -205,7 +203,8 @@ class Selection:
         self.is_once = is_once  # whether ONCE PER decides who gets it
         chosen = [(entry.key, entry.value) for entry in entries if isinstance(entry.value, joins.Term)]
         self.terms = tuple(term for _, term in chosen)
-        self.nodes = f"{{{', '.join(f'{_literally(json_text(key))}: %s' for key, _ in chosen)}}}"
+        keys = (json_text(key).replace("%", "%%") for key, _ in chosen)
+        self.nodes = f"{{{', '.join(f'{key}: %s' for key in keys)}}}"
         self.node_list = f"[{', '.join(['%s'] * len(chosen))}]"
         items = []
         for entry in entries:
@@ -231,10 +230,6 @@ RETURN = {"\r": "&#13;"}
 
 def element(name: str, text: str) -> str:
     return f"<{name}>{escape(text, RETURN)}</{name}>"
-
-
-def _literally(text: str) -> str:
-    return text.replace("%", "%%")
 
 
 class Form(model.QuerySet):
@@ -279,8 +274,7 @@ class Form(model.QuerySet):
 
     @cached_property
     def literal_tests(self) -> tuple[LiteralTest | None, ...]:
-        normal = self.normal
-        return tuple(literal_test(normal.op, conjunct) for conjunct in normal.conjuncts)
+        return tuple(literal_test(self.normal.op, conjunct) for conjunct in self.normal.conjuncts)
 
     @cached_property
     def shared(self) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, pairwise
 from json.encoder import encode_basestring
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -99,8 +100,7 @@ class Identity:
 
 
 def choice_of(part_ids: str, nodes: str) -> str:
-    """Returns the end of that JSON list, shared by equal outputs of all queries. `part_ids` of its documents and
-    `nodes`, the values of `Output.nodes`, are JSON lists."""
+    """Returns the end of that list, shared by equal outputs of all queries. Both parameters are JSON lists."""
     return f", {part_ids}, {nodes}]"
 
 
@@ -210,10 +210,8 @@ class Members:
     @cached_property
     def name_ranks(self) -> Ints:
         """Rank of each member's name; equal names share a rank."""
-        ranks = np.zeros(len(self.names), np.int64)
-        new = (name != before for before, name in zip(self.names, self.names[1:], strict=False))
-        ranks[1:] = np.cumsum(np.fromiter(new, np.int64, max(len(self.names) - 1, 0)))
-        return ranks
+        new = (name != before for before, name in pairwise(chain(self.names[:1], self.names)))
+        return np.cumsum(np.fromiter(new, np.int64, len(self.names)))
 
 
 def concatenated(found: Sequence[Members]) -> Members:
@@ -565,8 +563,8 @@ class Audience:
             np.insert(np.delete(getattr(members, column), without), places, [getattr(one, name) for one in ordered])
             for name, column in zip(_COLUMNS, _MEMBER_COLUMNS, strict=True)
         ]
-        latest_gap = max(self.latest_gap, _latest_gap(ordered))
-        return Audience(queries, Members.active(names, identities, columns), latest_gap)
+        members = Members.active(names, identities, columns)
+        return Audience(queries, members, max(self.latest_gap, _latest_gap(ordered)))
 
     @cached_property
     def latest_begun(self) -> int:

@@ -90,8 +90,7 @@ class EventStatements:
         self.definitions: dict[str, RegisteredDefinition] = {}
         self.placements: dict[str, EventPlacement] = {}
         """Those of the definitions that a running form reads, which stage 1 has."""
-        self.running: dict[str, EventForm] = {}
-        self.changed: dict[str, None] = {}
+        self.running, self.changed = dict[str, EventForm](), dict[str, None]()
         self._running_readers: Counter[str] = Counter()
         self._forms: dict[str, FormQueries] = {}
         self._members: dict[str, CompactSet[EventSubscription]] = {}
@@ -382,8 +381,7 @@ class Registry:
         self.absent: Counter[int] = Counter()  # by row of R_T, the targets that find inputs of absences
         self._hidden, self._hidden_readers = dict[str, HiddenStream](), dict[str, Counter[Owner]]()
         self._windows: Counter[int] = Counter()
-        self._joined: Counter[tuple[str, str]] = Counter()
-        self._readers: Counter[str] = Counter()
+        self._joined, self._readers = Counter[tuple[str, str]](), Counter[str]()
         self._sources: dict[frozenset[str], frozenset[str]] = {}
         self._joined_streams: frozenset[str] | None = None
         self._read: dict[str, list[Subscription]] | None = None

@@ -1,8 +1,7 @@
 """Compiles and persists queries and event definitions. Queries are compiled to their value-join normal form,
 conjunctive queries over tree patterns, once for equal queries, and event queries to the algebra of events. A store
 keeps the texts of queries and their places in the catalog, so reopening it parses nothing: a query is restored by its
-rows of R_T and parsed at its first match. Definitions are stored as text, so a store can be opened without the
-script."""
+rows of R_T and parsed at its first match. Definitions are stored as text: a store opens without the script."""
 
 from __future__ import annotations
 
@@ -355,8 +354,7 @@ class StoredQueries:
         return found
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
-        """Registers the queries not removed from their texts, and writes their placements, for formats without valid
-        ones. Call `save_catalog` afterwards."""
+        """Registers the queries from their texts, and writes placements; call `save_catalog` afterwards."""
         for subscription in self._subscriptions(compiler.compile_text, registry):
             registry.add(subscription)
         self._store.drop_before("placements", "qid", self.next_qid)
@@ -386,8 +384,7 @@ class StoredQueries:
         pauses: dict[int, list[tuple[Any, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
-        columns = "qid name text occurrence since window_us form"
-        every = list(self._rows.tuples("added_queries", columns, "qid"))
+        every = list(self._rows.tuples("added_queries", "qid name text occurrence since window_us form", "qid"))
         rows = [row for row in every if row[0] not in self._removed]
         here = [row for row in rows if is_event_form(row[-1] or "")]
         names = {row[1] for row in here}
@@ -402,9 +399,7 @@ class StoredQueries:
             yield subscription
 
     @staticmethod
-    def _event_queries(
-        forms: Mapping[str, str], gone: Mapping[str, str], registry: Registry
-    ) -> dict[str, HasNormalForm]:
+    def _event_queries(forms: dict[str, str], gone: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
         """Compiles event queries together, since they may read each other; returns them by text. `gone` are the last
         texts of removed ones by name: what these published may still be read."""
         defined = registry.events.streams().defined
@@ -435,13 +430,12 @@ class StoredQueries:
     # ------------------------------------------------------------ writing
 
     def save(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
+        def row(s: Subscription) -> tuple[object, ...]:
+            templates, identity = sorted({target.template for target in s.targets}), s.new_identity().text
+            return s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity
+
         for part in in_batches(subscriptions, _AT_ONCE, _AT_ONCE, lambda _: 1):
-            queries: _Rows = []
-            for s in part:
-                templates, identity = sorted({target.template for target in s.targets}), s.new_identity().text
-                row = s.qid, s.name, s.text, s.occurrence, templates, s.window, now, s.since, s.form_id, identity
-                queries.append(row)
-            self._rows.append("added_queries", queries)
+            self._rows.append("added_queries", list(map(row, part)))
         self._rows.append("memberships", [(s.qid, s.begun, 1, NO_ARRIVAL) for s in subscriptions])
         self._save_placements(subscriptions, registry)
         self.save_catalog(registry.catalog)
@@ -508,8 +502,7 @@ class StoredQueries:
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._rows.append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
-        chains = list(enumerate(catalog.chains, 1))[self._saved_chains :]
-        self._rows.append("chains", chains)
+        self._rows.append("chains", list(enumerate(catalog.chains, 1))[self._saved_chains :])
 
 
 def _read(numbers: dict[RowKey, int], placement: Sequence[Any]) -> model.StoredTarget:

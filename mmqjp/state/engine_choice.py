@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLD_CHAIN_SHIFT = 52  # bit position of the chain number in a node id, up to format 3
-
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
 FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS, FORMAT_WITH_FORMS = 3, 4, 5, 6
@@ -56,11 +55,8 @@ def migrate(
     compiler: Compiler,
     number_outputs: Callable[[], None],
 ) -> bool:
-    """Migrates an older store in a batch of its own, and registers its queries. Returns whether it did.
-
-    `number_outputs` migrates the outputs. The store has already created new tables and columns, and converted changed
-    ones.
-    """
+    """Migrates an older store in a batch of its own, and registers its queries. Returns whether it did. The store has
+    already created new tables and columns, and converted changed ones."""
     if ledger.is_current:
         return False
     with whole_batch(store):
@@ -83,11 +79,8 @@ def migrate(
 
 
 def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None:
-    """Recomputes, within a batch, the derived values in the join state of formats 1 to 3.
-
-    `catalog` has the queries that need them; `stage1` numbers new groups of edges. Skips documents that are in the join
-    state but not in `documents`: no join needs them.
-    """
+    """Recomputes, within a batch, the values that the queries in `catalog` derive, for formats 1 to 3. Skips documents
+    that are in the join state but not in `documents`: no join needs them."""
     store.drop_derived(1 << OLD_CHAIN_SHIFT)
     _clear_bindings(store)
     needs = catalog.derived()
@@ -110,8 +103,7 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
 def _clear_bindings(store: JoinEngine) -> None:
     schema = TABLES["match_rows"]
     rows = store.read("match_rows", schema.names)
-    nodes = pc.list_flatten(rows["bindings"]).to_numpy()
-    if not (nodes > _OLD_PLAIN).any():
+    if not (pc.list_flatten(rows["bindings"]).to_numpy() > _OLD_PLAIN).any():
         return
     lists = rows["bindings"].combine_chunks()
     plain = pa.ListArray.from_arrays(lists.offsets, pa.array(lists.values.to_numpy() & _OLD_PLAIN))
@@ -196,9 +188,8 @@ def directory_bytes(directory: Path) -> int:
 def open_store(
     session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
 ) -> JoinEngine:
-    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB, which also reads Spark
-    stores if `read_only`. Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
-    """
+    """Opens the store and its join engine: on Spark with a session, otherwise on DuckDB, which also reads Spark stores
+    if `read_only`. Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory."""
     if read_only and state is None:
         raise InvalidValue("a read-only engine needs a state directory: name one")
     if session is not None:

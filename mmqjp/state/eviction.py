@@ -30,8 +30,7 @@ MAX_GAPS = 16  # maximum number of gaps; beyond it the two oldest are merged int
 
 
 class CoverageGap(NamedTuple):
-    """Documents that begin before `before` may be missing; `window` is the widest query window then. Later queries do
-    not see them."""
+    """Documents before `before` may be missing, unseen by later queries; `window` is the widest query window then."""
 
     before: Micros
     window: Micros
@@ -72,8 +71,7 @@ def with_recalled(gaps: Gaps, low: Micros) -> Gaps:
 CHECKS_PER_IDLE = 60  # maximum number of eviction checks per `idle_after` while no documents arrive
 
 WORTH_EVICTING = 64
-"""Evict once this fraction of the widest window (one part in 64) is obsolete, since eviction costs as much as several
-documents."""
+"""Evict once one part in this many of the widest window is obsolete: eviction costs as much as several documents."""
 
 ID_RETENTION = 30 * 24 * 3600 * 1_000_000  # default retention of document ids, in microseconds of stream time
 
@@ -100,8 +98,7 @@ class JoinState:
     def save_reach(self) -> None:
         """Writes the reach if changed; called once, at the end of the batch."""
         if self.reach != self._committed[0]:
-            noted = json.dumps(asdict(self.reach), default=sorted, ensure_ascii=False)
-            self._ledger.save_settings({REACH: noted})
+            self._ledger.save_settings({REACH: json.dumps(asdict(self.reach), default=sorted, ensure_ascii=False)})
 
     def finish_batch(self, *, committed: bool) -> None:
         if committed:
@@ -110,8 +107,7 @@ class JoinState:
             self.reach, self.evicted_before = self._committed
 
     def late_by(self, stream: str, time: int) -> Micros:
-        """Returns by how much an external document ending at `time`, or what derives from it, may miss dropped
-        documents, or 0."""
+        """Returns by how much a document ending at `time`, or what derives from it, may miss dropped ones, or 0."""
         late_by = max((0, *(gap.before + gap.window - time for gap in self.reach.dropped)))
         return Micros(late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0)
 
@@ -200,10 +196,9 @@ class JoinState:
             self.reach = replace(self.reach, dropped=dropped, joined=self._registry.joined_streams())
 
     def prune_offsets(self, sources: Collection[str], files: Collection[tuple[str, str]]) -> None:
-        """Drops, within a batch, superseded offsets, and those of vanished files of `sources`; `files` are the existing
-        ones as (source, file). Does nothing below OFFSETS_COMPACTED_AFTER."""
-        known = self._ledger.offsets()
-        live = [offset for key, offset in known.items() if key[0] not in sources or key in files]
+        """Drops, within a batch, superseded offsets, and those of `sources` without existing `files` (source, file)."""
+        known = self._ledger.offsets().items()
+        live = [offset for key, offset in known if key[0] not in sources or key in files]
         rows = schema.single_number(self._store, "SELECT count(*) AS n FROM offsets") or 0
         if rows > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
             self._ledger.compact_offsets(live)

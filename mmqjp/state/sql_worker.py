@@ -51,8 +51,7 @@ MORE = 16 << 20  # bytes that Arrow may add to the size of an answer
 IDLE = 60.0  # seconds without a question after which a process ends
 
 LARGE_LOG, STALE = 16 << 20, 2.0
-"""Where it takes long to open the newest version, as with a log of so many bytes, one that was opened at most so many
-seconds ago serves again."""
+"""A version that takes long to open, with a log of this size in bytes, serves again for this many seconds."""
 
 TRIES = 4  # times that a question is asked if the store is checkpointed meanwhile
 TEXT = 4_000  # maximum length of an error, in characters
@@ -66,8 +65,7 @@ _DATABASE, _LOG = "store.duckdb", "store.duckdb.wal"
 
 @dataclass(frozen=True, slots=True)
 class StoreVersion:
-    """What a process opens: a `mark` of the version, which takes long or not, and open files. `last` is what must not
-    change while it is read."""
+    """What a process opens: a version's `mark` and open files. `last` must not change while it is read."""
 
     mark: Hashable
     last: object
@@ -328,17 +326,15 @@ class SqlWorkers:
             worker.finish()
         for _ in range(RUNNING):  # none reads the store from now on
             self._places.acquire()
-        for _ in range(RUNNING):
-            self._places.release()
+        self._places.release(RUNNING)
 
 
 def _reason(status: int) -> str:
     if status == -signal.SIGXCPU:
         return f"the question took more than {PROCESSOR_SECONDS} s of processor time: narrow it down"
-    try:
-        what = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    except ValueError:
-        what = f"signal {-status}"
+    what = f"status {status}"
+    if status < 0:
+        what = f"signal {signal.Signals(-status).name if -status in set(signal.Signals) else -status}"
     return _ENDED.format(what)
 
 
@@ -461,10 +457,8 @@ def _file_system(files: Mapping[str, tuple[int, int]]) -> Any:
 
 
 def _limit(connection: duckdb.DuckDBPyConnection, directory: str) -> None:
-    for setting, value in (
-        ("memory_limit", MEMORY), ("threads", str(THREADS)), ("temp_directory", directory),
-        ("max_temp_directory_size", SPILLED),
-    ):  # fmt: skip
+    most = {"memory_limit": MEMORY, "threads": THREADS, "temp_directory": directory, "max_temp_directory_size": SPILLED}
+    for setting, value in most.items():
         connection.execute(f"SET {setting} = '{value}'")
 
 
@@ -485,10 +479,9 @@ def main(parent: int, kind: str, state: Path | None = None) -> None:
     if kind == "spark":
         import mmqjp.tables.schema  # noqa: F401  # before files are out of reach
     _file_system({})
-    for limit, most in (
-        (resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, ADDRESS_SPACE), (resource.RLIMIT_FSIZE, 1 << 30),
-    ):  # fmt: skip
-        child.lower(limit, most)
+    child.lower(resource.RLIMIT_CORE, 0)
+    child.lower(resource.RLIMIT_AS, ADDRESS_SPACE)
+    child.lower(resource.RLIMIT_FSIZE, 1 << 30)
     if kind == "duckdb":
         child.lower(resource.RLIMIT_NOFILE, FILES)
     # Some code is imported when it is first needed, and DuckDB asks the system how much memory there is.
