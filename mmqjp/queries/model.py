@@ -418,7 +418,7 @@ class Pause(NamedTuple):
     a paused query gets nothing of the batch."""
 
     query: Subscription
-    last: Any
+    last: Any  # a document or a time, as its query is of documents or of events
     arrival: int
     reason: str | None
 
