@@ -880,7 +880,8 @@ class AbsenceOperator:
                     continue
                 if until is not None:
                     found.append((joint, until))
-            alone.append((block, found))
+            if found:
+                alone.append((block, found))
         out.update(np.flatnonzero(joints.steps > self._quota.work).tolist())
         for row, place in enumerate(those.tolist()):
             if row in out:

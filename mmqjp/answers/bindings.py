@@ -268,6 +268,10 @@ class Values:
         self.nodes: list[int] = []
         self._texts: list[str | None] = []
 
+    def clear(self) -> None:
+        for known in (self._codes, self.bound, self.docids, self.nodes, self._texts):
+            known.clear()
+
     def codes(self, records: Sequence[Record], which: Ints, nodes: Ints) -> Ints:
         """Returns the codes of plain node ids, each in the record that `which` indexes."""
         keys, place = np.unique(which << _NODE_BITS | nodes, return_inverse=True)
@@ -320,6 +324,9 @@ class Encoded(NamedTuple):
 
 
 class _TooManyStepsError(Exception): ...
+
+
+class _TooManyBindingsError(Exception): ...
 
 
 def _bindings(
@@ -384,10 +391,6 @@ class Joints:
         self.steps: Ints = np.ones(len(rows), np.int64)
         self._stopped: Mask = np.zeros(len(rows), np.bool_)
         self._which = [matches.left[rows.place], matches.right[rows.place]]
-        self._found = [
-            self._searched(side, number) if isinstance(side, SearchedSide) else None
-            for number, side in enumerate(plan.sides)
-        ]
         self._side_of: dict[str, int] = {}
         for number, side in enumerate(plan.sides):
             match side:
@@ -405,8 +408,9 @@ class Joints:
     def variables(self) -> Collection[str]:
         return self._side_of
 
-    def _searched(self, side: SearchedSide, number: int) -> _Found:
-        rows, which = self._rows, self._which[number]
+    def _searched(self, side: SearchedSide, number: int, some: Ints) -> tuple[_Found, Ints]:
+        """Returns the bindings of a side for some rows, and the steps to find them. Raises _TooManyBindingsError."""
+        rows, which = self._rows.take(some), self._which[number][some]
         fixed_sides = [part.sides[number] for part in rows.parts]
         known = {fixed: place for place, fixed in enumerate(dict.fromkeys(fixed_sides))}
         of_part = np.array([known[fixed] for fixed in fixed_sides], np.int64)
@@ -427,12 +431,14 @@ class Joints:
             found += bindings
             counts.append(len(bindings))
             steps.append(took)
-        self.steps += np.array(steps, np.int64)[place]
+            if len(found) > BLOCK and len(some) > 1:
+                raise _TooManyBindingsError
         count = np.array(counts, np.int64)
         start = np.cumsum(count) - count
         columns = zip(*found, strict=True) if found else ([] for _ in side.variables)
         packed = (np.array([element | at << 32 for element, at in column], np.int64) for column in columns)
-        return _Found(start[place], count[place], dict(zip(side.variables, packed, strict=True)))
+        nodes_of = dict(zip(side.variables, packed, strict=True))
+        return _Found(start[place], count[place], nodes_of), np.array(steps, np.int64)[place]
 
     def fixed_nodes(self, var: str) -> Ints:
         """Returns the nodes of a variable that rows determine."""
@@ -466,30 +472,46 @@ class Joints:
 
     def blocks(self) -> Iterator[JointBlock]:
         """Yields the joint bindings that satisfy the residual predicates."""
-        counts = [found.count for found in self._found if found is not None]
-        if not counts:
-            rows = np.flatnonzero(self.steps <= self._allowed)
-            for start in range(0, len(rows), BLOCK):
-                yield from self._satisfying(JointBlock(self, rows[start : start + BLOCK], {}))
+        if any(isinstance(side, SearchedSide) for side in self._plan.sides):
+            yield from self._searched_blocks(np.arange(len(self._rows)))
             return
-        number: Ints = counts[0] if len(counts) == 1 else counts[0] * counts[1]
-        self.steps += number
-        number = np.where(self.steps > self._allowed, 0, number)
+        rows = np.flatnonzero(self.steps <= self._allowed)
+        for start in range(0, len(rows), BLOCK):
+            yield from self._satisfying(JointBlock(self, rows[start : start + BLOCK], {}))
+
+    def _searched_blocks(self, rows: Ints) -> Iterator[JointBlock]:
+        """Yields those of some rows; in halves, if their sides have too many bindings to hold together."""
+        if not len(rows):
+            return
+        sides = [(number, side) for number, side in enumerate(self._plan.sides) if isinstance(side, SearchedSide)]
+        try:
+            searched = {number: self._searched(side, number, rows) for number, side in sides}
+        except _TooManyBindingsError:
+            for half in np.array_split(rows, 2):
+                yield from self._searched_blocks(half)
+            return
+        number: Ints = np.ones(len(rows), np.int64)
+        for found, steps in searched.values():
+            self.steps[rows] += steps
+            number = number * found.count
+        self.steps[rows] += number
+        number[self.steps[rows] > self._allowed] = 0
         ends = np.cumsum(number)
-        total = int(ends[-1]) if len(ends) else 0
-        for start in range(0, total, BLOCK):
-            joint = np.arange(start, min(start + BLOCK, total))
+        for start in range(0, int(ends[-1]), BLOCK):
+            joint = np.arange(start, min(start + BLOCK, int(ends[-1])))
             of = ends.searchsorted(joint, "right")
             joint -= (ends - number)[of]
-            at: dict[int, Ints] = {}
-            several = len(counts) > 1
-            for side, found in enumerate(self._found):
-                if found is not None:
-                    place = joint if not several else joint // counts[1][of] if side == 0 else joint % counts[1][of]
-                    at[side] = found.start[of] + place
-            yield from self._satisfying(JointBlock(self, of, at))
+            at: dict[int, tuple[_Found, Ints]] = {}
+            for side, (found, _) in reversed(
+                searched.items()
+            ):  # the right side's bindings come in turn for each left one
+                at[side] = found, found.start[of] + joint % found.count[of]
+                joint = joint // found.count[of]
+            yield from self._satisfying(JointBlock(self, rows[of], at))
 
     def _satisfying(self, block: JointBlock) -> Iterator[JointBlock]:
+        if len(self.values.bound) > BLOCK:
+            self.values.clear()  # no block uses the codes of another
         if self._stopped.any():
             block = block.take(~self._stopped[block.of])
         for expr in self._plan.residual:
@@ -506,14 +528,15 @@ class Joints:
 
 @dataclass(frozen=True, slots=True)
 class JointBlock:
-    """Some joint bindings: the row `of` each, and for sides that are searched, the place of its binding."""
+    """Some joint bindings: the row `of` each, and for sides that are searched, the bindings and the place of each."""
 
     joints: Joints
     of: Ints
-    at: Mapping[int, Ints]
+    at: Mapping[int, tuple[_Found, Ints]]
 
     def take(self, those: Ints | Mask) -> JointBlock:
-        return JointBlock(self.joints, self.of[those], {side: places[those] for side, places in self.at.items()})
+        at = {side: (found, places[those]) for side, (found, places) in self.at.items()}
+        return JointBlock(self.joints, self.of[those], at)
 
     def affordable(self) -> JointBlock:
         joints = self.joints
@@ -536,8 +559,9 @@ class JointBlock:
         joints = self.joints
         side = joints._side_of[var]
         which = joints._which[side][self.of]
-        if (found := joints._found[side]) is not None:
-            nodes = found.nodes[var][self.at[side]]
+        if side in self.at:
+            found, places = self.at[side]
+            nodes = found.nodes[var][places]
         else:
             nodes = joints.fixed_nodes(var)[self.of]
         return joints.values.codes(joints._matches.records, which, nodes)
