@@ -316,7 +316,7 @@ _THIRD["mention"] = "h = h'", "[./link/@href->h']"
 
 VARIANTS = ("plain", "second", "once", "three")
 """`second`: titles are equal in lower case, and the other item of titles and mentions is of another channel. `once`:
-each title, author or address is told once. `three`: a third item follows with the second's title, author or link."""
+each title, author or address is told once. `three`: a third item has the title, author or link of the second."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ MAX_CLAUSES = 64  # maximum number of clauses of a condition
 
 Conjunction = tuple[algebra.Atom, ...]  # atoms that must all hold
 
-Clauses = tuple[Conjunction, ...]  # conjunctions of which any must hold
+Clauses = tuple[Conjunction, ...]  # a disjunction of conjunctions
 
 
 class TooManyClauses(InputError, ValueError):

@@ -251,8 +251,8 @@ class StepContext:
 
 @dataclass(slots=True)
 class Expansion:
-    """A chunk of a step's matches, as rows of `join_stage.protocol.RESULT` and by columns, and what comes of them:
-    which answers, by id, of which matches, by place; and documents for readers of streams."""
+    """A chunk of a step's matches, as rows of `join_stage.protocol.RESULT` and by columns, and its results: pairs of an
+    answer's `ids` and a match's `places`, and `documents` for readers of streams."""
 
     context: StepContext
     chunk: pa.RecordBatch

@@ -379,6 +379,10 @@ def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
     name = item.name
     if star and not value.functions:
         name = value.record.tree.attribute(*value.node)[0]
+    if name.startswith("{"):  # a prefix is declared where it is used
+        made = etree.Element(name)
+        made.text = value.text()
+        return etree.tostring(made, encoding="unicode")
     return element(name, value.text())
 
 

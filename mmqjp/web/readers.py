@@ -38,7 +38,7 @@ from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from mmqjp.tables.schema import SCHEMA
 
 AGAIN = 0.5  # seconds until a question is interrupted again, as it may have begun another statement
-RUNNING = 1  # maximum number of concurrent questions, each of which takes a processor from the engine
+RUNNING = 1  # maximum number of concurrent questions; each takes a core from the engine
 
 KEPT_SECONDS, KEPT_ANSWERS = 1.0, 100
 """Seconds for which others' replies, and the newest version, are cached, and maximum number of these replies."""
