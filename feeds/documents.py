@@ -10,7 +10,7 @@ import time as clock
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from lxml import etree
 
@@ -179,7 +179,8 @@ def is_text(value: str) -> bool:
 @dataclass(frozen=True, slots=True, init=False)
 class Document:
     """An XML document of a stream, valid from `t0` to `t1` (microseconds of UTC, `t0 <= t1`). `time` is anything
-    `parse_time` accepts, by default `now()`. `xml` is not checked here: stage 1 parses it once and reports errors.
+    `parse_time` accepts, by default `now()`. `feed` is the address of the feed that showed it, "" if none did: the time
+    of its stream then comes from visits. `xml` is not checked here: stage 1 parses it once and reports errors.
     Raises InvalidValue for an id or a stream that is not text, or an invalid time."""
 
     id: str
@@ -187,6 +188,7 @@ class Document:
     t0: int
     t1: int
     xml: bytes | str = field(repr=False)
+    feed: str = ""
 
     def __init__(
         self,
@@ -195,6 +197,7 @@ class Document:
         stream: str = DEFAULT_STREAM,
         time: TimeValue | None = None,
         *,
+        feed: str = "",
         now: Now = now_us,
     ) -> None:
         for name, value in (("id", id), ("stream", stream)):
@@ -203,7 +206,7 @@ class Document:
         if not isinstance(xml, (bytes, str)):
             raise InvalidValue(f"a document's xml is bytes or text, not {type(xml).__name__}")
         t0, t1 = parse_time(now() if time is None else time)
-        fields: dict[str, object] = {"id": id, "stream": stream, "t0": t0, "t1": t1, "xml": xml}
+        fields: dict[str, object] = {"id": id, "stream": stream, "t0": t0, "t1": t1, "xml": xml, "feed": feed}
         for name, content in fields.items():
             object.__setattr__(self, name, content)
 
@@ -215,6 +218,21 @@ class Document:
         declared = _DECLARED_ENCODING.match(self.xml)
         text = self.xml if declared is None else declared[1] + self.xml[declared.end() :]
         return text.encode("utf-8", "surrogatepass")
+
+
+VisitOutcome = Literal["complete", "awaited", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a visit of a feed says of time. `complete` at `time` (microseconds): what the feed had published by then has
+    been seen. `awaited`: the feed is to be visited for the first time, and holds its stream until it was. `ended`: it
+    holds its stream no longer, because its first visit failed or it was removed."""
+
+    feed: str
+    time: int
+    outcome: VisitOutcome = "complete"
+    stream: str = DEFAULT_STREAM
 
 
 def as_bytes(raw: bytes | str) -> bytes:

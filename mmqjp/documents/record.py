@@ -174,6 +174,7 @@ class Record:
     blocks. Parallel to it, `part_ids` are their ids with streams, and `appeared` the docid of the external document
     that completed each, or its own if a backfill published it. `sources` are the external documents as (id, stream),
     left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest behind the record.
+    `watermark` is that of its stream when it arrived, if it is belated, so that it ends before it.
     """
 
     docid: DocId
@@ -189,6 +190,7 @@ class Record:
     bound: tuple[tuple[DocId, Node], ...] = ()
     arrival: int = -1
     appeared: tuple[DocId, ...] = ()
+    watermark: Micros | None = None
 
     @lazy
     def tree(self) -> ParsedDocument:
