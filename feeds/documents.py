@@ -147,11 +147,10 @@ def time_reader(expression: str) -> TimeReader:
     return read
 
 
-def first_time(date: int | None, fetched: int | None, modified: int, archive: int | None) -> int:
-    """The time of a new entry: its own `date`, capped at the fetch of its feed. An entry without a date, or dated
-    before `archive` (it was old when its feed was first read), gets the time of the fetch, or of the file's last change
-    if `fetched` is unknown. All are microseconds."""
-    if date is None or (archive is not None and date < archive):
+def first_time(date: int | None, fetched: int | None, modified: int) -> int:
+    """The time of a new entry: its own `date`, however old, capped at the fetch of its feed. An entry without a date
+    gets the time of the fetch, or of the file's last change if `fetched` is unknown. All are microseconds."""
+    if date is None:
         return modified if fetched is None else fetched
     return date if fetched is None else min(date, fetched)
 
@@ -259,3 +258,7 @@ class Reject:
                 object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode())
         if self.time is not None and self.time not in INT64:
             object.__setattr__(self, "time", None)
+
+
+SourceItem = Document | Reject | Visit
+"""What sources give and `Engine.process` takes, in order."""

@@ -1,6 +1,7 @@
 """The history of feed entries: distinguishes new entries from new versions, and stops those that change endlessly.
 
-Reading yields documents, rejects, and sightings of entries in a fetch, which a `History` turns into documents.
+Reading yields documents, rejects, and sightings of entries in a fetch, which a `History` turns into documents and the
+visit that they were seen in.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 from common.tools import decrease
 from common.urls import canonical_url
-from feeds.documents import DEFAULT_STREAM, Document, Reject, change_time, first_time
+from feeds.documents import DEFAULT_STREAM, Document, Reject, SourceItem, Visit, change_time, first_time
 from feeds.items import Entry, entry_identity, entry_version, one_line
 
 
@@ -34,6 +35,11 @@ class Fetch:
     @property
     def is_known_by_file(self) -> bool:
         return self.feed == self.name
+
+    @property
+    def visited(self) -> str:
+        """The feed that was visited at a known time, so that it tells how far its stream is; else ""."""
+        return "" if self.fetched is None or self.is_known_by_file else self.feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Sighting:
     undated: bool = False
 
     def at(self, time: int) -> Document:
-        return Document(self.id, self.xml, DEFAULT_STREAM, time)
+        return Document(self.id, self.xml, DEFAULT_STREAM, time, feed=self.fetch.visited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +75,10 @@ class EndOfFetch:
 InputItem = Document | Reject | Sighting | EndOfFetch
 
 
-def size_of(item: InputItem | None) -> int | None:
-    """The approximate size of an item in bytes, for batching; None if there is none."""
+def size_of(item: InputItem | Visit | None) -> int | None:
+    """The approximate size of an item in bytes, for batching; None if it does not count."""
     match item:
-        case None:
+        case None | Visit():
             return None
         case Document() | Sighting():
             return len(item.xml)
@@ -221,18 +227,10 @@ class History:
     """Judges the entries of feeds, in the order of the fetches: which become documents, and at what time. `future`
     counts versions dated after their fetch by feed, `undated` those with unreadable dates; both get its time."""
 
-    def __init__(
-        self,
-        versions: Versions = "keep",
-        most: int = MOST_VERSIONS,
-        *,
-        lateness: int | None = None,
-        keep: int | None = None,
-    ) -> None:
+    def __init__(self, versions: Versions = "keep", most: int = MOST_VERSIONS, *, keep: int | None = None) -> None:
         """Up to `most` versions of an entry become documents, and as many entries of a feed that differ only in their
-        guids; others are dead letters. At a feed's first fetch, entries older than `lateness` get its time, or they
-        would be late. An entry is dropped when its feed has lacked it for `keep`. Both are microseconds."""
-        self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
+        guids; others are dead letters. An entry is dropped when its feed has lacked it for `keep` microseconds."""
+        self._versions, self._most, self._keep = versions, most, keep
         self._feeds: dict[str, _Feed] = {}
         self._files: dict[str, _Feed] = {}
         self._changed: set[str] = set()
@@ -255,14 +253,14 @@ class History:
             self._feed(seen.fetch).refused_now.setdefault(seen.key, {})[seen.version] = time
             self._note(seen.fetch)
 
-    def settle(self, items: Iterable[InputItem]) -> Iterator[Document | Reject]:
+    def settle(self, items: Iterable[InputItem]) -> Iterator[SourceItem]:
         for item in items:
             if (settled := self.judge(item)) is not None:
                 yield settled
 
-    def judge(self, item: InputItem) -> Document | Reject | None:
-        """Turns an item into a document; None for a known or unwanted version; a dead letter if the entry changes
-        endlessly. Items of a fetch come in their order.
+    def judge(self, item: InputItem) -> SourceItem | None:
+        """Turns an item into a document, and the end of a fetch into the visit; None for a known or unwanted version; a
+        dead letter if the entry changes endlessly. Items of a fetch come in their order.
 
         An entry's first version has the entry's time, a later one the time of the change if the feed gives it, else
         that of the fetch. An item counts as soon as it is judged. A feed known only by its file's name is not recorded.
@@ -271,8 +269,7 @@ class History:
             case Sighting():
                 return self._entry(item)
             case EndOfFetch():
-                self._end(item)
-                return None
+                return self._end(item)
             case Document() | Reject():
                 return item
 
@@ -294,8 +291,7 @@ class History:
         if changes or feed.alike[version] >= self._most:
             return self._without_end(seen, feed, "it changes" if changes else "its guid changes")
         if met is None:
-            archive = None if self._lateness is None or feed.listed is not None else fetch.time - self._lateness
-            time = first_time(date, fetch.fetched, fetch.modified, archive)
+            time = first_time(date, fetch.fetched, fetch.modified)
         else:
             time = change_time((seen.updated, seen.date), met.time, fetch.time)
         feed.add(key, version, time)
@@ -320,15 +316,19 @@ class History:
         if not fetch.is_known_by_file:
             self._changed.add(fetch.feed)
 
-    def _end(self, end: EndOfFetch) -> None:
+    def _end(self, end: EndOfFetch) -> Visit | None:
         fetch = end.fetch
         if fetch.is_known_by_file:
             self._files.pop(fetch.feed, None)
-            return
+            return None
         feed = self._feed(fetch)
         self._note(fetch)
-        if feed.listed is not None and fetch.time < feed.listed:
-            return  # an older one that was found late tells nothing of what is there now
+        if feed.listed is None or fetch.time >= feed.listed:
+            self._list(feed, end)  # an older one that was found late tells nothing of what is there now
+        return Visit(fetch.visited, fetch.time) if fetch.visited else None
+
+    def _list(self, feed: _Feed, end: EndOfFetch) -> None:
+        fetch = end.fetch
         feed.listed = fetch.time
         there = set(end.keys)
         feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}

@@ -23,7 +23,18 @@ from typing import Generic, TypeVar
 from feeds import files as feed_files
 from feeds import readers
 from feeds.confined import HurriedError, hurried
-from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, TimeReader, now_us, time_reader
+from feeds.documents import (
+    DEFAULT_STREAM,
+    Document,
+    Now,
+    Reject,
+    SourceError,
+    SourceItem,
+    TimeReader,
+    Visit,
+    now_us,
+    time_reader,
+)
 from feeds.feed import EntryForm
 from feeds.history import History, InputItem
 
@@ -221,7 +232,7 @@ class _Index:
         return best
 
 
-_ItemT = TypeVar("_ItemT", bound=InputItem, covariant=True)
+_ItemT = TypeVar("_ItemT", bound=InputItem | Visit, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,12 +396,13 @@ def read_documents(
     now: Now = now_us,
     history: History | None = None,
 ) -> Iterator[Document | Reject]:
-    """The documents of all paths in order, and a Reject for everything unreadable, files included. `history` knows
-    earlier entries and decides whether changed ones are documents again (the default). See `tails_of`."""
-    return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
+    """The documents of all paths in order, and a Reject for everything unreadable, files included; no visits. `history`
+    knows earlier entries and decides whether changed ones are documents again (the default). See `tails_of`."""
+    items = settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
+    return (item for item in items if not isinstance(item, Visit))
 
 
-def settled(tails: Iterable[Tail], history: History) -> Iterator[Document | Reject]:
+def settled(tails: Iterable[Tail], history: History) -> Iterator[SourceItem]:
     files = chain.from_iterable(tail.drain() for tail in tails)
     return history.settle(chain.from_iterable(readers.or_reject(items, file) for file, items in files))
 
@@ -564,7 +576,7 @@ def _read_ahead(waiting: WaitingFile, found: _Ahead) -> None:
         found.put(error)
 
 
-def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[Document | Reject]]:
+def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[SourceItem]]:
     return (ReadItem(None if read.item is None else history.judge(read.item), read.offset) for read in items)
 
 

@@ -31,7 +31,7 @@ from common.arrays import batch_of_rows
 from common.dates import DAY
 from common.errors import InputError, OperationalError
 from common.tools import JsonRecord, from_json, in_batches, reachable
-from feeds.documents import Document, Reject
+from feeds.documents import Document, Reject, SourceItem
 from join_stage.store.protocol import QuestionInterrupted
 from mmqjp.answers.fan_out import outputs_in
 from mmqjp.engine import Session
@@ -223,18 +223,16 @@ def select_newest_documents(
     return BacktestDocuments(total, len(chosen), batches())
 
 
-def read_batches(
-    documents: Iterable[Document | Reject], streams: Collection[str], seen: Counter[str]
-) -> Iterator[pa.RecordBatch]:
+def read_batches(items: Iterable[SourceItem], streams: Collection[str], seen: Counter[str]) -> Iterator[pa.RecordBatch]:
     """Counts what is `given`, and what is `refused`."""
 
     def wanted() -> Iterator[Document]:
-        for document in documents:
-            if isinstance(document, Reject):
+        for item in items:
+            if isinstance(item, Reject):
                 seen["refused"] += 1
-            elif document.stream in streams:
+            elif isinstance(item, Document) and item.stream in streams:
                 seen["given"] += 1
-                yield document
+                yield item
 
     for batch in in_batches(wanted(), PAGE_DOCUMENTS, PAGE_CHARACTERS, lambda document: len(document.xml)):
         yield batch_of_rows(((one.id, one.stream, one.t0, one.t1, one.xml_bytes()) for one in batch), DOCUMENTS)
@@ -468,7 +466,7 @@ def backtest_store(
     return replace(found, kept=kept.total, cut_short=cut)
 
 
-def backtest_documents(script: PreparedScript, documents: Iterable[Document | Reject]) -> Backtest:
+def backtest_documents(script: PreparedScript, documents: Iterable[SourceItem]) -> Backtest:
     """Back-tests over documents as they are read. Raises what `run_process` does."""
     seen = Counter[str]()
     found = _run(script, read_batches(documents, script.streams, seen))

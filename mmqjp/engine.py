@@ -20,7 +20,7 @@ from common.errors import InputError
 from common.files import share
 from common.limits import Quota
 from common.tools import gc_paused
-from feeds.documents import Document, Now, Reject, now_us
+from feeds.documents import Now, SourceItem, now_us
 from join_stage.plans import DEFAULT_PLAN, PLANS, JoinEngine, UnknownPlan
 from join_stage.protocol import Cost, times_rebuilt
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question, whole_batch
@@ -257,7 +257,7 @@ class CoreEngine:
 
     # ------------------------------------------------------------ documents
 
-    def process(self, documents: Iterable[Document | Reject]) -> Outputs:
+    def process(self, documents: Iterable[SourceItem]) -> Outputs:
         """Processes a batch of documents and returns the outputs that it completes, in line order. A notebook shows
         them with their documents.
 
@@ -277,7 +277,7 @@ class CoreEngine:
 
     def _process(
         self,
-        documents: Iterable[Document | Reject],
+        documents: Iterable[SourceItem],
         metadata: CommitMetadata | MetadataOf = NO_METADATA,
         evaluated: EvaluatedDocuments | None = None,
         *,
@@ -387,7 +387,7 @@ class Session(CoreEngine):
 
     def process(
         self,
-        documents: Iterable[Document | Reject],
+        documents: Iterable[SourceItem],
         metadata: CommitMetadata | MetadataOf = NO_METADATA,
         evaluated: EvaluatedDocuments | None = None,
     ) -> Outputs:

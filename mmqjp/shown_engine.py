@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from feeds.documents import Document, Reject
+from feeds.documents import SourceItem
 from mmqjp import engine
 from mmqjp.answers.fan_out import SHOWN, Outputs, OutputStream
 from mmqjp.engine import Session
@@ -35,7 +35,7 @@ class Explanation:
 class Engine(engine.CoreEngine):
     __doc__ = engine.CoreEngine.__doc__
 
-    def process(self, documents: Iterable[Document | Reject]) -> Outputs:
+    def process(self, documents: Iterable[SourceItem]) -> Outputs:
         return self._shown(super().process(documents), lambda outputs: len(outputs))
 
     def outputs(self, after: int = -1) -> OutputStream:

@@ -29,7 +29,7 @@ from common.dates import DAY, SECOND
 from common.files import make_private_file
 from common.tools import in_batches
 from common.xml import read_prolog, xml_parser
-from feeds.documents import Document, Reject, SourceError, as_bytes, now_us
+from feeds.documents import Document, Reject, SourceError, SourceItem, Visit, as_bytes, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import Job, Settings, own_agent, remove_read
 from feeds.fetch.lists import read_feed_lists
@@ -53,8 +53,9 @@ SCHEMA = pa.schema({"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml":
 ROWS, BYTES = 1_000, 8 * 1024 * 1024  # rows and characters at which a batch ends
 
 
-def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
-    return (batch_of_rows(map(_row, some), SCHEMA) for some in in_batches(items, ROWS, BYTES, size_of))
+def row_batches(items: Iterable[SourceItem]) -> Iterator[pa.RecordBatch]:
+    rows = (item for item in items if not isinstance(item, Visit))
+    return (batch_of_rows(map(_row, some), SCHEMA) for some in in_batches(rows, ROWS, BYTES, size_of))
 
 
 def _row(item: Document | Reject) -> tuple[object, ...]:
@@ -124,7 +125,7 @@ def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
 
 
 def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:
-    def items() -> Iterator[Document | Reject]:
+    def items() -> Iterator[SourceItem]:
         for batch in batches:
             for address in batch.column("path").to_pylist():
                 path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
@@ -165,7 +166,7 @@ class Inbox:
         while segment := list(islice(items, DOCUMENTS)):
             self._commit(segment, history)
 
-    def _commit(self, items: Sequence[ReadItem[Document | Reject]], history: History) -> None:
+    def _commit(self, items: Sequence[ReadItem[SourceItem]], history: History) -> None:
         batches = list(row_batches(read.item for read in items if read.item is not None))
         offsets = {(read.offset.source, read.offset.file): read.offset.position for read in items}
         with self._database:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from common.bounds import BEGINNING, DocId, Micros
 from common.limits import Quota
 from common.tools import gc_paused
-from feeds.documents import Document, Now, Reject
+from feeds.documents import Now, SourceItem
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
@@ -448,7 +448,7 @@ class Batches:
 
     def process(
         self,
-        documents: Iterable[Document | Reject],
+        documents: Iterable[SourceItem],
         metadata: CommitMetadata | MetadataOf,
         evaluated: EvaluatedDocuments | None,
         *,
@@ -501,7 +501,7 @@ class Batches:
         return {query.name: reason for query, reason in active.items()}
 
     def _failure(
-        self, documents: list[Document | Reject], evaluated: EvaluatedDocuments | None, lasts: bool | None
+        self, documents: list[SourceItem], evaluated: EvaluatedDocuments | None, lasts: bool | None
     ) -> Exception | None:
         """Returns the error of a batch that is rolled back in any case."""
         try:
@@ -512,7 +512,7 @@ class Batches:
 
     def _process(
         self,
-        documents: list[Document | Reject],
+        documents: list[SourceItem],
         metadata: CommitMetadata | MetadataOf,
         evaluated: EvaluatedDocuments | None,
         lasts: bool | None,

@@ -19,7 +19,7 @@ import click
 
 from common.limits import BLOCK
 from common.tools import gc_frozen
-from feeds.documents import DEFAULT_STREAM, Document, Reject
+from feeds.documents import SourceItem
 from feeds.feed import EntryForm
 from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
@@ -32,7 +32,7 @@ from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetc
 from mmqjp.commands.formats import DeadLetters, check_output
 from mmqjp.commands.options import bound, duration, given_by, number, option, with_options
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
-from mmqjp.documents.record import SETTLE, Lateness, lateness_of
+from mmqjp.documents.record import SETTLE, Lateness
 from mmqjp.engine import Session
 from mmqjp.present.newest import shown_outputs
 from mmqjp.process import pluralise, printable_line
@@ -105,8 +105,8 @@ def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
 
 NOT_KEPT = "without --state nothing is kept"
 
-_InputBatch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
-"""Documents, and the metadata to commit with them."""
+_InputBatch = tuple[Sequence[SourceItem], CommitMetadata | MetadataOf]
+"""Items, and the metadata to commit with them."""
 
 _OF_ENGINE = frozenset(signature(Session).parameters) - {"engine"}
 
@@ -218,9 +218,8 @@ def run(given: RunOptions) -> None:
     settings = given.of_engine()
     if lists and not options.settle_is_given():
         settings["settle"] = SETTLE
-    archives = lateness_of(given.lateness, DEFAULT_STREAM)
     versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
-    new_history = partial(History, versions, most_versions, lateness=archives, keep=ID_RETENTION)
+    new_history = partial(History, versions, most_versions, keep=ID_RETENTION)
     history, fetched_history = new_history(), new_history()
     reading = reading_of(feeds, given.time_xpath, versions, most_versions)
     tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, prefix=FILES + reading)

@@ -18,7 +18,6 @@ import click
 
 from common.files import is_shared, make_inside
 from common.tools import gc_frozen
-from feeds.documents import DEFAULT_STREAM
 from feeds.history import History
 from feeds.tail import Tail
 from mmqjp.commands import options
@@ -31,7 +30,7 @@ from mmqjp.commands.options import duration, given_by, number, option, with_opti
 from mmqjp.commands.run import EngineOptions
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
 from mmqjp.documents.record import SETTLE as LEAST_SETTLE
-from mmqjp.documents.record import Lateness, lateness_of
+from mmqjp.documents.record import Lateness
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue, opened_sinks
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
@@ -247,8 +246,7 @@ def _service(
     state, form = given.state, given.feeds or "item"
     sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
     sources += [] if drops is None else [drops.tail(form)]
-    lateness = lateness_of(given.lateness, DEFAULT_STREAM)
-    history = History(given.versions, given.most_versions, lateness=lateness, keep=given.keep_ids)
+    history = History(given.versions, given.most_versions, keep=given.keep_ids)
     sinks, sink_commands = around.enter_context(opened_sinks(engine, state, read_tables, metrics))
     queue = CommandQueue(spool, skip=RUN_BESIDE, run_sinks=lambda _, command: sink_commands.run(command))
 

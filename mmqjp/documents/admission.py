@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from common.arrays import rows_of
 from common.bounds import EARLIEST, LATEST, NO_DOCUMENT, Micros
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject, as_bytes
+from feeds.documents import Document, Now, Reject, SourceItem, Visit, as_bytes
 from feeds.history import size_of
 from mmqjp.documents.record import DocumentKey, Record, StoredIds, Watermarks, own_part_id
 from mmqjp.process import printable_line
@@ -42,10 +42,10 @@ def size_refusal(document: Document, max_bytes: int | None) -> str | None:
 
 
 def batches(
-    documents: Iterable[Document | Reject], max_documents: int = BATCH_DOCUMENTS, max_bytes: int = BATCH_BYTES
-) -> Iterator[list[Document | Reject]]:
+    items: Iterable[SourceItem], max_documents: int = BATCH_DOCUMENTS, max_bytes: int = BATCH_BYTES
+) -> Iterator[list[SourceItem]]:
     """Yields batches of at most `max_documents`, ending early with the document that reaches `max_bytes` of XML."""
-    return in_batches(documents, max_documents, max_bytes, size_of)
+    return in_batches(items, max_documents, max_bytes, size_of)
 
 
 _LOG = logging.getLogger("mmqjp")
@@ -85,17 +85,19 @@ class Admission:
     max_document: int | None = None
     max_nodes: int | None = None
 
-    def admit(self, documents: Iterable[Document | Reject], evaluated: EvaluatedDocuments | None = None) -> Admitted:
+    def admit(self, documents: Iterable[SourceItem], evaluated: EvaluatedDocuments | None = None) -> Admitted:
         """Splits a batch. With `evaluated`, documents were parsed, and oversized ones refused, elsewhere."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
-        keys = [(item.stream, item.id) for item in items]
+        keys = [(item.stream, "" if isinstance(item, Visit) else item.id) for item in items]
         met = self.ids.among({key for key, item in zip(keys, items, strict=True) if isinstance(item, Document)})
         both = enumerate(zip(keys, items, strict=True))
         new = {index: item for index, (key, item) in both if isinstance(item, Document) and key not in met}
         trees = self._read(new, evaluated)
         records, indexes, duplicates, now = list[Record](), list[int](), 0, self.now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
+            if isinstance(item, Visit):
+                continue
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, as_bytes(item.raw), now))
             elif key in met:

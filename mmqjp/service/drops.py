@@ -22,7 +22,7 @@ from common.dates import HOUR
 from common.errors import InputError
 from common.files import make_inside
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject, now_us
+from feeds.documents import Document, Now, Reject, SourceItem, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, remove_read
 from feeds.fetch.http import FetchError
@@ -226,7 +226,7 @@ def reading_of(*options: object) -> str:
 class _Read:
     """An item before and after the history judged it; None at the end of the file."""
 
-    item: Document | Reject | None
+    item: SourceItem | None
     source: str
     file: str
     seen: InputItem | None = None
@@ -249,7 +249,7 @@ class Rereading:
         self.told: Callable[[], object] = lambda: None  # called before each file
         history.load(engine.ledger.settings(self._prefix))
 
-    def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
+    def batches(self) -> Iterator[tuple[Sequence[SourceItem], MetadataOf]]:
         """Yields batches of new items. Each must be committed before the next is taken."""
         for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, lambda read: size_of(read.item)):
             yield [read.item for read in batch if read.item is not None], partial(self._metadata, batch)
@@ -294,7 +294,7 @@ class Rereading:
 
     def _metadata(self, batch: Sequence[_Read], refused: Collection[tuple[str, str]]) -> CommitMetadata:
         for read in batch:
-            if read.item is not None and (read.item.stream, read.item.id) in refused:
+            if isinstance(read.item, Document | Reject) and (read.item.stream, read.item.id) in refused:
                 self._bad.add((read.source, read.file))
                 if isinstance(read.item, Document) and isinstance(read.seen, Sighting):
                     self._history.refuse(read.seen, read.item.t0)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from watchfiles._rust_notify import RustNotify
 
 from common.tools import in_batches
-from feeds.documents import Document, Reject
+from feeds.documents import SourceItem
 from feeds.history import History, InputItem, size_of
 from feeds.readers import Offset
 from feeds.tail import ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
@@ -42,9 +42,9 @@ HISTORY = "history "  # prefix of the settings that store the history of each fe
 
 @dataclass(slots=True)
 class ReadBatch:
-    """Documents and the offsets to commit. If executors `evaluated` them, that took `seconds`."""
+    """Items and the offsets to commit. If executors `evaluated` the documents, that took `seconds`."""
 
-    items: list[Document | Reject] = field(default_factory=list)
+    items: list[SourceItem] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
     evaluated: EvaluatedDocuments | None = None
     seconds: float = 0.0
@@ -103,13 +103,13 @@ class Intake:
             self._failed[file] = cause
             self._report(file[1], cause)
 
-    def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[ReadBatch]:
+    def in_batches(self, items: Iterable[ReadItem[SourceItem]]) -> Iterator[ReadBatch]:
         """Groups items into batches without reading ahead."""
         for batch in in_batches(items, self._batch_size, self._batch_bytes, lambda read: size_of(read.item)):
             offsets = {(read.offset.source, read.offset.file): read.offset for read in batch}
             yield ReadBatch([read.item for read in batch if read.item is not None], offsets)
 
-    def judged(self, items: Iterable[ReadItem[InputItem]]) -> Iterator[ReadItem[Document | Reject]]:
+    def judged(self, items: Iterable[ReadItem[InputItem]]) -> Iterator[ReadItem[SourceItem]]:
         return judged(items, self._history)
 
     def metadata(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from common.errors import OperationalError
-from feeds.documents import Document, Reject
+from feeds.documents import SourceItem
 from feeds.readers import Offset
 from feeds.tail import ReadItem, Tail
 from join_stage.store.protocol import StoreError
@@ -153,7 +153,7 @@ class StreamingService(Service):
         items: list[int] = []
         count = 0
 
-        def judged() -> Iterator[ReadItem[Document | Reject]]:
+        def judged() -> Iterator[ReadItem[SourceItem]]:
             nonlocal count
             for count, read in enumerate(self._intake.judged(decode_items(rows)), 1):
                 if read.item is not None:

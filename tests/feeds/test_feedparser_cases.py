@@ -16,7 +16,7 @@ import nh3
 import pytest
 from lxml import etree
 
-from feeds.documents import Document, Reject
+from feeds.documents import Document, Reject, Visit
 from feeds.feed import EntryForm, read_entries
 from feeds.history import History
 from feeds.items import Origin, html_to_text, one_line
@@ -59,7 +59,7 @@ def cases(folder: str) -> list[Path]:
 def documents(path: Path, form: EntryForm = "item") -> list[Document | Reject]:
     source = SERVER if path.name.startswith("http_") else ""
     items = History().settle(read_entries(path.read_bytes(), Origin(path.name, 0, source), form))
-    return [item for item in items if item is not None]
+    return [item for item in items if not isinstance(item, Visit)]
 
 
 # ---------------------------------------------------------------- what a case expects, and what we have

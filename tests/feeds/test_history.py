@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from common.dates import HOUR, SECOND
-from feeds.documents import Document, Reject
+from feeds.documents import Document, Reject, Visit
 from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.state import FetchStore, source_name
 from feeds.history import MOST_VERSIONS, EndOfFetch, Fetch, History, Sighting, sightings
@@ -133,14 +133,15 @@ def test_what_has_not_changed_need_not_be_kept_again():
     assert history.changed() == {}
 
 
-def test_the_entries_of_a_feed_met_first_are_an_archive_until_it_is_read_to_its_end():
-    history = History(lateness=HOUR)
-    old = [replace(ENTRY, guid=guid, date=START - 5 * HOUR) for guid in "ab"]
-    first = history.judge(seen(fetched(0), *old)[0])
-    assert isinstance(first, Document) and first.t0 == START
-    history = again(history, lateness=HOUR)  # a kill in the middle
-    assert met(history, 0, *old) == [(1, 0)]
-    assert met(history, 1, replace(old[0], guid="c")) == [(0, -5)]
+def test_entries_keep_their_time_however_old_and_a_fetch_at_a_known_time_ends_with_a_visit():
+    for origin, feed in (
+        (fetched(0), SOURCE),
+        (replace(fetched(0), fetched=None), ""),
+        (replace(fetched(0), source=""), ""),  # known by its file: the next version would pass for another feed
+    ):
+        document, end = map(History().judge, seen(origin, replace(ENTRY, date=START - 9000 * HOUR)))
+        assert isinstance(document, Document) and (document.t0, document.feed) == (START - 9000 * HOUR, feed)
+        assert end == (Visit(SOURCE, START) if feed else None)
 
 
 def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):

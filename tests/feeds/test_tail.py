@@ -56,7 +56,7 @@ class Reader:
             if len(found) == most:
                 return found
             self.positions[read.offset.source, read.offset.file] = read.offset
-            if read.item is not None:
+            if isinstance(read.item, Document | Reject):
                 found.append(read.item)
         return found
 
@@ -186,7 +186,10 @@ def test_what_is_malformed_is_a_dead_letter_once_and_what_vanishes_is_told(tmp_p
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
     items = list(judged(Turns(None).read(files, lambda waiting, cause: told.append(waiting.file)), History()))
-    assert [read.item.id for read in items if read.item] == ["z"] and sorted(told) == ["x.xml", "y.jsonl"]
+    assert [read.item.id for read in items if isinstance(read.item, Document)] == ["z"] and sorted(told) == [
+        "x.xml",
+        "y.jsonl",
+    ]
 
 
 def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: Path):

@@ -10,7 +10,7 @@ from lxml import etree
 from common.dates import parse_timestamp
 from feeds import xml_feed
 from feeds.decoding import codec_of, decode_text, mend_references
-from feeds.documents import Document, FeedError, Reject
+from feeds.documents import Document, FeedError, Reject, Visit
 from feeds.feed import _repaired, load_json_feed, read_entries, read_feed
 from feeds.fetch.http import body_hints
 from feeds.fetch.lists import read_feed_list
@@ -610,7 +610,7 @@ def test_dates_that_cannot_be_read_are_counted():
     history = History()
     for _ in range(2):
         found = list(history.settle(read_entries(feed.encode(), Origin("n", 5, "https://c.example/rss", 5))))
-    assert found == [] and history.undated == {"https://c.example/rss": 1}
+    assert found == [Visit("https://c.example/rss", 5)] and history.undated == {"https://c.example/rss": 1}
     hints = body_hints(feed.encode())
     assert hints.undated == 1 and type(hints).from_json(hints.to_json()) == hints
     assert type(hints).from_json("[0, [], []]").undated == 0

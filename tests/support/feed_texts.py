@@ -4,7 +4,7 @@ import json
 
 from lxml import etree
 
-from feeds.documents import Document
+from feeds.documents import Document, Visit
 from feeds.feed import read_entries, read_feed
 from feeds.history import History
 from feeds.items import Origin
@@ -15,7 +15,7 @@ HERE = Origin("dir/feed.xml", MTIME)
 
 def read(feed, origin=HERE, form="item"):
     items = read_entries(feed.encode() if isinstance(feed, str) else feed, origin, form)
-    return list(History().settle(items))
+    return [item for item in History().settle(items) if not isinstance(item, Visit)]
 
 
 def leaves(document):
