@@ -31,7 +31,7 @@ from mmqjp.answers.output import Output
 from mmqjp.answers.pipeline import Batches, BatchResult
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedDocuments, EvaluatedRows, warn_of
-from mmqjp.documents.record import SETTLE, Lateness, Timing, by_stream, is_lateness_bounded, saved_watermarks
+from mmqjp.documents.watermarks import SETTLE, Belated, Lateness, Timing
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledQuery
@@ -72,12 +72,13 @@ class CoreEngine:
     to its owner. With `shared` it follows the umask instead, from then on. With `read_only` the state must exist and is
     not changed; write access is not needed. "auto" is then DuckDB, which also reads what Spark wrote.
 
-    `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is late, when a silent stream follows
-    the clock, and when a document is from the future (see `mmqjp.documents.record.Timing`). `lateness` may map
-    streams to their own values; "*" stands for all others. `settle`, in microseconds, is how long events wait for
-    earlier ones before event queries are answered, for all streams or by stream; None means until `finish`. `patterns`
-    is where these are answered: "driver", "executors" of Spark, or "sql", which takes no `state` and needs
-    `settle=None`. All give the same outputs. `now` is the clock, in microseconds.
+    `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is belated, when a silent stream
+    follows the clock, and when a document is from the future (see `mmqjp.documents.watermarks.Timing`). `belated` says
+    what is done with belated documents: "take" answers them, "drop" makes dead letters of them. `lateness` and
+    `belated` may map streams to their own values; "*" stands for all others. `settle`, in microseconds, is how long
+    events wait for earlier ones before event queries are answered, for all streams or by stream; None means until
+    `finish`. `patterns` is where these are answered: "driver", "executors" of Spark, or "sql", which takes no `state`
+    and needs `settle=None`. All give the same outputs. `now` is the clock, in microseconds.
 
     A document with more than `max_document` bytes, or more than `max_nodes` elements and attributes, becomes a dead
     letter. A query is paused if it would have more than `max_matches` outputs for one document that arrives or more
@@ -112,6 +113,7 @@ class CoreEngine:
         master: str | None = None,
         limits: Limits = DEFAULT,
         settle: Lateness = SETTLE,
+        belated: Belated = "take",
         patterns: str = DRIVER,
         quiet: bool = False,
         now: Now = now_us,
@@ -146,7 +148,7 @@ class CoreEngine:
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
-            timing = Timing(lateness, idle_after, max_ahead, settle)
+            timing = Timing(lateness, idle_after, max_ahead, settle, belated)
             with gc_paused(lasting=True):
                 known = edges_by_group(self._store.read("groups", R_GROUP.names)).items()
                 if session is None:
@@ -259,7 +261,8 @@ class CoreEngine:
 
     def process(self, documents: Iterable[SourceItem]) -> Outputs:
         """Processes a batch of documents and returns the outputs that it completes, in line order. A notebook shows
-        them with their documents.
+        them with their documents. A `feeds.documents.Visit` among them says how far a feed has been read: time moves
+        with it, where it stands.
 
         A refused document becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger "mmqjp"
         gets a warning. The batch commits atomically. Raises StoreError, OutOfMemory if the batch is too large, and
@@ -485,16 +488,8 @@ class Session(CoreEngine):
         return self._batches.outbox.position(sink)
 
     def watermarks(self) -> dict[str, int]:
-        """Returns the watermark of each external stream that has one; without lateness, the stored ones."""
-        known = self._batches.watermarks
-        if is_lateness_bounded(known.timing.lateness):
-            return by_stream(known.timing.lateness, known.greatest)
-        return self._stored_watermarks
-
-    @cached_property
-    def _stored_watermarks(self) -> dict[str, int]:
-        """Constant while there is no lateness."""
-        return by_stream(*saved_watermarks(self._batches.ledger))
+        """Returns the watermark of each external stream that has one."""
+        return self._batches.watermarks.by_stream()
 
     def waiting_events(self) -> WaitingCounts | None:
         """Returns how far event queries are answered and what waits; None without event queries."""

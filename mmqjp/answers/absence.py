@@ -30,7 +30,8 @@ from mmqjp.answers import bindings, operators, output
 from mmqjp.answers.accounts import charge
 from mmqjp.answers.bindings import JointBlock, Joints, MatchColumns, PartRows, Values
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
-from mmqjp.documents.record import Inputs, Progress, Record, StoredRecords, lateness_of
+from mmqjp.documents.record import Inputs, Record, StoredRecords
+from mmqjp.documents.watermarks import Progress, lateness_of
 from mmqjp.queries.forms import TargetGroup
 from mmqjp.queries.model import HiddenStream, Owner, Registered, Subscription
 from mmqjp.queries.registry import Registry, behind
@@ -808,9 +809,8 @@ class AbsenceOperator:
         return list(map(len, choices)), joints.steps.tolist()
 
     def _watermark(self, group: AbsenceGroup, greatest: Mapping[str, int] | None) -> int:
-        if greatest is None:
-            return LATEST
-        return self._watermarks.of(self._registry.sources(group.right_stream), greatest)
+        sources = self._registry.sources(group.right_stream)
+        return self._watermarks.at_end(sources) if greatest is None else self._watermarks.of(sources, greatest)
 
     def _ready(self, due: Due, context: operators.StepContext) -> Due:
         forms, streams = _undecided(due)
@@ -831,7 +831,7 @@ class AbsenceOperator:
         if greatest is None:
             return progress.last
         sources = self._registry.sources(group.right_stream)
-        return max(record.arrival, progress.came_to(group.decided_at(record.t0), sources, self._watermarks))
+        return max(record.arrival, progress.came_to(group.decided_at(record.t0), sources))
 
     def _decide(
         self,

@@ -19,6 +19,7 @@ import pyarrow as pa
 from lxml import etree
 
 from common.arrays import Ints, Mask, dictionary_encode, distinct
+from common.bounds import EARLIEST
 from common.dates import parse_timestamp
 from mmqjp.documents.record import Inputs, Record, StoredRecords
 from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
@@ -123,8 +124,9 @@ class Match(NamedTuple):
 
 class MatchColumns:
     """Matches with their documents: `left` and `right` index `records`; a filter has no right one, -1. The times and
-    the arrival are those of both documents, `appeared` that of the first part, and `width` the time that both cover, -1
-    in a filter."""
+    the arrival are those of both documents, and `appeared` that of the first part. `width` is the least window that has
+    the match, -1 in a filter: the time that both cover, or, if that is longer, from the beginning of one to the
+    watermark of the other, which came later and was belated."""
 
     def __init__(self, chunk: pa.RecordBatch, records: StoredRecords) -> None:
         self.rows: Ints = chunk["qid"].to_numpy()
@@ -147,6 +149,15 @@ class MatchColumns:
             np.minimum(appeared[one], appeared[other]),
         )
         self.width: Ints = np.where(self.right < 0, -1, self.t1 - self.t0)
+        watermark = [EARLIEST if one.watermark is None else one.watermark for one in self.records]
+        if len(watermark) and max(watermark) > EARLIEST:
+            self._widen(arrival, np.array(watermark, np.int64))
+
+    def _widen(self, arrival: Ints, watermark: Ints) -> None:
+        for later, earlier in ((self.left, self.right), (self.right, self.left)):
+            is_later = (self.right >= 0) & (arrival[later] >= arrival[earlier])
+            reach = watermark[later] - self.begins[earlier]
+            self.width = np.where(is_later, np.maximum(self.width, reach), self.width)
 
     def __len__(self) -> int:
         return len(self.rows)

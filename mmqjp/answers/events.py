@@ -20,6 +20,7 @@ from mmqjp.answers import events_run
 from mmqjp.answers.bindings import BoundValue, json_nodes
 from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
+from mmqjp.documents.watermarks import Progress
 from mmqjp.queries.forms import element
 from mmqjp.queries.model import Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
@@ -267,6 +268,11 @@ class Patterns:
 
     @property
     def horizon(self) -> Micros:
+        return self._time.horizon
+
+    def horizon_at(self, progress: Progress | None, arrival: int) -> Micros:
+        """Returns the horizon as of an arrival of a batch: before it moved anything. While what it released is
+        answered, and without a batch, that is the horizon before."""
         return self._time.horizon
 
     @property

@@ -45,17 +45,8 @@ from mmqjp.answers.quota import (
     Steps,
     TieCounts,
 )
-from mmqjp.documents.record import (
-    Inputs,
-    Progress,
-    Record,
-    Records,
-    StoredRecords,
-    Watermarks,
-    docid_batches,
-    published_record,
-    tuple_record,
-)
+from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record, tuple_record
+from mmqjp.documents.watermarks import Progress, Watermarks
 from mmqjp.queries.forms import Form, JointPlan, LiteralGroup, RowPart, Selection, TargetGroup, element
 from mmqjp.queries.model import HiddenStream, Members, Owner, Pause, Subscription, choice_of
 from mmqjp.queries.registry import KnownQueries, Registry, behind
@@ -360,6 +351,10 @@ class MatchReader:
     _context: StepContext
     _arrivals: Arrivals
     _log: MatchLog
+
+    @property
+    def progress(self) -> Progress | None:
+        return self._context.progress
 
     def read(self, matches: Matches) -> list[Record]:
         """Expands matches: adds answers to those of the step, logs the matches, returns the published documents."""

@@ -44,15 +44,8 @@ from mmqjp.answers.operators import (
 from mmqjp.answers.output import AnswerColumns
 from mmqjp.answers.quota import Arrivals
 from mmqjp.documents.admission import Admission, EvaluatedDocuments
-from mmqjp.documents.record import (
-    Progress,
-    Record,
-    Records,
-    Timing,
-    Watermarks,
-    is_lateness_bounded,
-    latest_stream_times,
-)
+from mmqjp.documents.record import Record, Records
+from mmqjp.documents.watermarks import Progress, StreamTimes, Timing, Watermarks, latest_ends
 from mmqjp.queries.changes import QueryChanges, SubscribeMode, no_action
 from mmqjp.queries.model import (
     EventSubscription,
@@ -108,7 +101,7 @@ class Pipeline:
         self,
         records: list[Record],
         found: WitnessSource | None,
-        greatest: Mapping[str, int],
+        progress: Progress,
         begin_again: Callable[[], None],
         clock: int | None = None,
         *,
@@ -116,13 +109,14 @@ class Pipeline:
     ) -> StepResult:
         """Returns the answers that new documents complete, and the queries to pause.
 
-        Includes outputs over documents published on the way, and decisions at the `greatest` times, by stream. `found`
+        Includes outputs over documents published on the way, and decisions that `progress` allows. `found`
         returns witnesses evaluated elsewhere. `begin_again` rolls the batch back and begins a new one. `clock` is that
         of live streams. `lasts` says, at the end of a finite run, whether its state persists: if so, buffered events
         are released; if not, all absences are decided.
         """
         first, horizon = self._ledger.next_docid, self.patterns.horizon
         self.blamed = {}
+        greatest = progress.greatest
         witnesses: Witnesses | None = None
         cutoffs: dict[int, Cutoff] = {}
         while True:
@@ -137,7 +131,7 @@ class Pipeline:
                 witnesses = self._witnesses(records, found)
             elif records:  # the rollback has made groups new again, and they belong to the batch
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
-            context = StepContext(accounts, progress=Progress(records, self._ledger.next_arrival))
+            context = StepContext(accounts, progress=progress)
             reader = self._reader(context)
             joins = self.patterns.step(witnesses)
             answers = context.answers
@@ -326,6 +320,9 @@ class Pipeline:
         """Answers records, which have entered if `witnesses` are given, and what these publish."""
         while records:
             if witnesses is None:
+                if (progress := reader.progress) is not None:
+                    for record in records:
+                        record.watermark = progress.belated_at(record.stream, record.t1, record.arrival)
                 self._state.recall(records)
                 self._enter(records)
                 witnesses = self.patterns.step(self._witnesses(records, None))
@@ -384,17 +381,16 @@ class Batches:
             number = partial(number_outputs, store, ledger)
             if not migrate(store, ledger, self.stored_queries, registry, compiler, number):
                 self.stored_queries.restore(registry, compiler)
-        greatest: Mapping[str, int] = latest_stream_times(store, ledger) if is_lateness_bounded(timing.lateness) else {}
-        self.watermarks, self.records = Watermarks(timing, greatest, now()), Records(store)
+        times = StreamTimes.stored(store, ledger, timing)
+        self.watermarks, self.records = Watermarks(timing, times, registry.sources, now()), Records(store)
+        self.watermarks.latest_end = lambda stream: latest_ends(store).get(stream)
         patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing.settle, quota)
-        self.watermarks.released = lambda: patterns.horizon
+        self.watermarks.released = patterns.horizon_at
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
         )
         state = self.state = JoinState(store, ledger, registry, self.records, self.watermarks, now)
-        self.admission = Admission(
-            self.records.ids, self.watermarks, registry.sources, state.late_by, now, max_document, max_nodes
-        )
+        self.admission = Admission(self.records.ids, timing, now, max_document, max_nodes)
         answers = None
         if spread:
             from join_stage.spark.engine import SparkEngine
@@ -412,7 +408,13 @@ class Batches:
     def _event_time(self, streams: Collection[str]) -> Micros:
         self.registry.events.settle()
         patterns = self.pipeline.patterns
-        return patterns.first_since({} if patterns.moves else latest_stream_times(self.store, self.ledger), streams)
+        return patterns.first_since({} if patterns.moves else self._latest_times(), streams)
+
+    def _latest_times(self) -> dict[str, int]:
+        """Returns how far each stream has come; those that feeds have not brought anywhere, with their documents."""
+        known = self.watermarks
+        ends = {stream: t1 for stream, t1 in latest_ends(self.store).items() if stream not in known.feeds}
+        return ends | {stream: max(time, ends.get(stream, time)) for stream, time in known.greatest.items()}
 
     def _keep_waiting(self) -> None:
         patterns = self.pipeline.patterns
@@ -431,6 +433,7 @@ class Batches:
             yield
         except BaseException:
             self._roll_back(before)
+            self.watermarks.undo()
             raise
         self._finish_batch(committed=True)
         self.ledger.batch += 1
@@ -527,12 +530,12 @@ class Batches:
             self.store.begin()
 
         with self.whole(), whole_batch(self.store):
-            admitted = self.admission.admit(documents, evaluated)
+            progress = self.watermarks.begin(self.ledger.next_arrival)
+            admitted = self.admission.admit(documents, progress, evaluated)
             witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
-            arrived = admitted.greatest()
-            greatest = self.watermarks.after(arrived, self.registry.outside(), taken_at)
+            progress.pass_clock(self.registry.outside(), taken_at)
             clock = None if self.watermarks.timing.max_ahead is None else taken_at
-            answered = self.pipeline.answer(admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts)
+            answered = self.pipeline.answer(admitted.records, witnesses, progress, begin_again, clock, lasts=lasts)
             # Documents, including published ones, whose events came too late or are too many.
             too_late = ((self.records[docid], reason) for docid, reason in self.pipeline.patterns.late.items())
             late = [(r.id, r.stream, r.t0, why, r.xml.encode(), taken_at) for r, why in too_late]
@@ -544,12 +547,12 @@ class Batches:
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
             self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
-            self.state.evict_obsolete(greatest)
+            self.state.evict_obsolete(progress)
             if self.stage1.groups.crowded:
                 self.drop_groups()
             self.state.save_reach()
             self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
-        self.watermarks.advance(greatest, arrived, self.now())
+        self.watermarks.advance(progress, self.now())
         paused = self.changes.apply(answered.pauses) if answered.pauses else {}
         letters = dead.to_pylist() if len(dead) else []
         return BatchResult(outputs, letters, len(admitted.records), admitted.duplicates, paused)
@@ -557,13 +560,14 @@ class Batches:
     def pass_time(self) -> BatchResult | None:
         """Advances idle streams to the clock. Runs and returns an empty batch if that decides a query or lets join
         state be evicted; None otherwise."""
-        timing, now = self.watermarks.timing, self.now()
-        if timing.idle_after is None or not is_lateness_bounded(timing.lateness):
+        known, now = self.watermarks, self.now()
+        if known.timing.idle_after is None or not known.is_bounded:
             return None
-        greatest = self.watermarks.after({}, self.registry.outside(), now)
-        if self._is_due(greatest, now) or self.state.is_due(greatest):
+        progress = known.begin(self.ledger.next_arrival)
+        progress.pass_clock(self.registry.outside(), now)
+        if self._is_due(progress.greatest, now) or self.state.is_due(progress.greatest):
             return self.process((), NO_METADATA, None)
-        self.watermarks.advance(greatest, {}, now)
+        known.advance(progress, now)
         return None
 
     def _is_due(self, greatest: Mapping[str, int], now: int) -> bool:
@@ -604,7 +608,7 @@ class Batches:
                 return
             taken_at = self.now()
             fresh, until = self.admission.fresh, self.watermarks.greatest
-            greatest = partial(latest_stream_times, self.store, self.ledger)
+            greatest = self._latest_times
             answered = self.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
             pauses[:] = answered.pauses
             self.records.flush()

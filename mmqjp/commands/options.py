@@ -22,7 +22,7 @@ from join_stage.plans import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown
-from mmqjp.documents.record import Lateness
+from mmqjp.documents.watermarks import Lateness
 from mmqjp.state.engine_choice import AUTO, ENGINES
 from pattern_stage.assemble import OTHER_STREAMS
 from xscl.parser import may_lack_events, parse_script

@@ -32,7 +32,7 @@ from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetc
 from mmqjp.commands.formats import DeadLetters, check_output
 from mmqjp.commands.options import bound, duration, given_by, number, option, with_options
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
-from mmqjp.documents.record import SETTLE, Lateness
+from mmqjp.documents.watermarks import SETTLE, Lateness
 from mmqjp.engine import Session
 from mmqjp.present.newest import shown_outputs
 from mmqjp.process import pluralise, printable_line

@@ -29,8 +29,8 @@ from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.commands.options import duration, given_by, number, option, with_options
 from mmqjp.commands.run import EngineOptions
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
-from mmqjp.documents.record import SETTLE as LEAST_SETTLE
-from mmqjp.documents.record import Lateness
+from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
+from mmqjp.documents.watermarks import Lateness
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue, opened_sinks
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching

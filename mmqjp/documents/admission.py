@@ -1,13 +1,13 @@
 """Admission: splits a batch into accepted records and dead letters (docs/semantics.md, section 16).
-Malformed, late, future and oversized documents are refused, duplicates skipped. Also cuts a stream of documents into
-batches by count and bytes. Documents may have been parsed and evaluated on Spark's executors."""
+Malformed, future and oversized documents are refused, duplicates skipped, and belated ones marked, as of their arrival.
+Also cuts a stream of documents into batches by count and bytes. Documents may have been parsed and evaluated on
+Spark's executors."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from common.bounds import EARLIEST, LATEST, NO_DOCUMENT, Micros
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, SourceItem, Visit, as_bytes
 from feeds.history import size_of
-from mmqjp.documents.record import DocumentKey, Record, StoredIds, Watermarks, own_part_id
+from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
+from mmqjp.documents.watermarks import Progress, Timing
 from mmqjp.process import printable_line
 from mmqjp.tables.schema import DEAD_LETTERS, rows_table
 from templates.catalog import StepEdge
@@ -61,34 +62,26 @@ class Admitted:
     dead_letters: pa.Table
     duplicates: int
 
-    def greatest(self) -> dict[str, int]:
-        greatest: dict[str, int] = {}
-        for record in self.records:
-            greatest[record.stream] = max(greatest.get(record.stream, record.t1), record.t1)
-        return greatest
-
     def refused(self) -> set[DocumentKey]:
         return set(rows_of(self.dead_letters, "stream", "id"))
 
 
 @dataclass
 class Admission:
-    """`sources` maps a stream to the external streams behind it. `late_by` returns by how much a stream's
-    document ending at a time misses the stored documents, or 0. `max_document` is in bytes, `max_nodes` in elements and
-    attributes; None is unlimited."""
+    """`max_document` is in bytes, `max_nodes` in elements and attributes; None is unlimited."""
 
     ids: StoredIds
-    watermarks: Watermarks
-    sources: Callable[[str], Iterable[str]]
-    late_by: Callable[[str, int], Micros]
+    timing: Timing
     now: Now
     max_document: int | None = None
     max_nodes: int | None = None
 
-    def admit(self, documents: Iterable[SourceItem], evaluated: EvaluatedDocuments | None = None) -> Admitted:
-        """Splits a batch. With `evaluated`, documents were parsed, and oversized ones refused, elsewhere."""
+    def admit(
+        self, items: Sequence[SourceItem], progress: Progress, evaluated: EvaluatedDocuments | None = None
+    ) -> Admitted:
+        """Splits a batch, and moves `progress` with it. With `evaluated`, documents were parsed, and oversized ones
+        refused, elsewhere."""
         dead: list[tuple[object, ...]] = []
-        items = list(documents)
         keys = [(item.stream, "" if isinstance(item, Visit) else item.id) for item in items]
         met = self.ids.among({key for key, item in zip(keys, items, strict=True) if isinstance(item, Document)})
         both = enumerate(zip(keys, items, strict=True))
@@ -96,16 +89,20 @@ class Admission:
         trees = self._read(new, evaluated)
         records, indexes, duplicates, now = list[Record](), list[int](), 0, self.now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
-            if isinstance(item, Visit):
-                continue
             if isinstance(item, Reject):
                 dead.append((item.id, item.stream, item.time, item.reason, as_bytes(item.raw), now))
+            elif isinstance(item, Visit):
+                progress.visit(item, now)
             elif key in met:
                 duplicates += 1
             elif isinstance(tree := trees[index], DocumentError):
                 dead.append((item.id, item.stream, item.t0, str(tree), as_bytes(item.xml), now))
+            elif (watermark := progress.belated(item.stream, item.t1)) is not None and self.timing.drops(item.stream):
+                late = f"late: {watermark - item.t1} µs behind the watermark of {item.stream}"
+                dead.append((item.id, item.stream, item.t0, late, as_bytes(item.xml), now))
             else:
-                records.append(_record(item, tree))
+                progress.enter(item.stream, item.t1, by_feed=item.feed != "")
+                records.append(_record(item, tree, watermark))
                 indexes.append(index)
                 met.add(key)
         return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), duplicates)
@@ -119,19 +116,11 @@ class Admission:
     ) -> dict[int, ParsedDocument | str | DocumentError]:
         read: dict[int, ParsedDocument | str | DocumentError] = {}
         waiting: dict[int, Document] = {}
-        watermark = cache(lambda stream: self.watermarks.of(self.sources(stream)))
-
-        @cache
-        def least_end(stream: str) -> int:
-            """The least end at which documents are not late. To find it per document would take too long."""
-            if is_hidden(stream):
-                return LATEST
-            return max(watermark(stream), EARLIEST + self.late_by(stream, EARLIEST))
-
-        most, may_be_ahead = self.max_document, self.watermarks.timing.max_ahead is not None
+        most, max_ahead = self.max_document, self.timing.max_ahead
+        latest = LATEST if max_ahead is None else min(LATEST, self.now() + max_ahead + 1)
         for index, item in documents.items():
-            in_time = EARLIEST < item.t0 <= item.t1 < LATEST and least_end(item.stream) <= item.t1
-            if (may_be_ahead or not in_time) and (refusal := self._refusal(item, watermark)):
+            in_time = EARLIEST < item.t0 <= item.t1 < latest
+            if (not in_time or is_hidden(item.stream)) and (refusal := self._refusal(item)):
                 read[index] = refusal
             elif evaluated is not None:
                 read[index] = evaluated.read(index)
@@ -142,17 +131,13 @@ class Admission:
         xmls = (document.xml_bytes() for document in waiting.values())
         return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self.max_nodes), strict=True))
 
-    def _refusal(self, document: Document, watermark: Callable[[str], Micros]) -> DocumentError | None:
+    def _refusal(self, document: Document) -> DocumentError | None:
         """Returns why a document is refused whatever its content, or None."""
         if is_hidden(document.stream):
             return DocumentError("stream names that begin with # are reserved")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
             return DocumentError("the time is out of range")
-        if (behind := watermark(document.stream) - document.t1) > 0:
-            return DocumentError(f"late: {behind} µs behind the watermark of {document.stream}")
-        if (behind := self.late_by(document.stream, document.t1)) > 0:
-            return DocumentError(f"late: {behind} µs behind what is still kept to be joined with it")
-        max_ahead = self.watermarks.timing.max_ahead
+        max_ahead = self.timing.max_ahead
         if max_ahead is not None and (ahead := document.t1 - self.now()) > max_ahead:
             return DocumentError(f"from the future: {ahead} µs ahead of the clock, {max_ahead} are allowed")
         return None
@@ -165,10 +150,11 @@ def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
         _LOG.warning("%s, %s; Engine.last_dead_letters() has each", count, first)
 
 
-def _record(document: Document, tree: ParsedDocument | str) -> Record:
+def _record(document: Document, tree: ParsedDocument | str, watermark: Micros | None) -> Record:
     id, stream, xml = document.id, document.stream, tree if isinstance(tree, str) else tree.xml()
     ids, sources = (own_part_id(stream, id),), ((id, stream),)
-    record = Record(NO_DOCUMENT, id, stream, document.t0, document.t1, xml, "external", (), ids, sources)
+    times = document.t0, document.t1
+    record = Record(NO_DOCUMENT, id, stream, *times, xml, "external", (), ids, sources, watermark=watermark)
     if isinstance(tree, ParsedDocument):
         record.tree = tree  # saves parsing `xml` again
     return record

@@ -1,15 +1,11 @@
 """Stored documents: records, their rows in the table `documents`, and lookup by docid; and watermarks. A record is an
 external document, a published output, or a tuple of a hidden stream. Records are cached by size, parsed trees only for
-a batch. Stored ids are held as hashes, so the store is not queried about new ids. Watermarks say how far each stream
-has come, which decides lateness and eviction (docs/semantics.md, section 16); `Progress` tells with which document of a
-batch each stream reached a time."""
+a batch. Stored ids are held as hashes, so the store is not queried about new ids."""
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from json.encoder import encode_basestring as json_text
@@ -21,147 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common.arrays import distinct, merge_sorted, rows_of
-from common.bounds import EARLIEST, NO_DOCUMENT, DocId, Micros
+from common.bounds import NO_DOCUMENT, DocId, Micros
 from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.tables import schema
-from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 from xpath_stage.binder import Node
 from xpath_stage.documents import ParsedDocument, parse_document, parse_documents
-
-WATERMARKS = "watermarks"  # setting with each stream's lateness and greatest time
-
-
-SETTLE = 10 * 60 * 1_000_000  # default of `Timing.settle`, in microseconds
-
-Lateness = int | None | Mapping[str, int | None]
-"""Allowed lateness in microseconds, for all streams or by stream; None is unlimited."""
-
-
-def lateness_of(lateness: Lateness, stream: str) -> int | None:
-    return lateness.get(stream, lateness.get(OTHER_STREAMS)) if isinstance(lateness, Mapping) else lateness
-
-
-def is_lateness_bounded(lateness: Lateness) -> bool:
-    allowed = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
-    return any(one is not None for one in allowed)
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Event-time rules, in microseconds; None is unlimited.
-
-    `lateness` is a document's allowed distance behind its stream's greatest time as of the previous batch. A stream
-    idle for `idle_after` follows the clock at that distance. `max_ahead` limits how far a document may be ahead of the
-    clock. `settle` is how long events wait for earlier ones; None means until the end of a finite run.
-    """
-
-    lateness: Lateness = None
-    idle_after: int | None = None
-    max_ahead: int | None = None
-    settle: Lateness = SETTLE
-
-
-class Watermarks:
-    """Greatest time of each external stream. `greatest` are those at `opened`, when idle times begin."""
-
-    def __init__(self, timing: Timing, greatest: Mapping[str, int], opened: int) -> None:
-        self.timing = timing
-        self.greatest: Mapping[str, int] = dict(greatest)
-        self._opened = opened
-        self._arrived: dict[str, int] = {}
-        self.released: Callable[[], Micros] = lambda: EARLIEST
-        """Returns the horizon of events, the watermark of streams that event queries publish."""
-        self.newest: int | None = None  # the greatest document time since `opened`
-
-    def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> Micros:
-        """Returns the least watermark of external streams: earlier documents are late on what derives from them."""
-        lateness = self.timing.lateness
-        if not is_lateness_bounded(lateness):
-            return EARLIEST
-        known = self.greatest if greatest is None else greatest
-
-        def watermark(stream: str) -> Micros:
-            return self.released() if stream == EVENT_TIME else _watermark(lateness, stream, known.get(stream))
-
-        return max(min(map(watermark, streams), default=EARLIEST), EARLIEST)
-
-    def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
-        """Returns the greatest times after a batch, which has those in `arrived`; queries wait for `streams`."""
-        greatest = dict(self.greatest)
-        for stream, time in arrived.items():
-            greatest[stream] = max(greatest.get(stream, EARLIEST), time)
-        if self.timing.idle_after is not None:
-            for stream in {*greatest, *streams} - arrived.keys() - {EVENT_TIME}:
-                if now - self._arrived.get(stream, self._opened) >= self.timing.idle_after:
-                    greatest[stream] = max(greatest.get(stream, EARLIEST), now - self.timing.idle_after)
-        return greatest
-
-    def advance(self, greatest: Mapping[str, int], arrived: Mapping[str, int], now: int) -> None:
-        self.greatest = dict(greatest)
-        times = [*arrived.values()] if self.newest is None else [*arrived.values(), self.newest]
-        self.newest = max(times, default=None)
-        self._arrived |= dict.fromkeys(arrived, now)
-
-
-def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]:
-    known = ((stream, _watermark(lateness, stream, time)) for stream, time in sorted(greatest.items()))
-    return {stream: watermark for stream, watermark in known if watermark > EARLIEST}
-
-
-def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> Micros:
-    late = lateness_of(lateness, stream)
-    return EARLIEST if greatest is None or late is None else Micros(greatest - late)
-
-
-def saved_watermarks(ledger: schema.Ledger) -> tuple[Lateness, dict[str, int]]:
-    if (value := ledger.setting(WATERMARKS)) is None:
-        return None, {}
-    noted = json.loads(value)
-    return noted["lateness"], noted["greatest"]
-
-
-def latest_stream_times(store: JoinEngine, ledger: schema.Ledger) -> dict[str, int]:
-    greatest = saved_watermarks(ledger)[1]
-    found = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
-    for stream, time in zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True):
-        greatest[stream] = max(time, greatest.get(stream, time))
-    return greatest
-
-
-def save_watermarks(ledger: schema.Ledger, lateness: Lateness, greatest: Mapping[str, int]) -> None:
-    allowed = dict(lateness) if isinstance(lateness, Mapping) else lateness
-    noted = json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
-    ledger.save_settings({WATERMARKS: noted})
-
-
-class Progress:
-    """Progress of streams within a batch. Arrivals run from `first` to `last`; of an empty batch, both are the last."""
-
-    def __init__(self, records: Sequence[Record], next_arrival: int) -> None:
-        """`records` are the batch's numbered external documents; `next_arrival` follows the last of them."""
-        self.last = max(next_arrival - 1, 0)
-        self.first = records[0].arrival if records else self.last
-        self._times, self._arrivals = dict[str, list[int]](), dict[str, list[int]]()
-        for record in records:
-            times = self._times.setdefault(record.stream, [])
-            if not times or times[-1] < record.t1:
-                times.append(record.t1)
-                self._arrivals.setdefault(record.stream, []).append(record.arrival)
-
-    def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
-        """Returns the arrival at which the least watermark of streams, given those before the batch, came to a time."""
-        found = self.first
-        for stream in streams:
-            if stream == EVENT_TIME:
-                return self.last
-            time = watermark + (lateness_of(watermarks.timing.lateness, stream) or 0)
-            place = bisect_left(times := self._times.get(stream, ()), time)
-            if place < len(times) and watermarks.greatest.get(stream, EARLIEST) < time:
-                found = max(found, self._arrivals[stream][place])
-        return found
-
 
 DocumentKind = Literal["external", "published", "hidden"]
 
@@ -174,7 +36,7 @@ class Record:
     blocks. Parallel to it, `part_ids` are their ids with streams, and `appeared` the docid of the external document
     that completed each, or its own if a backfill published it. `sources` are the external documents as (id, stream),
     left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest behind the record.
-    `watermark` is that of its stream when it arrived, if it is belated, so that it ends before it.
+    `watermark` is that of its stream when it arrived, if the record is belated: it ends before that.
     """
 
     docid: DocId
@@ -238,6 +100,12 @@ class Inputs(tuple[Record, ...]):
     def are_seen_by(self, sees: Callable[[Iterable[DocId]], bool]) -> bool:
         return all(sees(record.appeared) for record in self)
 
+    @property
+    def watermark(self) -> Micros | None:
+        """That of the document that came last, if it is belated and so is what derives from it."""
+        found = [r.watermark for r in self if r.watermark is not None and r.arrival == self.arrival]
+        return max((one for one in found if one > self.t1), default=None)
+
     @lazy
     def parts(self) -> tuple[DocId, ...]:
         return self[0].parts if len(self) == 1 else self[0].parts + self[1].parts
@@ -263,17 +131,19 @@ def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: 
     """Returns an output as a document, without a docid. `within`: it appears with its latest document, else now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     t0, t1, own, sources = inputs.t0, inputs.t1, (own_part_id(stream, id),), inputs.sources
-    return Record(NO_DOCUMENT, id, stream, t0, t1, xml, "published", (), own, sources, (), inputs.arrival, appeared)
+    of = NO_DOCUMENT, id, stream, t0, t1, xml
+    return Record(*of, "published", (), own, sources, (), inputs.arrival, appeared, inputs.watermark)
 
 
 def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[DocId, Node], ...]) -> Record:
     """Returns a tuple as a document of a hidden stream, without a docid. `bound` has the (docid, node) per variable."""
     appeared = tuple(at for record in inputs for at in record.appeared)
-    t0, t1, parts, ids, sources = inputs.t0, inputs.t1, inputs.parts, inputs.part_ids, inputs.sources
-    return Record(NO_DOCUMENT, "", stream, t0, t1, xml, "hidden", parts, ids, sources, bound, inputs.arrival, appeared)
+    parts, ids, sources, arrival = inputs.parts, inputs.part_ids, inputs.sources, inputs.arrival
+    of = NO_DOCUMENT, "", stream, inputs.t0, inputs.t1, xml
+    return Record(*of, "hidden", parts, ids, sources, bound, arrival, appeared, inputs.watermark)
 
 
-_EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")
+_EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival", "watermark")
 """The columns of external documents; all others are null."""
 
 
@@ -295,23 +165,24 @@ def _row(record: Record) -> tuple[object, ...]:
         ids, streams = zip(*record.sources, strict=True) if record.sources else ((), ())
         bound = [docid for docid, _ in record.bound], [element | place << 32 for _, (element, place) in record.bound]
         lists, appeared = [record.parts, record.part_ids, ids, streams, *bound], record.appeared
-    *known, arrival = (getattr(record, name) for name in _EXTERNAL)
-    return (*known, *lists, arrival, appeared)
+    *known, arrival, watermark = (getattr(record, name) for name in _EXTERNAL)
+    return (*known, *lists, arrival, appeared, watermark)
 
 
 def record_of(row: dict[str, Any]) -> Record:
-    docid, id, stream, t0, t1, xml = (row[name] for name in ("docid", "id", "stream", "t0", "t1", "xml"))
+    docid, id, stream = row["docid"], row["id"], row["stream"]
+    of = docid, id, stream, row["t0"], row["t1"], row["xml"]
     # Documents of stores without arrivals come first, by docid.
     arrival = docid - schema.BEFORE_ARRIVALS if row["arrival"] is None else row["arrival"]
     if row["parts"] is None:
         ids, source = (own_part_id(stream, id),), ((id, stream),)
-        return Record(docid, id, stream, t0, t1, xml, "external", (docid,), ids, source, (), arrival, (docid,))
+        return Record(*of, "external", (docid,), ids, source, (), arrival, (docid,), row["watermark"])
     sources = tuple(zip(row["source_ids"], row["source_streams"], strict=True))
     nodes = zip(row["bound_docids"], row["bound_nodes"], strict=True)
     bound = tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in nodes)
     parts, ids = tuple(row["parts"]), tuple(row["part_ids"])
     appeared = parts if row["appeared"] is None else tuple(row["appeared"])
-    return Record(docid, id, stream, t0, t1, xml, row["kind"], parts, ids, sources, bound, arrival, appeared)
+    return Record(*of, row["kind"], parts, ids, sources, bound, arrival, appeared, row["watermark"])
 
 
 READ_IDS = 200_000  # docids whose ids are read at a time

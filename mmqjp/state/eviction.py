@@ -1,6 +1,6 @@
 """Eviction and retention. The join state is a cache of `documents`: documents further behind the watermarks than the
 widest window are evicted, and recalled when a new document or query could match them. Retention drops what no join
-needs for good; a new document that could have matched it is late. Gaps record how far back the store reaches."""
+needs for good: a belated document pairs with nothing that old. Gaps record how far back the join state reaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from common.tools import from_json
 from feeds.documents import Now
 from join_stage.plans import JoinEngine
 from join_stage.protocol import STATE, docids_between, flatten_edges, has_documents_between, missing
-from mmqjp.documents.record import Record, Records, Watermarks, docid_batches, is_lateness_bounded, save_watermarks
+from mmqjp.documents.record import Record, Records, docid_batches
+from mmqjp.documents.watermarks import Progress, Watermarks, compact_feeds
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
 from mmqjp.tables.schema import DELIVERY_TABLES, Ledger, Owed, drop_told_by_removed, join_gaps
@@ -41,11 +42,9 @@ Gaps = tuple[CoverageGap, ...]  # gaps in opening order: `before` falls, `window
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Gaps of the join state and of `documents`. `joined` are the streams joined when some were last dropped."""
+    """Gaps of the join state."""
 
     evicted: Gaps = ()
-    dropped: Gaps = ()
-    joined: frozenset[str] = frozenset()
 
 
 def with_gap(gaps: Gaps, gap: CoverageGap) -> Gaps:
@@ -106,11 +105,6 @@ class JoinState:
         else:
             self.reach, self.evicted_before = self._committed
 
-    def late_by(self, stream: str, time: int) -> Micros:
-        """Returns by how much a document ending at `time`, or what derives from it, may miss dropped ones, or 0."""
-        late_by = max((0, *(gap.before + gap.window - time for gap in self.reach.dropped)))
-        return Micros(late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0)
-
     # ------------------------------------------------------------ eviction
 
     def evictable_before(self, horizon: Micros) -> Micros:
@@ -118,13 +112,11 @@ class JoinState:
         window = self._registry.window
         return EARLIEST if horizon <= EARLIEST or window == INFINITE else Micros(horizon - window)
 
-    def evict_obsolete(self, greatest: Mapping[str, int]) -> None:
-        """Evicts, within a batch, what is obsolete at these times, and stores them so that late stays late."""
-        lateness = self._watermarks.timing.lateness
-        if is_lateness_bounded(lateness):
-            save_watermarks(self._ledger, lateness, greatest)
-            if self._is_worth_it(before := self._obsolete_before(greatest)):
-                self._evict(before)
+    def evict_obsolete(self, progress: Progress) -> None:
+        """Evicts, within a batch, what is obsolete after it, and stores its progress."""
+        self._watermarks.save(self._store, self._ledger, progress)
+        if self._watermarks.is_bounded and self._is_worth_it(before := self._obsolete_before(progress.greatest)):
+            self._evict(before)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether documents can be evicted at these greatest times; False if checked recently."""
@@ -164,6 +156,7 @@ class JoinState:
         store, ledger, now = self._store, self._ledger, self._now()
         ledger.save_next_ids()
         ledger.compact_settings()
+        compact_feeds(store, ledger.batch)
         drop_told_by_removed(store)
         store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
         join_gaps(store)
@@ -192,8 +185,6 @@ class JoinState:
             store.drop_before("told", "until", unneeded)
             if unneeded > self.evicted_before:
                 self._evict(unneeded)
-            dropped = with_gap(self.reach.dropped, CoverageGap(unneeded, self._registry.window))
-            self.reach = replace(self.reach, dropped=dropped, joined=self._registry.joined_streams())
 
     def prune_offsets(self, sources: Collection[str], files: Collection[tuple[str, str]]) -> None:
         """Drops, within a batch, superseded offsets, and those of `sources` without existing `files` (source, file)."""
@@ -206,11 +197,13 @@ class JoinState:
     # ------------------------------------------------------------ recall
 
     def recall(self, arriving: Iterable[Record]) -> None:
-        """Restores evicted documents that these could match, if still in `documents`."""
+        """Restores evicted documents that these could match, if still in `documents`. What a belated one could match
+        depends on its watermark."""
         if not self.reach.evicted:
             return
         joined = self._registry.joined_streams()
-        time = min((record.t1 for record in arriving if record.stream in joined), default=None)
+        records = (record for record in arriving if record.stream in joined)
+        time = min((one.t1 if one.watermark is None else one.watermark for one in records), default=None)
         if time is None or (low := missed_from(self.reach.evicted, time)) is None:
             return
         high = max(gap.before for gap in self.reach.evicted)

@@ -92,7 +92,11 @@ def by_file(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Offset]:
     return {(r["source"], r["file"]): Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows}
 
 
-SETTING_TABLES = {"settings": schema(key=TEXT, value=TEXT, batch=INT)}
+SETTING_TABLES = {
+    "settings": schema(key=TEXT, value=TEXT, batch=INT),
+    # The time of the last complete visit of a feed, and what a batch was told of it: complete, awaited or ended.
+    "feeds": schema(stream=TEXT, feed=TEXT, visited=INT, outcome=TEXT, batch=INT),
+}
 
 SPARK_VIEWS = {
     "costs": """
@@ -181,11 +185,12 @@ EVENT_TABLES = {
 # `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
 # the external documents behind any document. `bound_*` are the nodes that the children of a tuple stand for. `arrival`
 # numbers external documents; other documents have that of the latest one behind them. `appeared` has an entry per part.
+# `watermark` is that of the stream when a belated document arrived, and NULL for all others.
 # `mmqjp.documents.record.Record` describes them. What is in OWN is NULL for external documents: it follows from their
 # docids, ids and streams.
 DOCUMENTS = schema(
     docid=INT, id=TEXT, stream=TEXT, t0=INT, t1=INT, xml=TEXT, kind=TEXT, parts=INTS, part_ids=TEXTS, source_ids=TEXTS,
-    source_streams=TEXTS, bound_docids=INTS, bound_nodes=INTS, arrival=INT, appeared=INTS,
+    source_streams=TEXTS, bound_docids=INTS, bound_nodes=INTS, arrival=INT, appeared=INTS, watermark=INT,
 )  # fmt: skip
 
 OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes", "appeared")
@@ -520,12 +525,13 @@ MetadataOf = Callable[[Collection[tuple[str, str]]], CommitMetadata]
 """Returns a batch's metadata, given the (stream, id) of its dead letters."""
 
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources; 3 placements of queries; 4 numbered chains of functions, and
 arrivals; 5 numbers and ids of outputs; 6 answers in place of outputs, and forms; 7 the keys of ONCE PER; 8 undelivered
-outputs; 9 events; 10 see `mmqjp.state.engine_choice`. A change of normal forms or templates needs a new format.
+outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits. A change of normal forms
+or templates needs a new format.
 """
 
 BATCH_TABLES = (

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import groupby
 from math import inf
 from operator import itemgetter
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -179,7 +180,8 @@ def test_what_the_last_watermark_decides_depends_on_no_batch_or_restart(seed, tm
     got: list[OutputRow] = []
     arrived: list[Document] = []
     while batches:
-        with Session("duckdb", state=tmp_path, plan=rng.choice(PLANS), lateness=lateness, quiet=True) as engine:
+        options: dict[str, Any] = {"plan": rng.choice(PLANS), "lateness": lateness, "belated": "drop"}
+        with Session("duckdb", state=tmp_path, quiet=True, **options) as engine:
             engine.ensure(script)
             for _ in range(rng.choice((1, 2, 9))):
                 if batches:

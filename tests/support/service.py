@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any
 
 from feeds.tail import Tail
-from mmqjp.documents.record import Timing
+from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log

@@ -9,8 +9,8 @@ import pytest
 
 from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.documents import record
-from mmqjp.documents.record import Lateness
+from mmqjp.documents import watermarks
+from mmqjp.documents.watermarks import Lateness
 from mmqjp.engine import Session
 from tests.generate.seeds import at_length
 from tests.oracle.evaluation import comparable
@@ -35,7 +35,7 @@ def kept(engine: Session) -> int:
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
 def test_silence_lets_go_of_state_without_a_document(engine: str, tmp_path: Path):
     time, made = Clock(NOW), "S/a->x JOIN {x = y, 10} T/a->y PUBLISH P; P/match->p JOIN {p = q, 5} U/a->q"
-    options = {"lateness": 60 * SECOND, "idle_after": HOUR, "now": time}
+    options = {"lateness": 60 * SECOND, "idle_after": HOUR, "now": time, "belated": "drop"}
     with Session(engine, state=tmp_path, **options) as opened:  # type: ignore[arg-type]
         opened.subscribe(made)
         opened.process([doc(0), doc(0, "T"), doc(0, "U")])
@@ -80,7 +80,7 @@ def test_each_stream_may_have_a_lateness_of_its_own(tmp_path: Path):
     with Session("duckdb", state=tmp_path) as asked:  # as `mmqjp status` does
         assert asked.watermarks() == {"S": NOW + 95 * SECOND, "T": NOW + 100 * SECOND - HOUR}
         assert asked.horizon()[0] == NOW + 100 * SECOND - HOUR
-    with Session("duckdb", state=tmp_path, lateness=lateness) as engine:
+    with Session("duckdb", state=tmp_path, lateness=lateness, belated={"*": "take", "S": "drop"}) as engine:
         assert engine.watermarks() == {"S": NOW + 95 * SECOND, "T": NOW + 100 * SECOND - HOUR}
         engine.process([doc(94), doc(96), doc(94, "T"), doc(-1e6, "U")])
         assert [row["id"] for row in engine.dead_letters()] == ["S94"]
@@ -168,10 +168,10 @@ def test_what_time_costs_does_not_grow_with_streams_queries_and_documents(monkey
         engine.subscribe("; ".join(f"{'S' if n == 0 else f'P{n}'}//a->x PUBLISH P{n + 1}" for n in range(30)))
         engine.subscribe(WINDOW)
         engine.process([doc(0, f"T{n}") for n in range(100)])
-        counted(counts, record, "_watermark")
+        counted(counts, watermarks, "_watermark")
         counted(counts, engine.registry, "made_of")
         engine.process([doc(number / 100, stream) for number in range(10) for stream in ("S", "T1", "T2")])
-        assert counts["_watermark"] == 3 + 1  # the streams of the documents, and what all queries read
+        assert counts["_watermark"] == 1  # what all queries read
         assert counts["made_of"] <= 3  # of streams that no query reads it is only asked whether that is so
         counts.clear()
         engine.pass_time()

@@ -312,6 +312,7 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path):
 
     time = [2_000 * SECOND]
     options: dict[str, Any] = {"lateness": 5 * SECOND, "idle_after": 60 * SECOND, "now": lambda: time[0]}
+    options["belated"] = "drop"
     with Session("duckdb", state=tmp_path, **options) as engine:
         engine.subscribe(PAIRS)
         engine.process([doc(1)])

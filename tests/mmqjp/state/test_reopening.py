@@ -400,7 +400,7 @@ def test_a_store_of_an_older_format_opens(version, plan, tmp_path):
             for asked in (output.id, str(output.seq)):
                 assert why_output(select_of(engine), asked).match.output == output
         check(engine)
-        assert engine.ledger.setting("schema_version") == "10"
+        assert engine.ledger.setting("schema_version") == "11"
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
         assert [output.id for output in engine.outputs()][: len(before)] == before
         again(engine)
@@ -412,7 +412,7 @@ def test_a_store_of_an_older_format_opens_on_spark(version, spark, tmp_path):
     check, again, options = FORMATS[version]
     with Session(spark, state=tmp_path / "state", **options) as engine:
         check(engine)
-        assert engine.ledger.setting("schema_version") == "10"
+        assert engine.ledger.setting("schema_version") == "11"
         if version in (4, 5):
             again(engine)
 
@@ -431,8 +431,8 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '11', 8)")
-    with pytest.raises(StoreError, match="the store has format 11, and this version of mmqjp reads formats up to 10"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '12', 8)")
+    with pytest.raises(StoreError, match="the store has format 12, and this version of mmqjp reads formats up to 11"):
         Session("duckdb", state=state)
 
 

@@ -1,0 +1,431 @@
+"""Watermarks: how far each stream has come, which decides what is belated, absences, events and eviction
+(docs/semantics.md, section 16). A stream that feeds fill has come as far as the least of their last complete visits,
+any other as far as its greatest time. `Progress` follows one batch, document by document and visit by visit, so that
+nothing depends on where batches are cut."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Literal, get_args
+
+from common.bounds import EARLIEST, LATEST, Micros
+from feeds.documents import Visit, VisitOutcome
+from join_stage.plans import JoinEngine
+from mmqjp.tables.schema import Ledger, TableRows
+from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
+
+WATERMARKS = "watermarks"  # setting with each stream's lateness, progress, greatest document and least watermark
+
+SETTLE = 10 * 60 * 1_000_000  # default of `Timing.settle`, in microseconds
+
+Lateness = int | None | Mapping[str, int | None]
+"""Allowed lateness in microseconds, for all streams or by stream; None is unlimited."""
+
+BelatedRule = Literal["take", "drop"]
+
+BELATED: tuple[BelatedRule, ...] = get_args(BelatedRule)
+
+Belated = BelatedRule | Mapping[str, BelatedRule]
+"""Whether belated documents are taken or become dead letters, for all streams or by stream."""
+
+
+def lateness_of(lateness: Lateness, stream: str) -> int | None:
+    return lateness.get(stream, lateness.get(OTHER_STREAMS)) if isinstance(lateness, Mapping) else lateness
+
+
+def is_lateness_bounded(lateness: Lateness) -> bool:
+    allowed = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
+    return any(one is not None for one in allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Event-time rules, in microseconds; None is unlimited.
+
+    `lateness` is how far a stream's watermark is behind its progress; what ends before the watermark is `belated`. A
+    stream without feeds that is idle for `idle_after` follows the clock at that distance, and a feed without a complete
+    visit for that long holds its stream no longer. `max_ahead` limits how far a document may be ahead of the clock.
+    `settle` is how long events wait for earlier ones; None means until the end of a finite run.
+    """
+
+    lateness: Lateness = None
+    idle_after: int | None = None
+    max_ahead: int | None = None
+    settle: Lateness = SETTLE
+    belated: Belated = "take"
+
+    def drops(self, stream: str) -> bool:
+        """Whether belated documents of a stream are dead letters."""
+        rule = self.belated
+        return (rule.get(stream, rule.get(OTHER_STREAMS)) if isinstance(rule, Mapping) else rule) == "drop"
+
+
+# ------------------------------------------------------------ feeds
+
+FeedState = tuple[int, VisitOutcome]
+"""The last complete visit of a feed, EARLIEST if it had none, and what was said of it last."""
+
+UNKNOWN_FEED: FeedState = (EARLIEST, "ended")
+
+
+class FeedTimes:
+    """The feeds of a stream. `states` has each, `greatest` the latest complete visit of any."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, FeedState] = {}
+        self.greatest: int = EARLIEST
+        self._awaited = 0
+        self._heap: list[tuple[int, str]] = []
+        """The live feeds by their last complete visit. Entries that no state has are skipped when they come up."""
+
+    def note(self, feed: str, time: int, outcome: VisitOutcome) -> bool:
+        """Returns whether that changed anything."""
+        visited, before = self.states.get(feed, UNKNOWN_FEED)
+        if outcome == before and (outcome != "complete" or time <= visited) and feed in self.states:
+            return False
+        if outcome == "awaited" and before == "complete":
+            return False  # it was visited before
+        if outcome == "complete":
+            visited = max(visited, time)
+        self.put(feed, (visited, outcome))
+        return True
+
+    def put(self, feed: str, state: FeedState) -> None:
+        visited, outcome = state
+        self._awaited += (outcome == "awaited") - (self.states.get(feed, UNKNOWN_FEED)[1] == "awaited")
+        self.states[feed] = state
+        self.greatest = max(self.greatest, visited)
+        if outcome == "complete":
+            heappush(self._heap, (visited, feed))
+            if len(self._heap) > 2 * len(self.states) + 100:
+                self._rebuild()
+
+    def restore(self, before: Mapping[str, FeedState | None]) -> None:
+        """Undoes changes, given the states of some feeds before; None if they were not known."""
+        for feed, state in before.items():
+            del self.states[feed]
+            if state is not None:
+                self.states[feed] = state
+        self.greatest = max((visited for visited, _ in self.states.values()), default=EARLIEST)
+        self._awaited = sum(outcome == "awaited" for _, outcome in self.states.values())
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = [(visited, feed) for feed, (visited, outcome) in self.states.items() if outcome == "complete"]
+        heapify(self._heap)
+
+    def least(self, idle_after: int | None) -> int | None:
+        """Returns the least last visit of live feeds; None while a feed is awaited, or if none is live."""
+        if self._awaited:
+            return None
+        heap, states = self._heap, self.states
+        low = EARLIEST if idle_after is None else self.greatest - idle_after
+        while heap:
+            visited, feed = heap[0]
+            if visited >= low and states[feed] == (visited, "complete"):
+                return visited
+            heappop(heap)
+        return None
+
+
+# ------------------------------------------------------------ watermarks
+
+
+@dataclass(slots=True)
+class StreamTimes:
+    """By stream: the `progress`, and the greatest time of `documents` that no feed showed. `least` are watermarks of
+    earlier sessions, which had less lateness, so that none goes back. `feeds` are those of streams that have any."""
+
+    progress: dict[str, int] = field(default_factory=dict)
+    documents: dict[str, int] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)
+    feeds: dict[str, FeedTimes] = field(default_factory=dict)
+
+    @staticmethod
+    def stored(store: JoinEngine, ledger: Ledger, timing: Timing) -> StreamTimes:
+        noted: dict[str, Any] = json.loads(ledger.setting(WATERMARKS) or "{}")
+        found = StreamTimes(noted.get("greatest", {}), noted.get("documents", {}), noted.get("least", {}))
+        for stream, feed, visited, outcome, _ in TableRows(store).tuples("feeds", _FEED_COLUMNS, "batch"):
+            found.feeds.setdefault(stream, FeedTimes()).put(feed, (visited, outcome))
+        for stream, time in found.progress.items():
+            before = _watermark(noted["lateness"], stream, time)
+            least = max(found.least.get(stream, EARLIEST), before)
+            if least > _watermark(timing.lateness, stream, time):
+                found.least[stream] = least
+        if is_lateness_bounded(timing.lateness):
+            for stream, time in latest_ends(store).items():
+                if stream not in found.feeds:  # whose documents are not all there at their time
+                    found.progress[stream] = max(time, found.progress.get(stream, time))
+                    if stream in found.documents:
+                        found.documents[stream] = max(time, found.documents[stream])
+        return found
+
+
+_FEED_COLUMNS = "stream feed visited outcome batch"
+
+
+def latest_ends(store: JoinEngine) -> dict[str, int]:
+    found = store.select("SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream")
+    return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
+
+
+def _watermark(lateness: Lateness, stream: str, progress: int | None) -> Micros:
+    late = lateness_of(lateness, stream)
+    return EARLIEST if progress is None or late is None else Micros(progress - late)
+
+
+class Watermarks:
+    """Progress and watermark of each external stream as of the last batch. `sources` returns the external streams
+    behind a stream. Idle times begin at `opened`."""
+
+    def __init__(
+        self, timing: Timing, times: StreamTimes, sources: Callable[[str], Iterable[str]], opened: int
+    ) -> None:
+        self.timing, self.sources = timing, sources
+        self.greatest: Mapping[str, int] = times.progress
+        self.documents: Mapping[str, int] = times.documents
+        self.least, self.feeds = times.least, times.feeds
+        self.opened = opened
+        self.arrived: dict[str, int] = {}  # when a stream had its last document that no feed showed
+        self.latest_end: Callable[[str], int | None] = lambda stream: None
+        self.released: Callable[[Progress | None, int], Micros] = lambda progress, arrival: EARLIEST
+        """Returns the horizon of events, the watermark of streams that event queries publish: as of now, or as of an
+        arrival of a batch."""
+        self.newest: int | None = None  # the greatest document time since `opened`
+        self.highest: int = max(self.by_stream().values(), default=EARLIEST)
+        self._noted = set(times.documents)
+        self._running: Progress | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any stream has, or can get, a watermark."""
+        return bool(self.least) or is_lateness_bounded(self.timing.lateness)
+
+    def watermark(self, stream: str, progress: int | None) -> Micros:
+        """Returns the watermark of an external stream at a progress."""
+        return Micros(max(_watermark(self.timing.lateness, stream, progress), self.least.get(stream, EARLIEST)))
+
+    def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> Micros:
+        """Returns the least watermark of external streams: documents that end earlier are belated on what derives from
+        them. `greatest` is their progress, by default that of the last batch."""
+        if not self.is_bounded:
+            return EARLIEST
+        known = self.greatest if greatest is None else greatest
+
+        def watermark(stream: str) -> Micros:
+            return self.released(None, 0) if stream == EVENT_TIME else self.watermark(stream, known.get(stream))
+
+        return max(min(map(watermark, streams), default=EARLIEST), EARLIEST)
+
+    def at_end(self, streams: Iterable[str]) -> Micros:
+        """Returns the watermark at the end of a finite run without a state: streams with feeds are decided up to their
+        progress, others to the end."""
+        known = (self.greatest.get(stream, EARLIEST) for stream in streams if stream in self.feeds)
+        return Micros(min(known, default=LATEST))
+
+    def by_stream(self) -> dict[str, int]:
+        """Returns the watermarks of the streams that have one."""
+        known = ((stream, self.watermark(stream, time)) for stream, time in sorted(self.greatest.items()))
+        return {stream: watermark for stream, watermark in known if watermark > EARLIEST}
+
+    def begin(self, first: int) -> Progress:
+        """Begins a batch, whose documents arrive from `first` on. It ends with `advance` or `undo`."""
+        self._running = Progress(self, first)
+        return self._running
+
+    def undo(self) -> None:
+        if self._running is not None:
+            self._running.undo()
+            self._running = None
+
+    def advance(self, progress: Progress, now: int) -> None:
+        """Takes over a batch that was committed."""
+        self._running = None
+        self.greatest, self.documents, self.highest = progress.greatest, progress.documents, progress.highest
+        self.newest = max((time for time in (self.newest, progress.newest) if time is not None), default=None)
+        self.arrived |= dict.fromkeys(progress.arrived, now)
+        self._noted |= progress.documents.keys()
+
+    def save(self, store: JoinEngine, ledger: Ledger, progress: Progress) -> None:
+        """Writes, within the batch, how far it comes, so that nothing goes back after a restart."""
+        rows = [
+            (stream, feed, *self.feeds[stream].states[feed], ledger.batch)
+            for stream, feeds in progress.feeds_before.items()
+            for feed in feeds
+        ]
+        TableRows(store).append("feeds", rows)
+        # Without a lateness it is enough to know which streams have documents: the table `documents` has their times.
+        if is_lateness_bounded(self.timing.lateness) or self.feeds or progress.documents.keys() - self._noted:
+            lateness = dict(rule) if isinstance(rule := self.timing.lateness, Mapping) else rule
+            noted = {"lateness": lateness, "greatest": progress.greatest, "documents": progress.documents}
+            ledger.save_settings({WATERMARKS: json.dumps({**noted, "least": self.least}, ensure_ascii=False)})
+
+
+def compact_feeds(store: JoinEngine, batch: int) -> None:
+    """Drops superseded rows of the table `feeds`, within a batch."""
+    rows = list(TableRows(store).tuples("feeds", _FEED_COLUMNS, "batch"))
+    latest = {row[:2]: row for row in rows}
+    if len(latest) < len(rows):
+        store.drop_before("feeds", "batch", batch)
+        TableRows(store).append("feeds", [(*row[:-1], batch) for row in latest.values()])
+
+
+# ------------------------------------------------------------ within a batch
+
+
+class Progress:
+    """Progress of streams within a batch, whose documents arrive from `first` on: `enter` each, and tell of each
+    `visit`, in order. A step of a stream's progress belongs to the last arrival before it. `greatest` is the progress
+    so far."""
+
+    def __init__(self, known: Watermarks, first: int) -> None:
+        self.first = self._next = first
+        self.greatest, self.documents = dict(known.greatest), dict(known.documents)
+        self.arrived: dict[str, int] = {}  # greatest times of the batch's documents that no feed showed
+        self.newest: int | None = None  # greatest time of any document
+        self.feeds_before: dict[str, dict[str, FeedState | None]] = {}
+        self._known, self._before = known, known.greatest
+        self._idle_after = known.timing.idle_after
+        self._arrivals, self._times = dict[str, list[int]](), dict[str, list[int]]()
+        self._behind: dict[str, list[tuple[str, int | None, int]]] = {}
+        self.highest = known.highest
+        """The greatest watermark of any external stream."""
+        self._late: dict[str, int | None] = {}
+
+    @property
+    def last(self) -> int:
+        """The last arrival of the batch; of one without documents, the last before it."""
+        return max(self._next - 1, 0)
+
+    # ------------------------------------------------------------ what arrives
+
+    def enter(self, stream: str, t1: int, *, by_feed: bool) -> None:
+        self._next += 1
+        if by_feed:
+            self.newest = t1 if self.newest is None else max(self.newest, t1)
+        elif t1 > self.arrived.get(stream, EARLIEST):
+            self.arrived[stream] = t1
+            if self.newest is None or t1 > self.newest:
+                self.newest = t1
+            if t1 > self.documents.get(stream, EARLIEST):
+                self.documents[stream] = t1
+                self._move(stream)
+
+    def visit(self, visit: Visit, now: int) -> None:
+        """A visit too far ahead of the clock `now` counts as none."""
+        ahead = self._known.timing.max_ahead
+        if visit.time >= LATEST or (ahead is not None and visit.time - now > ahead):
+            return
+        stream = visit.stream
+        if (feeds := self._known.feeds.get(stream)) is None:
+            feeds = self._known.feeds[stream] = FeedTimes()
+            if stream in self.documents and (latest := self._known.latest_end(stream)) is not None:
+                self.documents[stream] = max(self.documents[stream], latest)
+        before = feeds.states.get(visit.feed)
+        if feeds.note(visit.feed, visit.time, visit.outcome):
+            self.feeds_before.setdefault(stream, {}).setdefault(visit.feed, before)
+            self._move(stream)
+
+    def pass_clock(self, streams: Iterable[str], now: int) -> None:
+        """Advances idle streams, after the batch's documents. Queries wait for `streams`."""
+        if (idle_after := self._idle_after) is None:
+            return
+        known = self._known
+        for stream in sorted({*self.greatest, *streams} - self.arrived.keys() - {EVENT_TIME}):
+            if now - known.arrived.get(stream, known.opened) < idle_after:
+                continue
+            if stream in self.documents:
+                self.documents[stream] = max(self.documents[stream], now - idle_after)
+                self._move(stream)
+            elif stream not in known.feeds:
+                self._come_to(stream, now - idle_after)
+
+    def _move(self, stream: str) -> None:
+        time = self.documents.get(stream)
+        if (feeds := self._known.feeds.get(stream)) is not None:
+            if (visited := feeds.least(self._idle_after)) is None:
+                return
+            time = visited if time is None else min(time, visited)
+        if time is not None:
+            self._come_to(stream, time)
+
+    def _come_to(self, stream: str, time: int) -> None:
+        if time <= self.greatest.get(stream, EARLIEST):
+            return
+        self.greatest[stream] = time
+        if stream not in self._late:
+            self._late[stream] = lateness_of(self._known.timing.lateness, stream)
+        if (late := self._late[stream]) is not None and time - late > self.highest:
+            self.highest = time - late
+        arrivals, times = self._arrivals.setdefault(stream, []), self._times.setdefault(stream, [])
+        if arrivals and arrivals[-1] == self._next - 1:
+            times[-1] = time
+        else:
+            arrivals.append(self._next - 1)
+            times.append(time)
+
+    def undo(self) -> None:
+        """Undoes, after a rollback, what visits have changed."""
+        for stream, before in self.feeds_before.items():
+            feeds = self._known.feeds[stream]
+            feeds.restore(before)
+            if not feeds.states:
+                del self._known.feeds[stream]
+        self.feeds_before = {}
+
+    # ------------------------------------------------------------ how far streams had come
+
+    def belated(self, stream: str, t1: int) -> Micros | None:
+        """Returns the watermark of a stream as of now if what ends at `t1` is belated, else None."""
+        if t1 >= self.highest or (watermark := self._watermark(stream, self._next)) <= t1:
+            return None
+        return watermark
+
+    def belated_at(self, stream: str, t1: int, arrival: int) -> Micros | None:
+        """As `belated`, as of an arrival: before it moved anything."""
+        if t1 >= self.highest or (watermark := self._watermark(stream, arrival)) <= t1:
+            return None
+        return watermark
+
+    def at(self, stream: str, arrival: int) -> int | None:
+        """Returns the progress of an external stream before an arrival."""
+        if arrival >= self._next:
+            return self.greatest.get(stream)
+        if (arrivals := self._arrivals.get(stream)) is None or not (place := bisect_left(arrivals, arrival)):
+            return self._before.get(stream)
+        return self._times[stream][place - 1]
+
+    def _watermark(self, stream: str, arrival: int) -> Micros:
+        if (behind := self._behind.get(stream)) is None:
+            lateness, least = self._known.timing.lateness, self._known.least
+            behind = self._behind[stream] = [
+                (one, lateness_of(lateness, one), least.get(one, EARLIEST)) for one in self._known.sources(stream)
+            ]
+        found: int = LATEST
+        for source, late, least_ in behind:
+            if source == EVENT_TIME:
+                found = min(found, self._known.released(self, arrival))
+                continue
+            time = None if late is None else self.at(source, arrival)
+            found = min(found, least_ if time is None or late is None else max(time - late, least_))
+        return Micros(EARLIEST if found == LATEST else found)
+
+    def came_to(self, watermark: int, streams: Iterable[str]) -> int:
+        """Returns the arrival at which the least watermark of streams came to a time; the last one before the batch if
+        it had before."""
+        found = self.first - 1
+        for stream in streams:
+            if stream == EVENT_TIME:
+                return self.last
+            known = self._known
+            if (late := lateness_of(known.timing.lateness, stream)) is None:
+                continue
+            if known.watermark(stream, self._before.get(stream)) < watermark:
+                place = bisect_left(times := self._times.get(stream, ()), watermark + late)
+                if place < len(times):
+                    found = max(found, self._arrivals[stream][place])
+        return found
