@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, Mask, equal_ranges, expand_ranges, group_starts
-from common.bounds import END, Micros
+from common.bounds import BEGINNING, END, Micros
 from pattern_stage.columns import NULL_TEXT, Column, ColumnRecord, Columns, Floats, joined
 from pattern_stage.values import Texts
 from templates.catalog import EventPlacement, Functions, PlacedAttribute, StepEdge
@@ -225,15 +225,21 @@ def next_horizon(
 
 
 def last_horizon(
-    horizon: Micros, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, *, lasts: bool
+    horizon: Micros,
+    greatest: Mapping[str, int],
+    streams: Iterable[str],
+    settle: Settle,
+    *,
+    lasts: bool,
+    fed: Collection[str] = (),
 ) -> Micros:
     """Returns the horizon at the end of a finite run: END without `settle`; if the state `lasts`, just past the
-    greatest time, so that another run may continue."""
+    greatest time, so that another run may continue. Streams that are `fed` by feeds end where these were read."""
     if settle is not None:
         return horizon
-    if not lasts:
-        return END
-    return Micros(max([horizon, *(greatest[stream] + 1 for stream in streams if stream in greatest)]))
+    known = {stream: greatest.get(stream, BEGINNING) + 1 for stream in streams if stream in greatest or stream in fed}
+    end = max(known.values(), default=BEGINNING) if lasts else END
+    return Micros(max(horizon, min([end, *(time for stream, time in known.items() if stream in fed)])))
 
 
 class Buffer:

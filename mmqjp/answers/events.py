@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints
+from common.arrays import Ints, distinct
 from common.bounds import BEGINNING, END, NO_DOCUMENT, Micros
 from common.dates import iso_utc
 from common.limits import BLOCK, Excess, Quota, excess_text
@@ -20,7 +21,7 @@ from mmqjp.answers import events_run
 from mmqjp.answers.bindings import BoundValue, json_nodes
 from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
-from mmqjp.documents.watermarks import Progress
+from mmqjp.documents.watermarks import Progress, Timing
 from mmqjp.queries.forms import element
 from mmqjp.queries.model import Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
@@ -240,7 +241,7 @@ class Patterns:
         records: Records,
         make_kernel: events_run.MakeKernel,
         made_of: events_run.MadeOf,
-        settle: assemble.Settle,
+        timing: Timing,
         limits: Quota,
     ) -> None:
         """`limits` bound a form's results; kernels have their own."""
@@ -249,16 +250,25 @@ class Patterns:
         self._store, self._ledger = store, ledger
         self._events_of_documents = partial(events_of_documents, store, records)
         self._forms = partial(events_run.RunningForms, make_kernel, records=records, made_of=made_of, limits=limits)
-        self._ids, self._settle = events_run.ids_of(records), settle
+        self._ids, self._records, self._timing, self._settle = (
+            events_run.ids_of(records),
+            records,
+            timing,
+            timing.settle,
+        )
         self._since_snapshot = 0
+        self._clock: int | None = None
         self._forget()
 
     def _forget(self) -> None:
         self._running: events_run.RunningForms | None = None
         self._time = events_run.PatternTime.from_setting(self._ledger.setting(events_run.PATTERNS))
         self._rows: list[pa.Table] = []
-        self.late: dict[int, str] = {}
-        """Documents of the batch whose events no statement receives, with reasons."""
+        self._progress: Progress | None = None  # of the running batch, until it releases events
+        self.refused: dict[int, str] = {}
+        """Documents of the batch whose events no statement receives, and that are dead letters, with reasons."""
+        self.missed: dict[str, set[int]] = {}
+        """By definition, documents of the batch whose events came too late for statements."""
         self._backfill: EventBackfill | None = None
         self.exceeded_before: Mapping[str, Excess] = {}  # forms that exceeded a limit in the last backfill
 
@@ -271,9 +281,13 @@ class Patterns:
         return self._time.horizon
 
     def horizon_at(self, progress: Progress | None, arrival: int) -> Micros:
-        """Returns the horizon as of an arrival of a batch: before it moved anything. While what it released is
-        answered, and without a batch, that is the horizon before."""
-        return self._time.horizon
+        """Returns the horizon as of an arrival of the running batch, before it moved anything."""
+        if progress is None or progress is not self._progress or self._running is None:
+            return self._time.horizon
+        known, streams = self._time.greatest, self._outside()
+        times = ((stream, (known.get(stream), progress.at(stream, arrival))) for stream in streams)
+        at = {stream: max(found) for stream, both in times if (found := [time for time in both if time is not None])}
+        return assemble.next_horizon(self._time.horizon, at, streams, self._settle, self._clock)
 
     @property
     def is_begun(self) -> bool:
@@ -281,6 +295,11 @@ class Patterns:
         return self._time.horizon > BEGINNING
 
     # ------------------------------------------------------------ statements
+
+    def begin(self, progress: Progress, clock: int | None) -> None:
+        """Begins a batch. `clock` is that of live streams."""
+        self._progress, self._clock = progress, clock
+        self.follow()
 
     def follow(self) -> None:
         if self._running or self._statements.running or self.is_begun:
@@ -354,12 +373,17 @@ class Patterns:
 
     def _take(self, name: str, found: assemble.Assembled, crowded: Ints) -> None:
         for docid in crowded.tolist():
-            self.late.setdefault(docid, f"more than {assemble.MOST_EVENTS:,} events {name}, for patterns")
-        late = found.t1 < self._time.horizon
-        if late.any():
-            for docid, t1 in dict(zip(found.docids[late].tolist(), found.t1[late].tolist(), strict=True)).items():
-                behind = self._time.horizon - t1
-                self.late.setdefault(docid, f"{events_run.LATE}: {behind} µs behind what has been released")
+            self.refused.setdefault(docid, f"more than {assemble.MOST_EVENTS:,} events {name}, for patterns")
+        if (early := found.t1 < self.horizon_at(self._progress, END)).any():
+            late = np.zeros(len(found), np.bool_)
+            for docid in distinct(found.docids[early]).tolist():
+                record = self._records[docid]
+                if (behind := self.horizon_at(self._progress, record.arrival) - record.t1) > 0:
+                    late |= found.docids == docid
+                    if self._timing.drops(record.stream):
+                        self.refused.setdefault(docid, f"{events_run.LATE}: {behind} µs behind what has been released")
+                    else:
+                        self.missed.setdefault(name, set()).add(docid)
             found = found.take(~late)
         if len(found):
             self._rows.append(events_run.event_rows(name, found, self.running.take(name, found), self.running.texts))
@@ -369,17 +393,17 @@ class Patterns:
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
         return self.moves and self.running.is_due(self._next(greatest, clock))
 
-    def release(
-        self, greatest: Mapping[str, int], clock: int | None = None, *, lasts: bool | None = None
-    ) -> Iterator[list[events_run.FormResults]]:
-        """Advances the horizon and yields the results of each stratum; answer each before advancing. `clock` is that of
-        live streams. `lasts` says, at the end of a finite run, whether its state persists."""
-        if self._running is None:
+    def release(self, *, lasts: bool | None = None) -> Iterator[list[events_run.FormResults]]:
+        """Advances the horizon to where the batch has come, and yields the results of each stratum; answer each before
+        advancing. `lasts` says, at the end of a finite run, whether its state persists."""
+        progress, self._progress = self._progress, None  # what comes of that is late for nothing
+        if self._running is None or progress is None:
             return
         while True:
-            until = self._next(greatest, clock)
+            until = self._next(progress.greatest, self._clock)
             if lasts is not None:
-                until = assemble.last_horizon(until, self._time.greatest, self._outside(), self._settle, lasts=lasts)
+                known = until, self._time.greatest, self._outside(), self._settle
+                until = assemble.last_horizon(*known, lasts=lasts, fed=progress.fed)
             if until <= self._time.horizon:
                 return
             # What comes of this stratum is compared with the horizon before, so that moves last.
@@ -474,7 +498,7 @@ class Patterns:
         if not committed:
             self._forget()
             return
-        self.late = {}
+        self.refused, self.missed = {}, {}
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self._since_snapshot = 0
 

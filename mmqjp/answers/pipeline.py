@@ -125,7 +125,7 @@ class Pipeline:
             )
             self._arrivals = Arrivals()
             self._state.recall(records)
-            self.patterns.follow()
+            self.patterns.begin(progress, clock)
             self._enter(records)
             if witnesses is None:
                 witnesses = self._witnesses(records, found)
@@ -144,7 +144,7 @@ class Pipeline:
                 self._rounds(reader, reader.read(rest))
             until = None if lasts is False else greatest
             self._settle(context, reader, until)
-            for results in self.patterns.release(greatest, clock, lasts=lasts):
+            for results in self.patterns.release(lasts=lasts):
                 if documents := self._event_output.add(results, self.patterns.running, answers):
                     self._rounds(reader, documents)
                     self._settle(context, reader, until)
@@ -384,7 +384,7 @@ class Batches:
         times = StreamTimes.stored(store, ledger, timing)
         self.watermarks, self.records = Watermarks(timing, times, registry.sources, now()), Records(store)
         self.watermarks.latest_end = lambda stream: latest_ends(store).get(stream)
-        patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing.settle, quota)
+        patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing, quota)
         self.watermarks.released = patterns.horizon_at
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
@@ -536,13 +536,12 @@ class Batches:
             progress.pass_clock(self.registry.outside(), taken_at)
             clock = None if self.watermarks.timing.max_ahead is None else taken_at
             answered = self.pipeline.answer(admitted.records, witnesses, progress, begin_again, clock, lasts=lasts)
-            # Documents, including published ones, whose events came too late or are too many.
-            too_late = ((self.records[docid], reason) for docid, reason in self.pipeline.patterns.late.items())
-            late = [(r.id, r.stream, r.t0, why, r.xml.encode(), taken_at) for r, why in too_late]
+            refused = ((self.records[docid], reason) for docid, reason in self.pipeline.patterns.refused.items())
+            letters = [(r.id, r.stream, r.t0, why, r.xml.encode(), taken_at) for r, why in refused]
             self.records.flush()
             if answered.pauses:
                 self.changes.save_pauses(answered.pauses)
-            dead = pa.concat_tables([admitted.dead_letters, rows_table(late, DEAD_LETTERS)])
+            dead = pa.concat_tables([admitted.dead_letters, rows_table(letters, DEAD_LETTERS)])
             self.store.append("dead_letters", dead)
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
@@ -554,8 +553,9 @@ class Batches:
             self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
         self.watermarks.advance(progress, self.now())
         paused = self.changes.apply(answered.pauses) if answered.pauses else {}
-        letters = dead.to_pylist() if len(dead) else []
-        return BatchResult(outputs, letters, len(admitted.records), admitted.duplicates, paused)
+        return BatchResult(
+            outputs, dead.to_pylist() if len(dead) else [], len(admitted.records), admitted.duplicates, paused
+        )
 
     def pass_time(self) -> BatchResult | None:
         """Advances idle streams to the clock. Runs and returns an empty batch if that decides a query or lets join

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, get_args
@@ -300,6 +300,11 @@ class Progress:
     def last(self) -> int:
         """The last arrival of the batch; of one without documents, the last before it."""
         return max(self._next - 1, 0)
+
+    @property
+    def fed(self) -> Collection[str]:
+        """The streams that have feeds."""
+        return self._known.feeds.keys()
 
     # ------------------------------------------------------------ what arrives
 
