@@ -118,6 +118,11 @@ class FeedTimes:
         self._heap = [(visited, feed) for feed, (visited, outcome) in self.states.items() if outcome == "complete"]
         heapify(self._heap)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether some feed is."""
+        return self._awaited > 0
+
     def least(self, idle_after: int | None) -> int | None:
         """Returns the least last visit of live feeds; None while a feed is awaited, or if none is live."""
         if self._awaited:
@@ -130,6 +135,12 @@ class FeedTimes:
                 return visited
             heappop(heap)
         return None
+
+    def slowest(self, idle_after: int | None) -> str | None:
+        """Returns a feed that is awaited, else the live one whose last visit is the earliest; None if none is live."""
+        if self._awaited:
+            return min(feed for feed, (_, outcome) in self.states.items() if outcome == "awaited")
+        return None if self.least(idle_after) is None else self._heap[0][1]
 
 
 # ------------------------------------------------------------ watermarks
@@ -158,7 +169,8 @@ class StreamTimes:
                 found.least[stream] = least
         if is_lateness_bounded(timing.lateness):
             for stream, time in latest_ends(store).items():
-                if stream not in found.feeds:  # whose documents are not all there at their time
+                # Documents of feeds, which are not in order of time, say nothing of how far a stream has come.
+                if stream not in found.feeds and (stream in found.documents or "documents" not in noted):
                     found.progress[stream] = max(time, found.progress.get(stream, time))
                     if stream in found.documents:
                         found.documents[stream] = max(time, found.documents[stream])
@@ -220,6 +232,15 @@ class Watermarks:
             return self.released(None, 0) if stream == EVENT_TIME else self.watermark(stream, known.get(stream))
 
         return max(min(map(watermark, streams), default=EARLIEST), EARLIEST)
+
+    def slowest_feed(self, stream: str) -> str | None:
+        """Returns the feed that holds a stream; None if it has none, or if its other documents are further behind."""
+        if (feeds := self.feeds.get(stream)) is None:
+            return None
+        visited, documents = feeds.least(self.timing.idle_after), self.documents.get(stream)
+        if visited is not None and documents is not None and documents < visited:
+            return None
+        return feeds.slowest(self.timing.idle_after)
 
     def at_end(self, streams: Iterable[str]) -> Micros:
         """Returns the watermark at the end of a finite run without a state: streams with feeds are decided up to their
@@ -352,9 +373,10 @@ class Progress:
     def _move(self, stream: str) -> None:
         time = self.documents.get(stream)
         if (feeds := self._known.feeds.get(stream)) is not None:
-            if (visited := feeds.least(self._idle_after)) is None:
+            if feeds.is_awaited:
                 return
-            time = visited if time is None else min(time, visited)
+            if (visited := feeds.least(self._idle_after)) is not None:
+                time = visited if time is None else min(time, visited)
         if time is not None:
             self._come_to(stream, time)
 
