@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+from feeds.documents import Visit, VisitOutcome
 from tests.generate.absences import told_apart, with_absences
 from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.near import near_case
@@ -47,6 +48,8 @@ BOUNDED = ("bounded",)
 """Documents may be late."""
 SILENT = ("bounded", "silent")
 """Silent streams may advance with the clock, too."""
+FED = ("bounded", "silent", "fed")
+"""Most documents are shown by feeds, which are visited."""
 
 
 def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: bool = False) -> list[Operation]:
@@ -65,6 +68,7 @@ def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: b
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
     names = [*sorted({query.publish for query in queries if query.publish}), "q1", "q2", "q3"]
     operations: list[Operation] = [_reopen(rng, timing), _subscribe(rng, texts, len(texts) if chance(rng, 45) else 2)]
+    items = fed(rng, documents) if "fed" in timing else documents
 
     def other(shape: int) -> Operation:
         if shape < 64:
@@ -78,12 +82,12 @@ def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: b
             return _reopen(rng, timing)
         return ops.PassTime(rng.randrange(-3, 12) * SECOND) if shape < 97 else ops.Delivered()
 
-    return _among_batches(rng, operations, documents, length, other, 15)
+    return _among_batches(rng, operations, items, length, other, 15)
 
 
 def _among_batches(
-    rng: Random, operations: list[Operation], waiting: Sequence[Doc], length: int, other: Callable[[int], Operation],
-    broken: int,
+    rng: Random, operations: list[Operation], waiting: Sequence[Doc | Visit], length: int,
+    other: Callable[[int], Operation], broken: int,
 ) -> list[Operation]:  # fmt: skip
     """Operations with batches of the documents and other operations, which are drawn with a number from 48 to 99 if
     documents wait. `broken` percent of the changes fail."""
@@ -99,6 +103,33 @@ def _among_batches(
             operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
         operations.append(operation)
     return operations
+
+
+def fed(rng: Random, documents: Sequence[Doc]) -> list[Doc | Visit]:
+    """The documents, most of them as entries of feeds, some with dates of long ago or of the future, amid visits. Feeds
+    are awaited, come, fail for a while, come back, and go."""
+    some = {stream: [f"{stream}{n}" for n in range(rng.choice((0, 1, 2, 3)))] for stream in (*STREAMS, *PUBLISHED[:1])}
+    feeds = [(feed, stream) for stream, feeds in some.items() for feed in feeds]
+    failing: dict[str, int] = {}
+    items: list[Doc | Visit] = []
+    now = min((document.t1 for document in documents), default=START)
+    items += [Visit(feed, now, "awaited", stream) for feed, stream in feeds if chance(rng, 40)]
+    for document in documents:
+        if some.get(document.stream) and chance(rng, 85):
+            document = replace(document, feed=rng.choice(some[document.stream]))
+        now = max(now, document.t1)
+        if (shift := rng.choice((0, 0, 0, -3, -6, -9, -40, 2)) * SECOND) and chance(rng, 60):
+            document = replace(document, t0=document.t0 + shift, t1=document.t1 + shift)
+        items.append(document)
+        for feed, stream in rng.sample(feeds, rng.randrange(len(feeds) + 1)):
+            if failing.get(feed, 0) > 0:
+                failing[feed] -= 1
+            elif chance(rng, 8):
+                failing[feed] = rng.choice((1, 2, 5, 9))
+            elif chance(rng, 70):
+                outcome: VisitOutcome = rng.choice(("ended", "awaited")) if chance(rng, 12) else "complete"
+                items.append(Visit(feed, now + rng.choice((0, 0, 0, -1, 1, 3)) * SECOND, outcome, stream))
+    return items
 
 
 READERS = (
@@ -136,7 +167,9 @@ def operations_with_events(rng: Random, length: int = 14) -> list[Operation]:
         how = rng.choice(HOWS)
         return Subscribe("; ".join(parts), how, how != "ensure" and chance(rng, 50))
 
-    opened = Reopen(settle=SETTLE)
+    lateness, belated = rng.choice((None, 2 * SECOND, 5 * SECOND)), rng.choice(("take", "take", "drop"))
+    opened = Reopen(lateness=lateness, settle=SETTLE, belated=belated)
+    items = fed(rng, waiting) if chance(rng, 60) else waiting
 
     def other(shape: int) -> Operation:
         if shape < 74:
@@ -145,7 +178,7 @@ def operations_with_events(rng: Random, length: int = 14) -> list[Operation]:
             return rng.choice((Unsubscribe, Pause, Pause, Resume, Resume))(rng.choice(names))
         return replace(opened, plan=rng.choice(PLANS))
 
-    return _among_batches(rng, [opened, subscribe(3)], waiting, length, other, 10)
+    return _among_batches(rng, [opened, subscribe(3)], items, length, other, 10)
 
 
 def _shape(text: str) -> str:
@@ -253,5 +286,8 @@ def _reopen(rng: Random, timing: Timing) -> Reopen:
     lateness = rng.choice((2, 4, 7)) * SECOND
     by_stream = {"*": lateness, "T": rng.choice((0, 3, 6)) * SECOND}
     bounds = (lateness, by_stream, None) if "silent" not in timing else (lateness, by_stream)
-    silent = {"idle_after": 6 * SECOND, "max_ahead": rng.choice((None, 12 * SECOND))} if "silent" in timing else {}
-    return Reopen(plan, rng.choice(bounds), **silent)
+    belated = rng.choice(("take", "take", "take", "drop", {"*": "take", "T": "drop"}))
+    if "silent" not in timing:
+        return Reopen(plan, rng.choice(bounds), belated=belated)
+    ahead, idle = rng.choice((None, 12 * SECOND)), rng.choice((6, 15)) * SECOND
+    return Reopen(plan, rng.choice(bounds), idle, ahead, belated=belated)

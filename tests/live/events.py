@@ -211,12 +211,16 @@ class EventStanding:
 
 class EventModel:
     """What is over for event statements, and what they have told. `documents` returns the external documents that are
-    kept, in the order of arrival; `statements` the registered event statements."""
+    kept, in the order of arrival; `statements` the registered event statements; `progress` how far streams have
+    come."""
 
     def __init__(
-        self, documents: Callable[[], Iterable[Stored]], statements: Callable[[], list[EventStanding]]
+        self,
+        documents: Callable[[], Iterable[Stored]],
+        statements: Callable[[], list[EventStanding]],
+        progress: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._documents, self._statements = documents, statements
+        self._documents, self._statements, self._progress = documents, statements, progress
         self.definitions: dict[str, EventDefinition] = {}
         self.horizon = BEGINNING
         self.refused: set[Stored] = set()
@@ -236,14 +240,14 @@ class EventModel:
             if name in self.definitions
         }
 
-    def _greatest(self) -> dict[str, int]:
-        greatest: dict[str, int] = {}
-        for one in self._documents():
-            greatest[one.stream] = max(one.t1, greatest.get(one.stream, one.t1))
-        return greatest
+    def behind(self, name: str) -> set[str]:
+        """The streams of documents behind what event statements publish under a name."""
+        makers = [one for one in self._statements() if one.query.publish == name]
+        read = {of for one in makers for of in streams_read(one.statement)}
+        return self.streams(makers).union(*(self.behind(of) for of in read))
 
     def _first_horizon(self, streams: Collection[str]) -> int:
-        known = [time - SETTLE for stream, time in self._greatest().items() if stream in streams]
+        known = [time - SETTLE for stream, time in self._progress().items() if stream in streams]
         return min(known, default=BEGINNING)
 
     def _start(self) -> int:
@@ -266,8 +270,8 @@ class EventModel:
         self.follow()
 
     def advance(self) -> None:
-        """Moves the horizon after a batch."""
-        greatest, streams = self._greatest(), self.streams(self._active())
+        """Moves the horizon after a document or a visit."""
+        greatest, streams = self._progress(), self.streams(self._active())
         if streams and all(stream in greatest for stream in streams):
             self.horizon = max(self.horizon, min(greatest[stream] for stream in streams) - SETTLE)
 

@@ -1,15 +1,15 @@
 """A model of live use: what an engine must answer to each operation, computed by brute force over what each query sees.
 
 It follows docs/semantics.md, sections 16 and 17, and knows nothing of how an engine works. At each step, the oracle
-evaluates all that each query sees again, and earlier outputs are left out. The model evicts nothing. It remembers what
-was dropped for good: a document that could have matched it must be late.
+evaluates all that each query sees again, and earlier outputs are left out. The model evicts nothing.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import count as count_from
@@ -17,11 +17,14 @@ from math import inf
 
 from lxml import etree
 
+from feeds.documents import Visit
 from tests.live.events import BEGINNING, EventModel, EventRow, EventStanding, event_row, parsed_events, streams_read
 from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
 from tests.oracle.bindings import OutputRow, Stored
+from tests.oracle.course import Course, of_stream
+from tests.oracle.evaluation import external
 from tests.oracle.match import Tree
-from tests.oracle.query_answers import QueryAnswers, Telling, absences_in, without_brackets
+from tests.oracle.query_answers import Decisions, QueryAnswers, Telling, absences_in, without_brackets
 from xscl.check_expressions import blocks
 from xscl.parser import parse_script
 from xscl.syntax import EventDefinition, EventQuery, Input, Join, Query, Script, SubQuery, names_read
@@ -29,8 +32,8 @@ from xscl.syntax import EventDefinition, EventQuery, Input, Join, Query, Script,
 parsed = cache(parse_script)
 """A parsed script, cached: unlike the engine's caches, this one outlives simulated processes."""
 
-INFINITE = None
-"""An infinite window."""
+EVENTS = "events"
+"""Stands, among external streams, for what the horizon of event statements holds back."""
 
 
 @dataclass(frozen=True)
@@ -53,29 +56,28 @@ class LiveModel:
         self.statements: list[EventStanding] = []
         self.event_names: set[str] = set()
         """The names that event statements have had."""
-        self.events = EventModel(lambda: [d.stored for d in self.documents if d.outside], lambda: self.statements)
+        self.course = self._stored = Course()
+        self.events = EventModel(
+            lambda: [d.stored for d in self.documents if d.outside],
+            lambda: self.statements,
+            lambda: self.course.progress(),
+        )
         self.undelivered: list[OutputRow | EventRow] = []
         self.dead_letters: list[tuple[int, tuple[str, str, str]]] = []
         self._told: dict[object, int] = {}
         """What is kept of outputs, each with its end: no backfill outputs it again."""
         self._inner = InnerAbsences(self)
-        self._floors: list[int] = []
-        """A document that ends before one of these times could have matched one that was dropped."""
-        self._gone: list[tuple[Kept, int]] = []
-        """The documents that were dropped, each with the step of that."""
         self._step = 0
         self._highest = 0
-        self._noted: dict[str, int] = {}
         self.reopen(opened)
 
     # ------------------------------------------------------------ operations
 
-    def change(self, change: Change, late: Collection[tuple[str, str]] = ()) -> Expected:
-        """The result of a change that is committed. Raises Refused. A document that may be late, but need not be, is
-        late if it is in `late`."""
+    def change(self, change: Change) -> Expected:
+        """The result of a change that is committed. Raises Refused."""
         match change:
             case Batch():
-                return self._batch(change.documents, late)
+                return self._batch(change.documents)
             case Subscribe():
                 return self._subscribe(change)
             case Unsubscribe():
@@ -94,24 +96,19 @@ class LiveModel:
         self._opened = opened
         self._opened_at = self.now
         self._arrived: dict[str, int] = {}
-        self.greatest: dict[str, int] = {}
-        if self._bounded:
-            self.greatest = dict(self._noted)
-            for document in self.documents:
-                if document.outside:
-                    _raise(self.greatest, document.stream, document.stored.t1)
+        self.course = deepcopy(self._stored)
+        self.course.reopen(opened.lateness, opened.idle_after, opened.belated)
 
     def pass_time(self, by: int) -> None:
         """Advances the clock, and silent streams with it."""
         self.now += by
         if self._opened.idle_after is not None and self._bounded:
-            self._go_on(self.greatest, ())
+            self._go_on(())
             self._settle(None)
 
     def noted(self) -> None:
-        """Stores the greatest times."""
-        if self._bounded:
-            self._noted = dict(self.greatest)
+        """Stores how far streams have come."""
+        self._stored = deepcopy(self.course)
 
     def delivered(self) -> None:
         """Notes that all outputs so far have reached their reader."""
@@ -228,33 +225,37 @@ class LiveModel:
             raise Refused(KeyError)
         return found
 
-    def _batch(self, documents: Iterable[Doc], late: Collection[tuple[str, str]]) -> Expected:
+    def _batch(self, items: Iterable[Doc | Visit]) -> Expected:
         self._step += 1
         known = {(d.stream, d.identity) for d in self.documents} | self.dropped.keys()
         dead: list[tuple[str, str, str]] = []
-        arrived: dict[str, int] = {}
-        self.events.follow()
-        for document in documents:
-            key = document.stream, document.id
+        arrived: set[str] = set()
+        self._move_horizon(self.events.follow)
+        for item in items:
+            if isinstance(item, Visit):
+                if not self._is_ahead(item.time):
+                    self.course.visit(item)
+                    self._move_horizon(self.events.advance)
+                continue
+            key = item.stream, item.id
             if key in known:
                 continue
-            if refusal := self._refusal(document, key in late):
+            if refusal := self._refusal(item):
                 dead.append((*key, refusal))
                 continue
             known.add(key)
-            xml, external = document.xml.encode(), (document.id, document.stream)
-            stored = Stored(document.stream, document.id, document.t0, document.t1, xml, (external,))
-            self.documents.append(Kept(stored, document.stream, document.id, True, self._step))
-            _raise(arrived, document.stream, document.t1)
+            arrived.add(item.stream)
+            self.course.take(item, self._sources(item.stream))
+            stored = external(item, self.course)
+            self.documents.append(Kept(stored, item.stream, item.id, True, self._step))
             if self.events.is_late(stored):
                 self.events.refused.add(stored)
-                dead.append((*key, "late for patterns"))
-        self.events.advance()
+                if of_stream(self._opened.belated, item.stream) == "drop":
+                    dead.append((*key, "late for patterns"))
+            self._move_horizon(self.events.advance)
         self.dead_letters += [(self.now, letter) for letter in dead]
-        for stream, time in arrived.items():
-            _raise(self.greatest, stream, time)
         if self._opened.idle_after is not None:
-            self._go_on(self.greatest, arrived)
+            self._go_on(arrived)
         outputs = self._settle(None)
         self._arrived |= dict.fromkeys(arrived, self.now)
         self.noted()
@@ -276,8 +277,6 @@ class LiveModel:
             needed = horizon - max((window for window in widest if window is not None), default=0)
             before = min(horizon - change.keep, needed)
             gone = [document for document in self.documents if document.stored.t0 < before]
-            self._gone += [(document, self._step) for document in gone]
-            self._floors.append(before + horizon - needed)
             for query in self.queries:
                 query.telling.forget(before)
             self.documents = [document for document in self.documents if document.stored.t0 >= before]
@@ -311,7 +310,9 @@ class LiveModel:
                     by_stored[document.stored] = document
             new = [
                 one
-                for one in query.answers.over(seen, self._decided_to, self._inner)
+                for one in query.answers.over(
+                    seen, self.course, self._sources, self._inner, backfill=query in (backfilled or ())
+                )
                 if (one.inputs, one.nodes) not in query.given
             ]
             query.given |= {(one.inputs, one.nodes) for one in new}
@@ -354,42 +355,38 @@ class LiveModel:
 
     def watermark(self, streams: Iterable[str]) -> int | None:
         """The least watermark of the external streams that some streams derive from; None if one has none."""
-        times = []
-        for source in {source for stream in streams for source in self._sources(stream)}:
-            lateness = self._opened.lateness
-            late = lateness.get(source, lateness.get("*")) if isinstance(lateness, Mapping) else lateness
-            if late is None or source not in self.greatest:
-                return None
-            times.append(self.greatest[source] - late)
-        return min(times, default=None)
+        watermark = self.course.as_of({source for stream in streams for source in self._sources(stream)})
+        return None if watermark == -inf else int(watermark)
 
-    def _decided_to(self, stream: str) -> float:
-        """The watermark of a stream; without one, nothing is decided."""
-        watermark = self.watermark({stream}) if self._bounded else None
-        return -inf if watermark is None else watermark
+    def _move_horizon(self, move: Callable[[], None]) -> None:
+        """Moves that of event statements, which is the watermark of what they publish."""
+        move()
+        if self.events.horizon > BEGINNING:
+            self.course.reach(EVENTS, self.events.horizon)
 
     def _sources(self, stream: str) -> set[str]:
         makers = [query for query in self.queries if query.query.publish == stream]
+        if any(one.query.publish == stream for one in self.statements):
+            return {EVENTS, *self.events.behind(stream)}
         if not makers:
             return {stream}
         return {s for maker in makers for read in streams_of(maker.query.source) for s in self._sources(read)}
 
-    def _go_on(self, greatest: dict[str, int], arrived: Iterable[str]) -> None:
+    def _go_on(self, arrived: Iterable[str]) -> None:
         """Advances the silent streams with the clock."""
         assert self._opened.idle_after is not None
         waited_for = {source for stream in self._streams() for source in self._sources(stream)}
-        for stream in (greatest.keys() | waited_for) - set(arrived):
+        for stream in (self.course.streams.keys() | waited_for) - set(arrived):
             if self.now - self._arrived.get(stream, self._opened_at) >= self._opened.idle_after:
-                _raise(greatest, stream, self.now - self._opened.idle_after)
+                self.course.pass_clock(stream, self.now - self._opened.idle_after)
 
-    def _refusal(self, document: Doc, said_to_be_late: bool) -> str | None:
-        watermark = self.watermark({document.stream}) if self._bounded else None
-        if watermark is not None and document.t1 < watermark:
+    def _is_ahead(self, time: int) -> bool:
+        return self._opened.max_ahead is not None and time - self.now > self._opened.max_ahead
+
+    def _refusal(self, document: Doc) -> str | None:
+        if self.course.drops(document, self._sources(document.stream)):
             return "late"
-        below = any(document.t1 < floor for floor in self._floors)
-        if below and (said_to_be_late or self._misses(document)):
-            return "late"
-        if self._opened.max_ahead is not None and document.t1 - self.now > self._opened.max_ahead:
+        if self._is_ahead(document.t1):
             return "from the future"
         try:
             Tree(document.xml)
@@ -397,39 +394,15 @@ class LiveModel:
             return "unreadable"
         return None
 
-    def _misses(self, document: Doc) -> bool:
-        """Whether a query could have joined a document with one that was dropped after the query was registered."""
-        for query in self.queries:
-            windows = list(windows_of(query.query.source))
-            reads = streams_of(query.query.source)
-            if windows and document.stream in self._behind(reads):
-                widest = INFINITE if INFINITE in windows else max(window for window in windows if window is not None)
-                for gone, step in self._gone:
-                    near = widest is INFINITE or document.t1 - gone.stored.t0 <= widest
-                    if near and query.step < step and gone.stream in reads and query.sees(gone):
-                        return True
-        return False
-
-    def _behind(self, streams: Iterable[str]) -> set[str]:
-        """Some streams, and all streams that they derive from."""
-        found, waiting = set[str](), list(streams)
-        while waiting:
-            stream = waiting.pop()
-            if stream not in found:
-                found.add(stream)
-                for query in self.queries:
-                    waiting += streams_of(query.query.source) if query.query.publish == stream else ()
-        return found
-
 
 class InnerAbsences:
     """What is decided once for all queries that have it: a partner counts that the earliest of them has seen."""
 
     def __init__(self, model: LiveModel) -> None:
         self._model = model
-        self._decided: dict[object, dict[object, bool]] = {}
+        self._decided: dict[object, Decisions] = {}
 
-    def decided(self, absence: object) -> dict[object, bool]:
+    def decided(self, absence: object) -> Decisions:
         return self._decided.setdefault(absence, {})
 
     def seen(self, absence: object) -> dict[str, list[Stored]]:
@@ -446,10 +419,6 @@ class InnerAbsences:
 
     def _having(self, absence: object) -> list[Standing]:
         return [query for query in self._model.queries if absence in query.inner_absences]
-
-
-def _raise(greatest: dict[str, int], stream: str, time: int) -> None:
-    greatest[stream] = max(greatest.get(stream, time), time)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from feeds.documents import Document
+from feeds.documents import Document, Visit
 
 How = Literal["replace", "add", "ensure"]
 """What happens to existing queries that have a name of the script."""
@@ -23,10 +23,11 @@ class Doc:
     t0: int
     t1: int
     xml: str
+    feed: str = ""
 
     def document(self) -> Document:
         """The document as an engine takes it."""
-        return Document(self.id, self.xml, self.stream, (self.t0, self.t1))
+        return Document(self.id, self.xml, self.stream, (self.t0, self.t1), feed=self.feed)
 
 
 def taken(document: Document, after: int = 0) -> Doc:
@@ -37,9 +38,9 @@ def taken(document: Document, after: int = 0) -> Doc:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Processes documents."""
+    """Processes documents, and visits of the feeds that show some of them."""
 
-    documents: tuple[Doc, ...]
+    documents: tuple[Doc | Visit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class Reopen:
     idle_after: int | None = None
     max_ahead: int | None = None
     settle: int | None = None
+    belated: str | Mapping[str, str] = "take"
 
 
 Change = Batch | Subscribe | Unsubscribe | Pause | Resume | Prune

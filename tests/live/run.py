@@ -22,7 +22,19 @@ from tests.generate.seeds import at_length
 from tests.live import operations as ops
 from tests.live.events import STATEMENTS, EventRow, event_row, parsed_events
 from tests.live.model import Expected, LiveModel, Refused
-from tests.live.operations import Batch, Broken, Change, Operation, PassTime, Pause, Prune, Reopen, Resume, Subscribe
+from tests.live.operations import (
+    Batch,
+    Broken,
+    Change,
+    Doc,
+    Operation,
+    PassTime,
+    Pause,
+    Prune,
+    Reopen,
+    Resume,
+    Subscribe,
+)
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
@@ -109,6 +121,7 @@ class Live:
             idle_after=opened.idle_after,
             max_ahead=opened.max_ahead,
             settle=opened.settle,
+            belated=opened.belated,
             patterns=self._patterns,
             now=lambda: self._now,
         )
@@ -126,7 +139,7 @@ class Live:
 
     def _judge(self, change: Change, got: Expected | Exception) -> None:
         try:
-            expected = self._model.change(change, self._said_late())
+            expected = self._model.change(change)
         except Refused as refused:
             if not isinstance(got, refused.kind):
                 raise Parted(f"not refused with {refused}") from None
@@ -135,17 +148,11 @@ class Live:
             raise Parted(f"refused: {got!r}") from got
         self._compare(change, got, expected)
 
-    def _said_late(self) -> set[tuple[str, str]]:
-        """The documents that the engine has rejected as late since the model last processed any."""
-        letters = Counter(map(_letter, self._engine.dead_letters()))
-        letters -= Counter(letter for _, letter in self._model.dead_letters)
-        return {(stream, id) for stream, id, kind in letters if kind == "late"}
-
     def _apply(self, change: Change) -> Expected:
         engine = self._engine
         match change:
             case Batch():
-                outputs = engine.process(doc.document() for doc in change.documents)
+                outputs = engine.process(one.document() if isinstance(one, Doc) else one for one in change.documents)
                 letters = [_letter(row) for row in engine.last_dead_letters()]
                 return Expected([self._row(output) for output in outputs], letters)
             case Subscribe(how="ensure"):
@@ -184,7 +191,7 @@ class Live:
                 self._state = self._dead
             self._open(self._opened)
             if breaking.committed:
-                self._model.change(change, self._said_late())
+                self._model.change(change)
             self._model.reopen(self._opened)
         self._compare_kept()
         self._compare_asked()

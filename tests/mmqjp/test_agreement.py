@@ -5,8 +5,7 @@ at both ends of the times and windows that are allowed is what they find among o
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import groupby
-from math import inf
+from itertools import groupby, pairwise, product
 from operator import itemgetter
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from bench.workload import items, queries
 from common.bounds import EARLIEST, INFINITE, LATEST
-from feeds.documents import Document
+from feeds.documents import Document, Visit
 from join_stage import near_candidates
 from join_stage.plans import DEFAULT_PLAN, PLANS
 from join_stage.signature import join
@@ -24,14 +23,18 @@ from join_stage.views import CACHE_BYTES
 from mmqjp.answers import bindings
 from mmqjp.engine import Session
 from tests.generate.absences import with_absences
-from tests.generate.documents import SECOND
+from tests.generate.documents import SECOND, START
 from tests.generate.near import near_case
 from tests.generate.queries import with_once
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
+from tests.live.cases import fed
+from tests.live.operations import Doc, taken
 from tests.oracle.bindings import OutputRow
-from tests.oracle.cases import docs
+from tests.oracle.cases import arriving, brief, cases, docs
+from tests.oracle.course import Course
 from tests.oracle.evaluation import comparable, evaluate
+from tests.oracle.query_answers import evaluate_in_steps
 from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
 from tests.support.in_process import run_in_process
 from tests.support.in_turn import in_turn
@@ -172,32 +175,53 @@ def test_all_is_decided_at_the_end_of_a_run(seed):
         assert comparable(at_the_end(engine, script, batches)) == comparable(evaluate(script, documents))
 
 
-@pytest.mark.parametrize("seed", seeds(2, 400))
-def test_what_the_last_watermark_decides_depends_on_no_batch_or_restart(seed, tmp_path):
-    script, _, batches = absent(seed)
+# ---------------------------------------------------------------- watermarks
+
+
+def world(seed: int) -> tuple[Script, list[Doc | Visit]]:
+    """Documents in about the order of time, in two worlds of three as entries of feeds that are visited."""
     rng = random.Random(-seed)
-    lateness = {"*": rng.choice((0, 2, 5)) * SECOND, "T": rng.choice((1, 4, 30)) * SECOND}
-    got: list[OutputRow] = []
-    arrived: list[Document] = []
-    while batches:
-        options: dict[str, Any] = {"plan": rng.choice(PLANS), "lateness": lateness, "belated": "drop"}
-        with Session("duckdb", state=tmp_path, quiet=True, **options) as engine:
+    script, documents = (near_case if seed % 4 == 3 else random_case)(seed, 12, 2 * DOCUMENTS)
+    script = with_once(rng, with_absences(rng, script, rng.choice((0, 30, 60))), rng.choice((0, 0, 40)))
+    found = sorted(map(taken, documents), key=lambda one: one.t1 + rng.randrange(6) * SECOND)
+    return script, fed(rng, found) if seed % 3 else [*found]
+
+
+@pytest.mark.parametrize("seed", seeds(4, 3_000))
+def test_what_watermarks_decide_depends_on_no_batch_or_restart(seed, tmp_path):
+    script, items = world(seed)
+    rng, course, got = random.Random(seed), Course(), list[OutputRow]()
+    lateness: dict[str, int | None] = {"*": rng.choice((0, 2, 5)) * SECOND, "T": rng.choice((1, 4, 30)) * SECOND}
+    belated = rng.choice(("take", "take", "take", {"*": "take", "S": "drop"}))
+    timing: dict[str, Any] = {"lateness": lateness, "idle_after": rng.choice((6 * SECOND, None)), "belated": belated}
+    course.reopen(**timing)
+    cuts = sorted(rng.sample(range(1, len(items)), min(len(items) - 1, rng.choice((2, 5, 9, 20)))))
+    batches = [items[begin:end] for begin, end in pairwise([0, *cuts, len(items)])]
+    lasts, waiting = seed % 5 > 0, list(batches)
+    while waiting:
+        state, plan = tmp_path if lasts else None, rng.choice(PLANS)
+        with Session("duckdb", state=state, plan=plan, now=lambda: START, quiet=True, **timing) as engine:
             engine.ensure(script)
-            for _ in range(rng.choice((1, 2, 9))):
-                if batches:
-                    got += map(as_row, engine.process(batches[0]))
-                    late = {(one["stream"], one["id"], one["time"]) for one in engine.last_dead_letters()}
-                    arrived += [one for one in batches.pop(0) if (one.stream, one.id, one.t0) not in late]
+            for _ in range(rng.choice((1, 2, 9)) if lasts else len(batches)):
+                if waiting:
+                    given = (one.document() if isinstance(one, Doc) else one for one in waiting.pop(0))
+                    got += map(as_row, engine.process(given))
             got += map(as_row, engine.finish())
-    assert comparable(got) == comparable(evaluate(script, arrived, watermark(arrived, lateness)))
+            rows = engine.sql("SELECT stream, id, watermark FROM documents WHERE kind = 'external'").to_pylist()
+    assert comparable(got) == comparable(evaluate_in_steps(script, batches, course, finish=not lasts))
+    kept = {(row["stream"], row["id"]): row["watermark"] for row in rows}
+    assert kept == {key: watermark for key, (_, watermark) in course.taken.items()}
 
 
-def watermark(arrived: Sequence[Document], lateness: dict[str, int]) -> Callable[[str], float]:
-    def watermark(stream: str) -> float:
-        greatest = max((one.t1 for one in arrived if one.stream == stream), default=-inf)
-        return greatest - lateness.get(stream, lateness["*"])
-
-    return watermark
+@pytest.mark.parametrize(("script", "items", "expected"), cases("belated"))
+def test_belated_documents(script, items, expected):
+    for plan, size in product(PLANS, (1, 3, 100)):
+        with Session("duckdb", plan=plan, lateness=2 * SECOND, quiet=True) as engine:
+            engine.ensure(script)
+            given = arriving(items)
+            batches = [given[at : at + size] for at in range(0, len(given), size)]
+            got = [as_row(one) for batch in batches for one in engine.process(batch)]
+            assert brief([*got, *map(as_row, engine.finish())]) == expected, (plan, size)
 
 
 # ---------------------------------------------------------------- both ends of what is allowed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,7 +28,8 @@ class OutputRow:
 class Stored:
     """A document that blocks read: an external one or an output; equal only to itself.
 
-    `externals` has the (id, stream) of each external document that it derives from, left to right.
+    `externals` has the (id, stream) of each external document that it derives from, left to right. `arrival` is the
+    number of the latest of them, `watermark` that of its stream then, if it ends before it.
     """
 
     stream: str
@@ -37,6 +38,8 @@ class Stored:
     t1: int
     xml: bytes | str
     externals: tuple[tuple[str, str], ...]
+    arrival: float = -1
+    watermark: float | None = None
 
     @cached_property
     def tree(self) -> Tree:
@@ -76,7 +79,7 @@ class Root:
 class Match:
     """One joint binding over the documents that the blocks read, left to right.
 
-    It is `hidden` if a join or an absence made it. An absence is over at `until`.
+    It is `hidden` if a join or an absence made it. An absence is over at `until`, `decided` by an arrival.
     """
 
     inputs: tuple[Stored, ...]
@@ -84,6 +87,17 @@ class Match:
     roots: tuple[Root, ...]
     hidden: bool = False
     until: int = -(2**63)
+    decided: float = -1
+
+    @property
+    def arrival(self) -> float:
+        return max(self.decided, *(document.arrival for document in self.inputs))
+
+    @property
+    def watermark(self) -> float | None:
+        """That of the document that came last, if it is belated and the match ends before it, too."""
+        last = [one.watermark for one in self.inputs if one.watermark is not None and one.arrival == self.arrival]
+        return max((watermark for watermark in last if self.t1 < watermark), default=None)
 
     @property
     def t0(self) -> int:
@@ -128,10 +142,10 @@ def choice_of(inputs: Iterable[Stored], nodes: Iterable[tuple[str, int | str]]) 
 
 
 def in_time(
-    batches: Iterable[Sequence[Stored]], streams: Collection[str], settle: Mapping[str, int]
+    documents: Iterable[Stored], streams: Collection[str], settle: Mapping[str, int]
 ) -> tuple[list[Stored], list[Stored]]:
-    """The documents whose events are not late, and those whose are (docs/semantics.md, section 21). `streams` are the
-    external streams behind any event statement; `settle` has how many microseconds each waits.
+    """The documents whose events are seen, and those that come too late (docs/semantics.md, section 21). `streams` are
+    the external streams behind any event statement; `settle` has how many microseconds each waits.
 
     A document that comes too late moves the horizon as any other: it is behind it. As long as a stream has no documents
     there is no horizon, and nothing is late.
@@ -140,12 +154,10 @@ def in_time(
     horizon: int | None = None
     kept: list[Stored] = []
     late: list[Stored] = []
-    for batch in batches:
-        for document in batch:
-            (kept if horizon is None or document.t1 >= horizon else late).append(document)
-        for document in batch:
-            if document.stream in streams:
-                greatest[document.stream] = max(document.t1, greatest.get(document.stream, document.t1))
+    for document in documents:
+        (kept if horizon is None or document.t1 >= horizon else late).append(document)
+        if document.stream in streams:
+            greatest[document.stream] = max(document.t1, greatest.get(document.stream, document.t1))
         if len(greatest) == len(set(streams)):
             now = min(most - settle[stream] for stream, most in greatest.items())
             horizon = now if horizon is None else max(now, horizon)

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from _pytest.mark import ParameterSet
 
-from feeds.documents import Document
+from feeds.documents import Document, Visit, VisitOutcome
 from tests.generate.documents import SECOND
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import evaluate
@@ -39,16 +39,25 @@ def case(name: str, part: str) -> tuple[str, str, list[str]]:
 
 
 def docs(text: str) -> list[Document]:
-    """The documents of a text like `[stream:]id@seconds[-seconds] <xml/> | ...`."""
-    return [_doc(part) for part in text.split(" | ")]
+    """The documents of a text like `[stream:][feed/]id@seconds[-seconds] <xml/> | ...`."""
+    return [one for one in arriving(text) if isinstance(one, Document)]
 
 
-def _doc(text: str) -> Document:
-    found = re.fullmatch(r"(?:(\w+):)?(\w+)@([\d.]+)(?:-([\d.]+))? (.*)", text, re.DOTALL)
+def arriving(text: str) -> list[Document | Visit]:
+    """The documents of such a text, and visits like `[stream:]feed!seconds`, `feed?` if awaited, `feed.` if ended."""
+    return [_item(part) for part in text.split(" | ")]
+
+
+def _item(text: str) -> Document | Visit:
+    if found := re.fullmatch(r"(?:(\w+):)?(\w+)([!?.])([\d.]*)", text):
+        stream, feed, sign, time = found.groups()
+        outcome = cast(VisitOutcome, {"!": "complete", "?": "awaited", ".": "ended"}[sign])
+        return Visit(feed, round(float(time or 0) * SECOND), outcome, stream or "S")
+    found = re.fullmatch(r"(?:(\w+):)?(?:(\w+)/)?(\w+)@([\d.]+)(?:-([\d.]+))? (.*)", text, re.DOTALL)
     assert found, text
-    stream, identity, t0, t1, xml = found.groups()
+    stream, feed, identity, t0, t1, xml = found.groups()
     times = (round(float(t0) * SECOND), round(float(t1 or t0) * SECOND))
-    return Document(identity, xml.encode(), stream or "S", times)
+    return Document(identity, xml.encode(), stream or "S", times, feed=feed or "")
 
 
 def run(script: str, documents: str) -> list[OutputRow]:

@@ -11,12 +11,14 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any, cast
 
 from lxml import etree
 
 from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value, choice_of
+from tests.oracle.course import ENDED, Course
 from tests.oracle.match import Matcher
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
 from tests.oracle.walk import walk
@@ -33,18 +35,10 @@ ROOTS = "*"
 Doc = Any
 """An input document, with id, stream, t0 and t1 in microseconds, and xml."""
 
-Watermark = Callable[[str], float]
-"""The watermark of an external stream at the end, in microseconds: what comes later ends at it or after it."""
 
-
-def at_the_end(stream: str) -> float:
-    """The watermark of a stream of which nothing more comes."""
-    return math.inf
-
-
-def evaluate(script: Script, documents: Sequence[Doc], watermark: Watermark = at_the_end) -> list[OutputRow]:
+def evaluate(script: Script, documents: Sequence[Doc], course: Course = ENDED) -> list[OutputRow]:
     """Every output of every query, sorted. Equal rows of different queries or from different inputs are all kept."""
-    evaluation = Evaluation(script, documents, watermark)
+    evaluation = Evaluation(script, documents, course)
     rows = [output.row for index in range(len(script.queries)) for output in evaluation.outputs(index)]
     return sorted(rows, key=lambda row: (row.t1, row.query, row.documents, repr(row.nodes), row.xml))
 
@@ -59,16 +53,24 @@ def comparable(rows: Iterable[OutputRow]) -> list[tuple[object, ...]]:
     return sorted(plain, key=repr)
 
 
+def external(doc: Doc, course: Course = ENDED) -> Stored:
+    arrived = course.taken.get((doc.stream, doc.id), (-1, None))
+    return Stored(doc.stream, doc.id, doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),), *arrived)
+
+
 class Evaluation:
-    def __init__(self, script: Script, documents: Sequence[Doc], watermark: Watermark = at_the_end) -> None:
-        self._script, self._watermark = script, watermark
+    _sees_all = False
+    """Whether partners of absences count that came after their decision, as in a backfill."""
+
+    def __init__(self, script: Script, documents: Sequence[Doc], course: Course = ENDED) -> None:
+        self._script, self._course = script, course
         self._names = script.names()
         self._namespaces = {"xml": XML_NAMESPACE, **dict(script.namespaces)}
         self._outputs: dict[int, list[Answer]] = {}
         self._external: dict[tuple[str, str], Stored] = {}
         for doc in documents:
             key = (doc.stream, doc.id)
-            self._external.setdefault(key, Stored(doc.stream, doc.id, doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),)))
+            self._external.setdefault(key, external(doc, course))
 
     def outputs(self, index: int) -> list[Answer]:
         """The outputs of one query. Those of its publishers are found first, recursively."""
@@ -147,51 +149,68 @@ class Evaluation:
             if not is_whole and join.op == "JOIN UNORDERED" and is_told:
                 continue
             shifted = (replace(root, block=root.block + len(left.inputs)) for root in right.roots)
-            visible, until = {**left.visible, **right.visible}, max(left.until, right.until)
-            yield Match(left.inputs + right.inputs, visible, (*left.roots, *shifted), hidden=True, until=until)
+            visible = {**left.visible, **right.visible}
+            until, decided = max(left.until, right.until), max(left.decided, right.decided)
+            yield Match(left.inputs + right.inputs, visible, (*left.roots, *shifted), True, until, decided)
 
     def _absences(self, join: Join, needed: frozenset[str]) -> Iterator[Match]:
         """The matches of the left side whose time is over, and that have no partner on the right."""
-        rights: list[Match] | None = None
+        rights = cache(lambda: self._rights(join, needed))
         for left in self._matches(join.left, needed):
             until = left.t1 if join.op == "NOT PRECEDED BY" else max(left.t1, left.t0 + cast(int, join.window.us))
-            if not self._is_over(join, left):
-                continue
-            if rights is None:
-                rights = self._rights(join, needed)
-            if self._is_alone(join, left, rights):
-                yield replace(left, hidden=True, until=until)
+            decided = self._decided_by(join, left)
+            if decided is not None and self._is_alone(join, left, decided, rights):
+                yield replace(left, hidden=True, until=until, decided=decided)
 
     def _rights(self, join: Join, needed: frozenset[str]) -> list[Match]:
         return self._matches(join.right, needed)
 
-    def _is_over(self, join: Join, left: Match) -> bool:
-        """Whether nothing that may still come can be a partner of a match of the left side."""
-        watermark = min(self._watermark(stream) for stream in self._sources(join.right))
-        if join.op == "NOT PRECEDED BY":
-            return watermark >= left.t0
-        return watermark > left.t0 + cast(int, join.window.us)
+    def _decided_by(self, join: Join, left: Match) -> float | None:
+        """The arrival from which on nothing that may still come can be a partner of a match of the left side."""
+        due = left.t0 if join.op == "NOT PRECEDED BY" else left.t0 + cast(int, join.window.us) + 1
+        decided = max(left.arrival, self._course.came_to(self._sources(join.right), due))
+        return None if decided == math.inf else decided
 
-    def _is_alone(self, join: Join, left: Match, rights: Sequence[Match]) -> bool:
-        return not any(True for _ in self._pairs(join, [left], rights))
+    def _can_be_told(self, join: Join, left: Match) -> bool:
+        """Whether all that could be partners of a match of the left side were in the window when it came."""
+        window = join.window.us
+        if left.watermark is None or window is None:
+            return True
+        return (left.t1 + 1 if join.op == "NOT FOLLOWED BY" else left.t1 - window) >= left.watermark - window
+
+    def _is_alone(self, join: Join, left: Match, decided: float, rights: Callable[[], Sequence[Match]]) -> bool:
+        if not self._can_be_told(join, left):
+            return False
+        in_time = [right for right in rights() if self._sees_all or right.arrival <= decided]
+        return not any(True for _ in self._pairs(join, [left], in_time))
 
     def _sources(self, source: Input) -> set[str]:
         """The external streams behind an input."""
         match source:
             case Block():
-                makers = [query for query in self._script.queries if query.publish == source.stream]
-                found = {stream for maker in makers for stream in self._sources(maker.source)}
-                return found or {source.stream}
+                return self._sources_of(source.stream)
             case Join():
                 return self._sources(source.left) | self._sources(source.right)
             case SubQuery():
                 return self._sources(source.source)
 
+    def _sources_of(self, stream: str) -> set[str]:
+        makers = [query for query in self._script.queries if query.publish == stream]
+        return {one for maker in makers for one in self._sources(maker.source)} or {stream}
+
     def _pairs(self, join: Join, lefts: Sequence[Match], rights: Sequence[Match]) -> Iterator[tuple[Match, Match]]:
         for left in lefts:
             for right in rights:
-                if self._in_time(join, left, right) and self._holds(join.pred, {**left.visible, **right.visible}):
+                near = self._in_time(join, left, right) and self._is_above_horizon(join, left, right)
+                if near and self._holds(join.pred, {**left.visible, **right.visible}):
                     yield left, right
+
+    def _is_above_horizon(self, join: Join, left: Match, right: Match) -> bool:
+        """Whether neither of two matches came so late that the other was out of its window by then."""
+        if join.window.us is None or join.op in NEGATED:
+            return True
+        later = [(one, other) for one, other in ((left, right), (right, left)) if one.arrival >= other.arrival]
+        return all(one.watermark is None or join.window.us >= one.watermark - other.t0 for one, other in later)
 
     def _in_time(self, join: Join, left: Match, right: Match) -> bool:
         """Checks the window and the order. For inner joins, these apply to the intervals of hidden documents."""
@@ -290,7 +309,8 @@ class Evaluation:
         externals = tuple(external for document in match.inputs for external in document.externals)
         documents, streams = tuple(id for id, _ in externals), tuple(stream for _, stream in externals)
         row = OutputRow(name, match.t0, match.t1, documents, streams, nodes, xml)
-        return Answer(row, Stored(name, id, match.t0, match.t1, xml, externals), match.inputs, nodes)
+        stored = Stored(name, id, match.t0, match.t1, xml, externals, match.arrival, match.watermark)
+        return Answer(row, stored, match.inputs, nodes)
 
 
 def mentioned(part: object) -> Iterator[str]:

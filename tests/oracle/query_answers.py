@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from feeds.documents import Visit
 from tests.oracle.bindings import Answer, Match, OutputRow, Stored
-from tests.oracle.evaluation import Doc, Evaluation, Watermark, at_the_end, mentioned
+from tests.oracle.course import ENDED, Course
+from tests.oracle.evaluation import Doc, Evaluation, external, mentioned
 from xscl.algebra.joins import NEGATED
 from xscl.check_expressions import blocks
 from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, Once, Query, Script, SubQuery
 
+Decisions = dict[object, tuple[float, bool]]
+"""The arrival that decided each match of a left side, and whether it is alone."""
+
 
 class Inner(Protocol):
     """Absences that more is made of, as several queries have them: each is decided once for all of them."""
 
-    def decided(self, absence: object) -> dict[object, bool]:
+    def decided(self, absence: object) -> Decisions:
         """What is alone or not, as far as it is decided."""
 
     def seen(self, absence: object) -> Mapping[str, Sequence[Stored]]:
@@ -34,22 +39,33 @@ class QueryAnswers(Evaluation):
         self._before = occurrence
         self._streams: Mapping[str, Sequence[Stored]] = {}
         self._whole = without_brackets(query.source)
-        self._alone: dict[int, dict[object, bool]] = {}
+        self._alone: dict[int, Decisions] = {}
         self._inner: Inner | None = None
+        self._behind_stream: Callable[[str], Collection[str]] = super()._sources_of
         self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
 
     def _occurrence(self, index: int) -> int:
         return self._before
 
     def over(
-        self, streams: Mapping[str, Sequence[Stored]], watermark: Watermark = at_the_end, inner: Inner | None = None
+        self,
+        streams: Mapping[str, Sequence[Stored]],
+        course: Course = ENDED,
+        sources_of: Callable[[str], Collection[str]] | None = None,
+        inner: Inner | None = None,
+        *,
+        backfill: bool = False,
     ) -> list[Answer]:
-        """Every answer over these documents, when external streams, and streams of publishers, have come to these
-        watermarks. What was alone or not when its time was over stays so. Absences that more is made of are decided
-        as `inner` says, which other queries may have, too."""
-        self._streams, self._watermark, self._inner = streams, watermark, inner
+        """Every answer over these documents, when external streams have come as far as in `course`; `sources_of` has
+        those behind a stream. What was alone or not when its time was over stays so. Absences that more is made of are
+        decided as `inner` says, which other queries may have, too."""
+        self._streams, self._course, self._inner, self._sees_all = streams, course, inner, backfill
+        self._behind_stream = sources_of or super()._sources_of
         self._outputs.clear()
         return self.outputs(0)
+
+    def _sources_of(self, stream: str) -> set[str]:
+        return set(self._behind_stream(stream))
 
     def _stream(self, name: str) -> list[Stored]:
         return list(self._streams.get(name, ()))
@@ -64,7 +80,7 @@ class QueryAnswers(Evaluation):
         text = to_xscl(Script((replace(query, select=None, source=join, publish=None, once=None),), ()))
         return text, self._script.namespaces, frozenset(mentioned(query))
 
-    def _decided(self, join: Join) -> dict[object, bool]:
+    def _decided(self, join: Join) -> Decisions:
         if self._inner is None or join is self._whole:
             return self._alone.setdefault(id(join), {})
         return self._inner.decided(self._shared(join))
@@ -77,14 +93,17 @@ class QueryAnswers(Evaluation):
         self._streams = own
         return found
 
-    def _is_over(self, join: Join, left: Match) -> bool:
-        return _place(left) in self._decided(join) or super()._is_over(join, left)
+    def _decided_by(self, join: Join, left: Match) -> float | None:
+        if (found := self._decided(join).get(_place(left))) is not None:
+            return found[0]
+        decided = super()._decided_by(join, left)
+        return left.arrival if decided is not None and self._sees_all else decided
 
-    def _is_alone(self, join: Join, left: Match, rights: Sequence[Match]) -> bool:
-        place, decided = _place(left), self._decided(join)
-        if place not in decided:
-            decided[place] = super()._is_alone(join, left, rights)
-        return decided[place]
+    def _is_alone(self, join: Join, left: Match, decided: float, rights: Callable[[], Sequence[Match]]) -> bool:
+        place, known = _place(left), self._decided(join)
+        if place not in known:
+            known[place] = decided, super()._is_alone(join, left, decided, rights)
+        return known[place][1]
 
     def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[Match]:
         key = id(block), needed, document
@@ -142,25 +161,37 @@ class Telling:
             self._ends[key] = [end for end in ends if end + self._once.window.us >= before]
 
 
-def evaluate_in_steps(script: Script, batches: Iterable[Sequence[Doc]]) -> list[OutputRow]:
-    """The outputs of all queries over documents that arrive in these batches, in no particular order."""
+def evaluate_in_steps(
+    script: Script, batches: Iterable[Sequence[Doc | Visit]], course: Course | None = None, *, finish: bool = False
+) -> list[OutputRow]:
+    """The outputs of all queries over documents that arrive in these batches, in no particular order. Without a
+    `course` all is decided at once. With `finish` the run ends."""
     rows: list[OutputRow] = []
     documents: dict[str, list[Stored]] = {}
     known: set[tuple[str, str]] = set()
-    queries = script.queries
+    queries, sources_of = script.queries, Evaluation(script, ())._sources_of
     answers = [
         QueryAnswers(query, name, script.namespaces, queries[:index].count(query))
         for index, (query, name) in enumerate(zip(queries, script.names(), strict=True))
     ]
     telling, given = [Telling(query.once) for query in queries], [set[object]() for _ in queries]
-    for batch in batches:
-        for doc in batch:
-            if (doc.stream, doc.id) not in known:
+    for batch in [*batches, *([None] if finish else [])]:
+        if batch is None and course is not None:
+            course.finish()
+        for doc in batch or ():
+            if isinstance(doc, Visit):
+                assert course is not None
+                course.visit(doc)
+            elif (doc.stream, doc.id) not in known:
+                if course is not None:
+                    if course.drops(doc, sources := sources_of(doc.stream)):
+                        continue
+                    course.take(doc, sources)
                 known.add((doc.stream, doc.id))
-                stored = Stored(doc.stream, doc.id, doc.t0, doc.t1, doc.xml, ((doc.id, doc.stream),))
-                documents.setdefault(doc.stream, []).append(stored)
+                documents.setdefault(doc.stream, []).append(external(doc, course or ENDED))
         for index in _in_order(script):
-            new = [one for one in answers[index].over(documents) if (one.inputs, one.nodes) not in given[index]]
+            every = answers[index].over(documents, course or ENDED, sources_of)
+            new = [one for one in every if (one.inputs, one.nodes) not in given[index]]
             given[index] |= {(one.inputs, one.nodes) for one in new}
             for answer in telling[index].told(new):
                 rows.append(answer.row)

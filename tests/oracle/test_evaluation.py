@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from tests.generate.blocks import BlockMaker
-from tests.generate.documents import NAMESPACE, document_xml
-from tests.oracle.cases import answers, brief, cases, run
+from tests.generate.documents import NAMESPACE, SECOND, document_xml
+from tests.oracle.cases import answers, arriving, brief, cases, run
+from tests.oracle.course import Course
 from tests.oracle.evaluation import comparable
 from tests.oracle.match import Matcher, Node, Tree
+from tests.oracle.query_answers import evaluate_in_steps
 from xscl.algebra.values import And, Expr, Rel, Step
+from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Block
 
@@ -29,6 +32,12 @@ def test_joins(script: str, documents: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(("script", "documents", "expected"), cases("published"))
 def test_published_streams(script: str, documents: str, expected: list[str]) -> None:
     assert brief(run(script, documents)) == expected
+
+
+@pytest.mark.parametrize(("script", "items", "expected"), cases("belated"))
+def test_belated_documents(script: str, items: str, expected: list[str]) -> None:
+    rows = evaluate_in_steps(parse_script(script), [arriving(items)], Course(2 * SECOND), finish=True)
+    assert brief(rows) == expected
 
 
 @pytest.mark.parametrize(("script", "documents", "expected"), cases("documents"))

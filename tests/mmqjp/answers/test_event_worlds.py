@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def in_time_only(
 ) -> tuple[PatternWorld, list[str]]:
     """A world without the events of documents that came too late, and the ids of these."""
     read = {f"documents_{name}" for one in found.statements for name in streams_read(one) if name in found.given}
-    stored = [[Stored(one.stream, one.id, one.t0, one.t1, b"<e/>", ()) for one in batch] for batch in arriving]
+    stored = [Stored(one.stream, one.id, one.t0, one.t1, b"<e/>", ()) for batch in arriving for one in batch]
     punctual, late = in_time(stored, read, {name: settle.get(name, settle["*"]) for name in read})
     kept = {one.id for one in punctual}
     given = {
@@ -115,7 +116,8 @@ def test_worlds(seed, tmp_path, monkeypatch):
     monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session, quota: rng.choice(makers))
     arriving = list(batches(rng, documents(found), 3 * SETTLE if chance(rng, 30) else SETTLE - 1))
     settle = {"*": SETTLE, f"documents_{rng.choice([*found.given])}": rng.choice((SETTLE, SETTLE, SETTLE // 4))}
-    engine = Session("duckdb", state=tmp_path, settle=settle, quiet=True)
+    timing: dict[str, Any] = {"settle": settle, "belated": rng.choice(("take", "drop"))}
+    engine = Session("duckdb", state=tmp_path, quiet=True, **timing)
     names = engine.subscribe(script(found), add=True)
     for batch in arriving:
         if chance(rng, 15):
@@ -124,13 +126,13 @@ def test_worlds(seed, tmp_path, monkeypatch):
         engine.process(batch)
         if chance(rng, 20):
             engine.close()
-            engine = Session("duckdb", state=tmp_path, settle=settle, quiet=True)
+            engine = Session("duckdb", state=tmp_path, quiet=True, **timing)
     engine.process(ends(found))
     outputs, letters = list(engine.outputs()), list(engine.dead_letters())
     engine.close()
     world, late = in_time_only(found, arriving, settle)
     assert_told(outputs, names, world)
-    assert sorted(one["id"] for one in letters) == sorted(late)
+    assert sorted(one["id"] for one in letters) == sorted(late if timing["belated"] == "drop" else ())
     assert all(one["reason"].startswith("late for patterns: ") for one in letters)
 
 

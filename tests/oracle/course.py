@@ -1,0 +1,155 @@
+"""How far external streams have come, arrival by arrival (docs/semantics.md, section 16).
+
+A step belongs to the last document that was admitted before it, so that batches do not matter.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from feeds.documents import Visit
+
+
+@dataclass
+class Stream:
+    """`visits` has the last complete visit of each feed and what was said of it last. `own` is the greatest end of the
+    documents without a feed. `steps` are the arrivals at which the watermark moved, and `reached` to where."""
+
+    visits: dict[str, tuple[float, str]] = field(default_factory=dict)
+    own: float | None = None
+    progress: float = -inf
+    watermark: float = -inf
+    steps: list[int] = field(default_factory=list)
+    reached: list[float] = field(default_factory=list)
+
+    def come_to(self, idle_after: int | None) -> float:
+        """Where the stream has come to by its feeds and by its own documents."""
+        newest = max((time for time, _ in self.visits.values()), default=-inf)
+        holding = [(time, said) for time, said in self.visits.values() if said != "ended"]
+        if any(said == "awaited" for _, said in holding):
+            return -inf
+        live = [time for time, _ in holding if idle_after is None or newest - time <= idle_after]
+        return min(live if self.own is None else [*live, self.own], default=-inf)
+
+
+ByStream = Any
+"""A value for all streams, or a mapping with `*` for others."""
+
+
+def of_stream(value: ByStream, name: str) -> Any:
+    return value.get(name, value.get("*")) if isinstance(value, Mapping) else value
+
+
+class Course:
+    """`lateness` is None without a limit; `belated` is "take" or "drop". Of one that `has_ended` nothing more comes."""
+
+    def __init__(
+        self,
+        lateness: ByStream = None,
+        idle_after: int | None = None,
+        belated: ByStream = "take",
+        *,
+        has_ended: bool = False,
+    ) -> None:
+        self.streams: dict[str, Stream] = {}
+        self.arrivals = 0
+        self.taken: dict[tuple[str, str], tuple[int, float | None]] = {}
+        """The arrival of each document, by stream and id, and the watermark then if it is belated."""
+        self._has_ended = has_ended
+        self.reopen(lateness, idle_after, belated)
+
+    def reopen(self, lateness: ByStream, idle_after: int | None, belated: ByStream = "take") -> None:
+        self._lateness, self._idle_after, self._belated = lateness, idle_after, belated
+        for name in self.streams:
+            self._move(name)
+
+    def visit(self, visit: Visit) -> None:
+        visits = self.streams.setdefault(visit.stream, Stream()).visits
+        time, said = visits.get(visit.feed, (-inf, "ended"))
+        if visit.outcome == "complete":
+            visits[visit.feed] = max(time, visit.time), "complete"
+        elif visit.outcome == "ended" or said == "ended":
+            visits[visit.feed] = time, visit.outcome
+        self._move(visit.stream)
+
+    def drops(self, document: Any, sources: Iterable[str]) -> bool:
+        return bool(of_stream(self._belated, document.stream) == "drop" and document.t1 < self.as_of(sources))
+
+    def take(self, document: Any, sources: Iterable[str]) -> None:
+        """A document is admitted. `sources` are the external streams behind its stream."""
+        key = document.stream, document.id
+        if key in self.taken:
+            return
+        watermark = self.as_of(sources)
+        self.taken[key] = self.arrivals, watermark if document.t1 < watermark else None
+        self.arrivals += 1
+        stream = self.streams.setdefault(document.stream, Stream())
+        if not document.feed:
+            stream.own = document.t1 if stream.own is None else max(stream.own, document.t1)
+            self._move(document.stream)
+
+    def pass_clock(self, name: str, time: int) -> None:
+        """A stream without news follows the clock, unless all its news are of feeds."""
+        stream = self.streams.setdefault(name, Stream())
+        if stream.own is not None:
+            stream.own = max(stream.own, time)
+        elif not stream.visits:
+            stream.progress = max(stream.progress, time)
+        self._move(name)
+
+    def reach(self, name: str, watermark: float) -> None:
+        """The watermark of a stream moves, at the last arrival."""
+        stream = self.streams.setdefault(name, Stream())
+        if watermark > stream.watermark:
+            stream.watermark = watermark
+            stream.steps.append(self.arrivals - 1)
+            stream.reached.append(watermark)
+
+    def finish(self) -> None:
+        """The end of a finite run: what visits say is over at once, and all else is."""
+        self._has_ended = True
+        for name, stream in self.streams.items():
+            if stream.visits:
+                self.reach(name, stream.progress)
+
+    def progress(self) -> dict[str, int]:
+        return {name: int(stream.progress) for name, stream in self.streams.items() if stream.progress > -inf}
+
+    def belated(self) -> Counter[str]:
+        """How many documents of each stream came behind its watermark."""
+        return Counter(stream for (stream, _), (_, watermark) in self.taken.items() if watermark is not None)
+
+    def _move(self, name: str) -> None:
+        stream, late = self.streams[name], of_stream(self._lateness, name)
+        stream.progress = max(stream.progress, stream.come_to(self._idle_after))
+        if isinstance(late, int):
+            self.reach(name, stream.progress - late)
+
+    def as_of(self, streams: Iterable[str], arrival: float = inf) -> float:
+        """The least watermark of external streams when this document arrived, by default now."""
+        return min((self._before(stream, arrival) for stream in streams), default=-inf)
+
+    def _before(self, name: str, arrival: float) -> float:
+        stream = self.streams.get(name, Stream())
+        place = bisect_left(stream.steps, arrival)
+        return stream.reached[place - 1] if place else -inf
+
+    def came_to(self, streams: Iterable[str], time: float) -> float:
+        """The arrival at which the least watermark of external streams reached a time; infinite if it has not."""
+        return max((self._reached(stream, time) for stream in streams), default=inf)
+
+    def _reached(self, name: str, time: float) -> float:
+        stream = self.streams.get(name, Stream())
+        place = bisect_left(stream.reached, time)
+        if place < len(stream.steps):
+            return stream.steps[place]
+        return self.arrivals - 1 if self._has_ended and not stream.visits else inf
+
+
+ENDED = Course(has_ended=True)
+"""Of documents that came in no order that matters, and are all."""
