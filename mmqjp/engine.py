@@ -87,11 +87,11 @@ class CoreEngine:
     `plan` is the join plan, one of `join_stage.plans.PLANS`; a state may be opened with any of them. `cache_bytes`
     bounds the cache of the plan "views". With `quiet`, dead letters are not logged.
 
-    Raises UnknownPlan for an unknown plan, InvalidValue for an unknown engine, for `patterns` that cannot be here, or
-    for `read_only` without `state`, and StoreError if the state cannot be opened: InUse if another process holds it,
-    Outdated if it is `read_only` and has an older format. Raises OSError if the state cannot be made `shared`,
-    JavaNotFound if Spark cannot start, and OtherSession if a Spark session with another master runs. On Spark, methods
-    that raise StoreError may also raise Spark's own errors.
+    Raises UnknownPlan for an unknown plan, InvalidValue for an unknown engine or `belated`, for `patterns` that cannot
+    be here, or for `read_only` without `state`, and StoreError if the state cannot be opened: InUse if another process
+    holds it, Outdated if it is `read_only` and has an older format. Raises OSError if the state cannot be made
+    `shared`, JavaNotFound if Spark cannot start, and OtherSession if a Spark session with another master runs. On
+    Spark, methods that raise StoreError may also raise Spark's own errors.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Options shared by commands, and the configuration file. Parses engine, plan, query files, durations, and per-stream
-values of --lateness and --settle. A configuration is a TOML file whose keys are options, for all commands that have
-them (`engine = "duckdb"`) or in a command's own table (`[stream]`). Its tables `[secrets]` and `[sinks.NAME]` are read
-by `mmqjp.sinks.definition`."""
+"""Options shared by commands, and the configuration file. Parses engine, plan, query files, durations, and values by
+stream. A configuration is a TOML file whose keys are options, for all commands that have them (`engine = "duckdb"`) or
+in a command's own table (`[stream]`). Its tables `[secrets]` and `[sinks.NAME]` are read by `mmqjp.sinks.definition`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from join_stage.plans import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
 from mmqjp.commands.console import progress_shown
-from mmqjp.documents.watermarks import Lateness
+from mmqjp.documents.watermarks import BELATED
 from mmqjp.state.engine_choice import AUTO, ENGINES
 from pattern_stage.assemble import OTHER_STREAMS
 from xscl.parser import may_lack_events, parse_script
@@ -218,26 +218,28 @@ def key_values(context: click.Context, parameter: click.Parameter, values: tuple
     return {key: value for key, _, value in (value.partition("=") for value in values)}
 
 
-class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """Click type: `1h` for all streams, or `STREAM=2h`; in a configuration file also a table."""
+class PerStreamType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """Click type: `1h` for all streams, or `STREAM=2h`; in a configuration file also a table. `parse` reads a value."""
 
-    name = "lateness"
+    name = "value of streams"
     takes_table = True  # see `mmqjp.commands.options`
 
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> tuple[str, int | None]:
-        """Returns the stream (OTHERS: all) and the lateness in microseconds (None: INF)."""
+    def __init__(self, parse: Callable[[click.Context, click.Parameter, str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, Any]:
+        """Returns the stream (OTHERS: all) and the value."""
         if isinstance(value, tuple):  # click may convert twice
             return value
         assert parameter is not None and context is not None, "click names what it converts"
         stream, _, text = str(value).rpartition("=")
-        return stream or OTHER_STREAMS, parse_duration(context, parameter, text)
+        return stream or OTHER_STREAMS, self._parse(context, parameter, text)
 
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
     """Adds --lateness; `default` is for unnamed streams."""
-    help = "How late a document may arrive, like 1h, or on one stream, like news=2h. INF: no limit."
+    help = "How far a watermark is behind the visits of feeds, or behind the newest document of a stream without feeds,"
+    help = f"{help} like 1h, or on one stream, like news=2h. INF: there is none."
     return _option("--lateness", default, help)
 
 
@@ -252,17 +254,35 @@ def settle_is_given() -> bool:
     return source is not None and source is not ParameterSource.DEFAULT
 
 
-def _option(name: str, default: str, help: str) -> Callable[[Decorated], Decorated]:
-    def together(
-        context: click.Context, parameter: click.Parameter, values: tuple[tuple[str, int | None], ...]
-    ) -> Lateness:
+def parse_belated(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value not in BELATED:
+        raise click.BadParameter(f"{value!r} is not one of {', '.join(BELATED)}")
+    return value
+
+
+def belated_option(command: Decorated) -> Decorated:
+    """Adds --belated."""
+    help = "What to do with documents that end before the watermark, or on one stream, like news=drop: take them, or"
+    help = f"{help} drop them as dead letters."
+    return _option("--belated", BELATED[0], help, f"[STREAM=]{'|'.join(BELATED)}", parse_belated)(command)
+
+
+def _option(
+    name: str,
+    default: str,
+    help: str,
+    metavar: str = "[STREAM=]DURATION",
+    parse: Callable[[click.Context, click.Parameter, str], Any] = parse_duration,
+) -> Callable[[Decorated], Decorated]:
+    def together(context: click.Context, parameter: click.Parameter, values: tuple[tuple[str, Any], ...]) -> Any:
         found = dict(values)
         if len(found) < len(values):
-            advice = "write DURATION once for all streams, and STREAM=DURATION once for each other"
+            value = metavar.removeprefix("[STREAM=]")
+            advice = f"write {value} once for all streams, and STREAM={value} once for each other"
             raise click.BadParameter(f"a stream is named twice; {advice}")
-        others = found.pop(OTHER_STREAMS, parse_duration(context, parameter, default))
+        others = found.pop(OTHER_STREAMS, parse(context, parameter, default))
         return {OTHER_STREAMS: others, **found} if found else others
 
     help += f" May be repeated.  [default: {default}]"
-    kind = LatenessType()
-    return click.option(name, metavar="[STREAM=]DURATION", multiple=True, type=kind, callback=together, help=help)
+    kind = PerStreamType(parse)
+    return click.option(name, metavar=metavar, multiple=True, type=kind, callback=together, help=help)

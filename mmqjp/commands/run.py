@@ -32,7 +32,7 @@ from mmqjp.commands.feeds import KEPT, KNOWN, FetchOptions, feeds_to_fetch, fetc
 from mmqjp.commands.formats import DeadLetters, check_output
 from mmqjp.commands.options import bound, duration, given_by, number, option, with_options
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
-from mmqjp.documents.watermarks import SETTLE, Lateness
+from mmqjp.documents.watermarks import SETTLE, Belated, Lateness
 from mmqjp.engine import Session
 from mmqjp.present.newest import shown_outputs
 from mmqjp.process import pluralise, printable_line
@@ -135,6 +135,7 @@ class EngineOptions:
     time_xpath: str | None = given_by(options.time_xpath_option)
     output: Path | None
     lateness: Lateness
+    belated: Belated = given_by(options.belated_option)
     settle: Lateness
     patterns: str = given_by(options.patterns_option(DRIVER, EXECUTORS))
     max_matches: int = bound("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time.")

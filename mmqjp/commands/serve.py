@@ -108,8 +108,10 @@ class StreamOptions(EngineOptions):
         f"{AVAILABLE_NOW}: read what is there and stop.",
     )  # fmt: skip
     idle_after: int | None = duration(
-        "--idle-after", "1h", "How long a stream must be silent before it advances with the clock. INF: never."
-    )
+        "--idle-after", "1h",
+        "How long a stream must be silent before it advances with the clock, or a feed without a complete visit before "
+        "others go on without it. INF: never.",
+    )  # fmt: skip
     max_ahead: int | None = duration(
         "--max-ahead", "1d", "How far ahead of the clock a document may be. INF: no limit."
     )

@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Any, Literal, get_args
+from typing import Any
 
 from common.bounds import EARLIEST, LATEST, Micros
+from common.errors import InvalidValue
 from feeds.documents import Visit, VisitOutcome
 from join_stage.plans import JoinEngine
 from mmqjp.tables.schema import Ledger, TableRows
@@ -25,12 +26,10 @@ SETTLE = 10 * 60 * 1_000_000  # default of `Timing.settle`, in microseconds
 Lateness = int | None | Mapping[str, int | None]
 """Allowed lateness in microseconds, for all streams or by stream; None is unlimited."""
 
-BelatedRule = Literal["take", "drop"]
+BELATED = "take", "drop"
 
-BELATED: tuple[BelatedRule, ...] = get_args(BelatedRule)
-
-Belated = BelatedRule | Mapping[str, BelatedRule]
-"""Whether belated documents are taken or become dead letters, for all streams or by stream."""
+Belated = str | Mapping[str, str]
+"""Whether belated documents are taken or become dead letters, one of BELATED, for all streams or by stream."""
 
 
 def lateness_of(lateness: Lateness, stream: str) -> int | None:
@@ -57,6 +56,12 @@ class Timing:
     max_ahead: int | None = None
     settle: Lateness = SETTLE
     belated: Belated = "take"
+
+    def __post_init__(self) -> None:
+        """Raises InvalidValue for an unknown rule."""
+        rules = self.belated.values() if isinstance(self.belated, Mapping) else (self.belated,)
+        if unknown := [rule for rule in rules if rule not in BELATED]:
+            raise InvalidValue(f"belated documents are for {' or '.join(BELATED)}, not {unknown[0]!r}")
 
     def drops(self, stream: str) -> bool:
         """Whether belated documents of a stream are dead letters."""
