@@ -383,7 +383,6 @@ class Batches:
                 self.stored_queries.restore(registry, compiler)
         times = StreamTimes.stored(store, ledger, timing)
         self.watermarks, self.records = Watermarks(timing, times, registry.sources, now()), Records(store)
-        self.watermarks.latest_end = lambda stream: latest_ends(store).get(stream)
         patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing, quota)
         self.watermarks.released = patterns.horizon_at
         self.changes = QueryChanges(

@@ -172,13 +172,9 @@ class StreamTimes:
             least = max(found.least.get(stream, EARLIEST), before)
             if least > _watermark(timing.lateness, stream, time):
                 found.least[stream] = least
-        if is_lateness_bounded(timing.lateness):
+        if "documents" not in noted and ledger.next_docid:  # the store has an older format
             for stream, time in latest_ends(store).items():
-                # Documents of feeds, which are not in order of time, say nothing of how far a stream has come.
-                if stream not in found.feeds and (stream in found.documents or "documents" not in noted):
-                    found.progress[stream] = max(time, found.progress.get(stream, time))
-                    if stream in found.documents:
-                        found.documents[stream] = max(time, found.documents[stream])
+                found.progress[stream] = max(time, found.progress.get(stream, time))
         return found
 
 
@@ -208,13 +204,11 @@ class Watermarks:
         self.least, self.feeds = times.least, times.feeds
         self.opened = opened
         self.arrived: dict[str, int] = {}  # when a stream had its last document that no feed showed
-        self.latest_end: Callable[[str], int | None] = lambda stream: None
         self.released: Callable[[Progress | None, int], Micros] = lambda progress, arrival: EARLIEST
         """Returns the horizon of events, the watermark of streams that event queries publish: as of now, or as of an
         arrival of a batch."""
         self.newest: int | None = None  # the greatest document time since `opened`
         self.highest: int = max(self.by_stream().values(), default=EARLIEST)
-        self._noted = set(times.documents)
         self._running: Progress | None = None
 
     @property
@@ -274,7 +268,6 @@ class Watermarks:
         self.greatest, self.documents, self.highest = progress.greatest, progress.documents, progress.highest
         self.newest = max((time for time in (self.newest, progress.newest) if time is not None), default=None)
         self.arrived |= dict.fromkeys(progress.arrived, now)
-        self._noted |= progress.documents.keys()
 
     def save(self, store: JoinEngine, ledger: Ledger, progress: Progress) -> None:
         """Writes, within the batch, how far it comes, so that nothing goes back after a restart."""
@@ -284,8 +277,8 @@ class Watermarks:
             for feed in feeds
         ]
         TableRows(store).append("feeds", rows)
-        # Without a lateness it is enough to know which streams have documents: the table `documents` has their times.
-        if is_lateness_bounded(self.timing.lateness) or self.feeds or progress.documents.keys() - self._noted:
+        moved = progress.greatest != self.greatest or progress.documents != self.documents
+        if moved or is_lateness_bounded(self.timing.lateness):
             lateness = dict(rule) if isinstance(rule := self.timing.lateness, Mapping) else rule
             noted = {"lateness": lateness, "greatest": progress.greatest, "documents": progress.documents}
             ledger.save_settings({WATERMARKS: json.dumps({**noted, "least": self.least}, ensure_ascii=False)})
@@ -354,8 +347,6 @@ class Progress:
         stream = visit.stream
         if (feeds := self._known.feeds.get(stream)) is None:
             feeds = self._known.feeds[stream] = FeedTimes()
-            if stream in self.documents and (latest := self._known.latest_end(stream)) is not None:
-                self.documents[stream] = max(self.documents[stream], latest)
         before = feeds.states.get(visit.feed)
         if feeds.note(visit.feed, visit.time, visit.outcome):
             self.feeds_before.setdefault(stream, {}).setdefault(visit.feed, before)
