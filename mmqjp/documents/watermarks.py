@@ -172,13 +172,18 @@ class StreamTimes:
             least = max(found.least.get(stream, EARLIEST), before)
             if least > _watermark(timing.lateness, stream, time):
                 found.least[stream] = least
-        if "documents" not in noted and ledger.next_docid:  # the store has an older format
-            for stream, time in latest_ends(store).items():
-                found.progress[stream] = max(time, found.progress.get(stream, time))
         return found
 
 
 _FEED_COLUMNS = "stream feed visited outcome batch"
+
+
+def note_earlier_documents(store: JoinEngine, ledger: Ledger) -> None:
+    """Writes, within a batch, how far streams have come in a store that did not tell documents of feeds from others."""
+    noted = json.loads(ledger.setting(WATERMARKS) or '{"lateness": null, "greatest": {}}')
+    for stream, time in latest_ends(store).items():
+        noted["greatest"][stream] = max(time, noted["greatest"].get(stream, time))
+    ledger.save_settings({WATERMARKS: json.dumps(noted, ensure_ascii=False)})
 
 
 def latest_ends(store: JoinEngine) -> dict[str, int]:

@@ -30,6 +30,7 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError, check_not_lost, whole_batch
 from join_stage.store.spark.java import has_session, runs_in_submit
 from mmqjp.documents.record import Records, docid_batches
+from mmqjp.documents.watermarks import note_earlier_documents
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import Compiler, StoredQueries
 from mmqjp.tables.schema import SCHEMA, TABLES, Ledger
@@ -45,6 +46,8 @@ _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
 FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS, FORMAT_WITH_FORMS = 3, 4, 5, 6
 """Formats that introduced query placements, numbered chains, output ids, and query forms."""
+
+FORMAT_WITH_VISITS = 11
 
 
 def migrate(
@@ -70,6 +73,8 @@ def migrate(
             number_outputs()
         if 0 < ledger.version < FORMAT_WITH_FORMS:
             stored.save_forms(registry.subscriptions.values())
+        if 0 < ledger.version < FORMAT_WITH_VISITS:
+            note_earlier_documents(store, ledger)
         stored.save_catalog(registry.catalog)
         ledger.save_version()
     registry.stage1.finish_batch(committed=True)
