@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from common.errors import OperationalError as OperationalError
     from feeds.documents import Document as Document
     from feeds.documents import SourceError as SourceError
+    from feeds.documents import Visit as Visit
     from join_stage.plans import UnknownPlan as UnknownPlan
     from join_stage.store.protocol import OtherSession as OtherSession
     from join_stage.store.protocol import Outdated as Outdated
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "common.errors": "InputError InvalidValue MmqjpError OperationalError",
-    "feeds.documents": "Document SourceError",
+    "feeds.documents": "Document SourceError Visit",
     "join_stage.plans": "UnknownPlan",
     "join_stage.store.protocol": "OtherSession OutOfMemory Outdated QuestionInterrupted QuestionRefused StoreError",
     "join_stage.store.spark.java": "JavaNotFound",
