@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from feeds.documents import Document
+from feeds.documents import Document, Visit, VisitOutcome
 from mmqjp.answers.output import Output
 from mmqjp.documents import watermarks
-from mmqjp.documents.watermarks import Lateness
+from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.engine import Session
 from tests.generate.seeds import at_length
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered
 from tests.support.fake_sinks import Clock
+from tests.support.faults import FaultySession, Injected, fail
 from tests.support.service import PAIRS, Directory, StopAfter
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
@@ -87,6 +89,91 @@ def test_each_stream_may_have_a_lateness_of_its_own(tmp_path: Path):
         engine.process([doc(1000, "T")])
         assert kept(engine) == 6  # S is behind, and waited for
         assert engine.process([doc(5000), doc(5000, "T")]) != [] and kept(engine) == 2
+
+
+def visit(feed: str, seconds: int, outcome: VisitOutcome = "complete") -> Visit:
+    return Visit(feed, NOW + seconds * SECOND, outcome)
+
+
+def shown(seconds: int) -> Document:
+    return Document(f"e{seconds}", "<a>v</a>", time=NOW + seconds * SECOND, feed="one")
+
+
+COURSE: list[tuple[Document | Visit, int | None]] = [
+    (shown(900), None),  # what feeds show moves nothing
+    (visit("one", 10), 10),
+    (visit("two", 5), 10),  # a new feed does not take it back
+    (visit("one", 20), 10),
+    (visit("two", 15), 15),  # the least of both
+    (visit("two", 14), 15),
+    (visit("one", 116), 116),  # two has been silent for more than 100 s
+    (visit("two", 118), 116),
+    (visit("three", 0, "awaited"), 116),
+    (visit("one", 130), 116),
+    (visit("two", 125), 116),
+    (visit("three", 120), 120),
+    (visit("three", 0, "awaited"), 120),  # it was visited, and is not waited for
+    (visit("one", 140), 120),
+    (visit("three", 141, "ended"), 125),
+    (visit("four", 0, "awaited"), 125),
+    (visit("two", 150), 125),
+    (visit("four", 151, "ended"), 140),
+    (doc(130), 140),  # from now on the stream is of both kinds
+    (visit("one", 160), 140),
+    (doc(145), 145),
+    (doc(170), 150),
+    (visit("two", 86_401 + 200), 150),  # from the future
+    (visit("one", 155, "ended"), 150),
+    (visit("two", 156, "ended"), 170),  # no feed is there any more
+]
+"""What arrives, and how far it brings the stream, in seconds after NOW."""
+
+
+@pytest.mark.parametrize("how", ["at once", "one by one", "restarts", "failures"])
+def test_a_stream_comes_as_far_as_visits_of_its_feeds_say(how: str, tmp_path: Path):
+    timing = Timing(lateness=SECOND, idle_after=100 * SECOND, max_ahead=DAY)
+
+    def opened(lateness: int = SECOND) -> FaultySession:
+        kept = tmp_path if how == "restarts" else None
+        return FaultySession("duckdb", state=kept, now=Clock(NOW), **asdict(replace(timing, lateness=lateness)))
+
+    engine = opened()
+    if how == "at once":
+        engine.process([item for item, _ in COURSE])
+        assert engine.watermarks() == {"S": NOW + 169 * SECOND}
+        return
+    for number, (item, expected) in enumerate(COURSE):
+        if how == "failures":
+            with pytest.raises(Injected):
+                engine.process([*(later for later, _ in COURSE[number : number + 3])], fail)
+        engine.process([item])
+        watermarks = {} if expected is None else {"S": NOW + (expected - 1) * SECOND}
+        assert engine.watermarks() == watermarks, item
+        if how == "restarts":
+            engine.close()
+            with opened(SECOND * 50) as other:  # more lateness takes nothing back
+                assert other.watermarks() == watermarks, item
+                other.prune(None)
+            engine = opened()
+    engine.close()
+
+
+def test_a_finite_run_ends_where_its_feeds_were_visited(tmp_path: Path):
+    """A stream with feeds is decided up to their visits, any other to its end; events go by the least of all."""
+    text = (
+        "FROM {0}/a->x NOT FOLLOWED BY {{x = y, 10}} {0}/b->y PUBLISH {0}1; DEFINE EVENT {0}E FROM {0}/a->x (a := x);"
+    )
+    script = "".join(text.format(stream) for stream in "ST") + "FROM SE PUBLISH S2; FROM TE PUBLISH T2"
+    events = {"S2": ["S0"], "T2": ["T0"]}
+    for state, told in ((None, {"S1": ["S0"], "T1": ["T0", "T20"], **events}), (tmp_path, events)):
+        with Session("duckdb", state=state, settle=None) as engine:
+            engine.subscribe(script)
+            items = visit("one", 0, "awaited"), doc(0), doc(20), visit("one", 11), doc(0, "T"), doc(20, "T")
+            assert engine.process(items) == []
+            found: dict[str, list[str]] = {}
+            for output in engine.finish():
+                found.setdefault(output.query, []).append(output.documents[0])
+            assert found == told
 
 
 @pytest.mark.parametrize(("lateness", "streams"), [({"*": 0, "T": None}, "ST"), (0, "S")])
