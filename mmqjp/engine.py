@@ -25,6 +25,7 @@ from join_stage.plans import DEFAULT_PLAN, PLANS, JoinEngine, UnknownPlan
 from join_stage.protocol import Cost, times_rebuilt
 from join_stage.store.protocol import UNBOUNDED, Bounds, Following, OtherEngine, Outdated, Question, whole_batch
 from join_stage.views import CACHE_BYTES
+from mmqjp.answers.absence import PendingAbsence
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, WaitingCounts, check_backfill, check_place, kernels
 from mmqjp.answers.fan_out import Outputs, OutputStream, Position
 from mmqjp.answers.output import Output
@@ -38,6 +39,7 @@ from mmqjp.queries.stored import CompiledQuery
 from mmqjp.state import engine_choice
 from mmqjp.state.engine_choice import AUTO, DUCKDB, Ownership, ReadLock, choose_engine, open_session, stored_engine
 from mmqjp.state.eviction import ID_RETENTION
+from mmqjp.tables.lookup import BelatedDocuments, belated_documents
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata, Ledger, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
 from templates.witness import R_GROUP, edges_by_group
@@ -495,9 +497,13 @@ class Session(CoreEngine):
         """Returns how far event queries are answered and what waits; None without event queries."""
         return self._batches.pipeline.patterns.waiting()
 
-    def waiting_absences(self) -> dict[str, int]:
-        """Returns the number of documents with undecided absences, by query name."""
+    def waiting_absences(self) -> dict[str, PendingAbsence]:
+        """Returns what waits to be decided, by query name."""
         return self._batches.pipeline.absences.waiting() if self.registry.absent else {}
+
+    def belated(self, name: str | None = None) -> BelatedDocuments:
+        """Counts belated documents, of all streams and queries or only of the queries of a name."""
+        return belated_documents(self._store.select, name)
 
     def never_decided(self) -> dict[str, str]:
         """Returns the queries whose absences are never decided, each with the stream whose lateness is unlimited."""

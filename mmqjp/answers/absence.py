@@ -1,7 +1,8 @@
 """Absence operator: decides NOT FOLLOWED BY and its kin once the watermark rules out any further partner. It buffers
 the matches of both inputs, reloads them from stored documents after a restart or eviction, and charges a left match on
 arrival. A decision belongs to the document whose arrival moved the watermark past the deadline, so quotas and pauses do
-not depend on batches. Decisions are stored as marks (document, watermark, query) per stream, not per document.
+not depend on batches: a partner counts if it arrived by then, which belated ones (docs/semantics.md, section 16) may
+not have. Decisions are stored as marks (document, watermark, query) per stream, not per document.
 
 Right matches ("sightings") are indexed by the values that a partner must share, so a lookup reads the nearest sighting
 of those values, not all pairs; with equalities alone, the first one in time decides. near() uses prefix keys in a word
@@ -17,17 +18,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import merge
 from itertools import chain, product
+from math import inf
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from common.arrays import Ints
 from common.bounds import EARLIEST, INFINITE, LATEST, deadline
-from common.tools import from_json
+from common.tools import JsonRecord, from_json
 from join_stage import near_candidates
 from join_stage.near_candidates import learnt
 from mmqjp.answers import bindings, operators, output
-from mmqjp.answers.accounts import charge
+from mmqjp.answers.accounts import Payers, charge
 from mmqjp.answers.bindings import JointBlock, Joints, MatchColumns, PartRows, Values
 from mmqjp.answers.quota import NEVER, OutOfSteps, Share, Steps
 from mmqjp.documents.record import Inputs, Record, StoredRecords
@@ -67,24 +70,37 @@ class AbsenceGroup(NamedTuple):
             return t1 + 1
         return EARLIEST if self.window == INFINITE else t1 - self.window
 
+    def tells(self, late: int) -> bool:
+        """Whether a left document is told that ends so far behind its watermark: only if all its partners begin at most
+        a window behind that."""
+        return self.partners_from(-late) >= -self.window
+
     def needed_from(self, left: int, right: int) -> int:
         """Returns the earliest start of right documents to retain at watermarks `left` and `right`, for left documents
-        still to come and those that wait."""
+        still to come, belated ones too, and those that wait."""
         if min(left, right) <= EARLIEST or self.window == INFINITE:
             return EARLIEST
         waiting = right if self.op == "NOT PRECEDED BY" else right - self.window
-        return min(self.partners_from(left - 1), self.partners_from(waiting - 1))
+        return min(left - self.window, self.partners_from(left - 1), self.partners_from(waiting - 1))
 
 
 _Match = TypeVar("_Match", "LeftMatch", "RightMatch")
 
 
 class LeftMatch(NamedTuple):
-    """A match of a left input: start time, document, and nodes in the template's numbering."""
+    """A match of a left input: start time, document, nodes in the template's numbering, and how far behind its
+    watermark the document ends, 0 unless it is belated."""
 
     t0: int
     docid: int
     nodes: tuple[int, ...]
+    late: int = 0
+
+    @staticmethod
+    def of(matches: MatchColumns, place: int) -> LeftMatch:
+        record = matches.records[matches.left[place]]
+        late = 0 if record.watermark is None else record.watermark - record.t1
+        return LeftMatch(int(matches.t0[place]), *matches.key(place), late)
 
 
 def _add(found: list[_Match], one: _Match, undo: ExitStack) -> bool:
@@ -161,14 +177,15 @@ def _places(setting: str) -> dict[str, int]:
 
 
 class RightMatch(NamedTuple):
-    """A matching right document, with its appearance (see `mmqjp.documents.record.Record`). `bound` has the document
-    and node of each variable that other conditions than equalities need; `words` are its index words if near() finds
-    it."""
+    """A matching right document, with its appearance and arrival (see `mmqjp.documents.record.Record`). `bound` has the
+    document and node of each variable that other conditions than equalities need; `words` are its index words if near()
+    finds it."""
 
     t0: int
     t1: int
     docid: int
     appeared: int
+    arrival: int
     bound: tuple[tuple[int, Node], ...] = ()
     words: str = ""
 
@@ -188,10 +205,10 @@ class Sightings:
             self._latest[key] = max(self._latest.get(key, -1), one.appeared)
 
     def partners(
-        self, key: operators.OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
+        self, key: operators.OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int, until: int
     ) -> Iterator[RightMatch]:
-        """Yields the sightings with a key that are partners in time of `left` (t0, t1, docid) and appeared after
-        document `after`; nearest first where the operator is one-directional."""
+        """Yields the sightings with a key that are partners in time of `left` (t0, t1, docid), appeared after document
+        `after`, and arrived `until` an arrival; nearest first where the operator is one-directional."""
         if self._latest.get(key, -1) <= after:
             return
         found = self._by_key[key]
@@ -202,7 +219,7 @@ class Sightings:
                 one = found[place]
                 if one.t0 < least:
                     return
-                if one.t1 < t0 and one.appeared > after:
+                if one.t1 < t0 and one.appeared > after and one.arrival <= until:
                     yield one
             return
         begin = bisect_right(found, (t1, LATEST)) if op == "NOT FOLLOWED BY" else bisect_left(found, (t1 - window,))
@@ -212,7 +229,7 @@ class Sightings:
                 return
             if op == "NOT JOIN" and (one.docid == docid or max(t1, one.t1) - min(t0, one.t0) > window):
                 continue
-            if one.t1 <= t0 + window and one.appeared > after:
+            if one.t1 <= t0 + window and one.appeared > after and one.arrival <= until:
                 yield one
 
     def drop_before(self, cut: int) -> None:
@@ -290,13 +307,15 @@ def wanted(order: WordsInOrder, binding: bindings.JointBinding, terms: Sequence[
 
 @dataclass(slots=True)
 class Partners:
-    """Finds partners of one absence. `in_vain` counts steps spent on sightings that are none."""
+    """Finds partners of one absence, which the arrival `until` decides. `in_vain` counts steps spent on sightings that
+    are none."""
 
     records: StoredRecords
     order: WordsInOrder
     op: JoinOp
     window: int
     watched: Sequence[AbsenceDisjunct]
+    until: int
     in_vain: int = 0
 
     def first(self, record: Record, binding: bindings.JointBinding, after: int, steps: Steps) -> RightMatch | None:
@@ -318,7 +337,7 @@ class Partners:
     ) -> Iterator[RightMatch]:
         """Yields the partners in time with matching keys, each once and nearest first whatever the word order. A key
         hit without enough words costs no step, because it depends on that order."""
-        found = [sightings.partners(key, self.op, self.window, left, after) for key in having.keys]
+        found = [sightings.partners(key, self.op, self.window, left, after, self.until) for key in having.keys]
         if not having.words:
             yield from chain.from_iterable(found)
             return
@@ -377,6 +396,7 @@ class Plans:
         self._version = -1
         self._sightings: dict[object, Sightings] = {}
         self._groups: dict[AbsenceGroup, list[LeftPlan]] = {}
+        self._lefts: dict[TargetGroup, LeftPlan] = {}
         self._rights: dict[TargetGroup, AbsenceDisjunct] = {}
         self._behind: dict[TargetGroup, tuple[frozenset[str], frozenset[HiddenStream]]] = {}
 
@@ -384,6 +404,10 @@ class Plans:
     def groups(self) -> dict[AbsenceGroup, list[LeftPlan]]:
         self._follow()
         return self._groups
+
+    def left(self, part: TargetGroup) -> LeftPlan:
+        self._follow()
+        return self._lefts[part]
 
     def right(self, part: TargetGroup) -> AbsenceDisjunct:
         self._follow()
@@ -411,12 +435,12 @@ class Plans:
             return
         self._version = self._registry.version
         known, self._sightings = self._sightings, {}
-        self._groups, self._rights, self._behind = {}, {}, {}
+        self._groups, self._lefts, self._rights, self._behind = {}, {}, {}, {}
         for row in self._registry.absent:
             for part in self._registry.parts_of_row(row):
                 assert isinstance(part, TargetGroup), "absences have no literal tests"
                 if part.first.disjunct == 0 and part.first.op in NEGATED:
-                    plan = self._left(row, part, known)
+                    plan = self._lefts[part] = self._left(row, part, known)
                     self._groups.setdefault(plan.group, []).append(plan)
 
     def _left(self, row: int, part: TargetGroup, known: dict[object, Sightings]) -> LeftPlan:
@@ -457,6 +481,19 @@ class SeenBy(NamedTuple):
         earlier = (after for after in reversed(self.every()) if after < self.latest)
         seen = (after for after in earlier if partners.first(record, binding, after, steps) is not None)
         return next(seen, operators.NOBODY - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAbsence(JsonRecord):
+    """The left `documents` of a query's absences that wait, and the time `until` which its `stream` must come before
+    the first of them is decided (None: never). It is the one that is furthest behind of the external streams that the
+    query waits for, None if that is what event statements publish; and `feed` the one whose visits hold it, if any."""
+
+    query: str
+    documents: int
+    until: int | None
+    stream: str | None
+    feed: str | None
 
 
 ABSENCES = "absences"  # setting that holds the decision marks
@@ -552,7 +589,8 @@ class KeptMatches:
         found = wanted(self.order, binding, right.right_terms, steps)
         if found.words:
             self.order.see(found.words)
-        one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
+        appeared, arrival = min(record.appeared), record.arrival
+        one = RightMatch(record.t0, record.t1, record.docid, appeared, arrival, bound, found.words)
         for key in found.keys:
             right.sightings.add(key, one, self._undo)
 
@@ -574,7 +612,7 @@ class KeptMatches:
         low = EARLIEST if again else group.decided_before(decided.least(group.right_stream))
         entries = [entry for entry in sorted(waiting.fresh) if entry.t0 < min(low, before)]
         entries += waiting.between(low, before)
-        return {entry: decided.told_before(group, entry) for entry in entries}
+        return {entry: decided.told_before(group, entry) for entry in entries if group.tells(entry.late)}
 
     def load(self, row: int, decided: Decided) -> None:
         if self.waiting(row).is_whole:
@@ -586,7 +624,7 @@ class KeptMatches:
             self._undo.callback(setattr, self.waiting(group.row), "is_whole", False)
         for matches in self._replayed({group.row for group in groups}, low):
             for place, row in enumerate(matches.rows.tolist()):
-                self.wait(row, LeftMatch(int(matches.t0[place]), *matches.key(place)))
+                self.wait(row, LeftMatch.of(matches, place))
 
     def _replayed(self, rows: Collection[int], low: int) -> Iterator[MatchColumns]:
         for _, matches in operators.stored_matches(self._store, self._registry, self._records, rows, low):
@@ -627,8 +665,6 @@ class KeptMatches:
         for row, waiting in list(self._waiting.items()):
             if (groups := by_row.get(row)) is None:
                 del self._waiting[row]
-            elif any(now.get(group.right_stream, EARLIEST) >= LATEST for group in groups):
-                waiting.drop_before(LATEST, lambda entry: False)
             else:
                 low = min(group.decided_before(decided.least(group.right_stream)) for group in groups)
                 waiting.drop_before(low, partial(decided.is_undecided, groups))
@@ -679,8 +715,9 @@ class AbsenceOperator:
         context, matches = of.context, of.matches
         for part, places in parts:
             assert isinstance(part, TargetGroup), "absences have no literal tests"
-            all_payers = [context.payers(part, matches.inputs(place)) for place in places.tolist()]
-            places = places[[bool(payers) for payers in all_payers]]
+            given = [(place, self._payers(part, matches, place, context)) for place in places.tolist()]
+            all_payers = [payers for _, payers in given if payers]
+            places = np.array([place for place, payers in given if payers], np.int64)
             if not len(places):
                 continue
             if part.first.disjunct:
@@ -689,11 +726,22 @@ class AbsenceOperator:
             else:
                 sizes, steps = self._sizes(part, of, places)
                 for place in places.tolist():
-                    entry = LeftMatch(int(matches.t0[place]), *matches.key(place))
-                    self._kept.wait(int(matches.rows[place]), entry)
+                    self._kept.wait(int(matches.rows[place]), LeftMatch.of(matches, place))
             arrivals = matches.arrival[places].tolist()
-            for payers, given in zip(filter(None, all_payers), zip(arrivals, sizes, steps, strict=True), strict=True):
-                charge(payers, *given)
+            for payers, charges in zip(all_payers, zip(arrivals, sizes, steps, strict=True), strict=True):
+                charge(payers, *charges)
+
+    def _payers(self, part: TargetGroup, matches: MatchColumns, place: int, context: operators.StepContext) -> Payers:
+        """Returns who gets a match, and counts it if it comes too late: nobody gets a left one that is not told."""
+        inputs = matches.inputs(place)
+        payers = context.payers(part, inputs)
+        if inputs[0].watermark is None or not payers:
+            return payers
+        is_right = bool(part.first.disjunct)
+        is_told = is_right or self._plans.left(part).group.tells(inputs[0].watermark - inputs[0].t1)
+        if not is_told or (is_right and context.progress is not None):
+            context.accounts.note_belated(part, payers, inputs)
+        return payers if is_told else ()
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether `on_watermark` would yield anything at these greatest times, by stream."""
@@ -744,19 +792,36 @@ class AbsenceOperator:
         """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
         return _undecided(self._due(greatest))
 
-    def waiting(self) -> dict[str, int]:
-        """Returns the number of undecided left documents by query name."""
-        found: dict[str, set[int]] = {}
+    def waiting(self) -> dict[str, PendingAbsence]:
+        """Returns what is undecided, by query name."""
+        found: dict[str, tuple[set[int], dict[AbsenceGroup, int]]] = {}
         for group, plans in self._plans.groups.items():
             self._kept.load(group.row, self._decided)
             entries = self._kept.waiting(group.row).between(EARLIEST, LATEST)
-            told = {entry.docid: self._decided.told_before(group, entry) for entry in entries}
+            told = {one: self._decided.told_before(group, one) for one in entries if group.tells(one.late)}
             active = (query for plan in plans for query in self._kept.queries_of(plan) if query.active)
             for query in active:
                 after, qid = query.sees_after, query.qid
-                if some := {docid for docid, before in told.items() if docid > after and qid >= before}:
-                    found.setdefault(query.name, set()).update(some)
-        return {name: len(docids) for name, docids in sorted(found.items())}
+                if some := [entry for entry, before in told.items() if entry.docid > after and qid >= before]:
+                    docids, first = found.setdefault(query.name, (set(), {}))
+                    docids |= {entry.docid for entry in some}
+                    first[group] = min(first.get(group, LATEST), some[0].t0)
+        return {name: self._pending(name, len(docids), first) for name, (docids, first) in sorted(found.items())}
+
+    def _pending(self, name: str, documents: int, first: Mapping[AbsenceGroup, int]) -> PendingAbsence:
+        """Describes what waits of a query, given the earliest left document of each absence."""
+        known, waits = self._watermarks, list[tuple[float, str]]()
+        for group, t0 in first.items():
+            streams = sorted(self._registry.sources(group.right_stream))
+            stream, watermark = min(((one, known.of([one])) for one in streams), key=itemgetter(1))
+            lateness = 0 if stream == EVENT_TIME else lateness_of(known.timing.lateness, stream)
+            if stream in known.greatest and watermark > EARLIEST:  # also if only an earlier session had a lateness
+                lateness = known.greatest[stream] - watermark
+            waits.append((inf if lateness is None else group.decided_at(t0) + lateness, stream))
+        until, stream = min(waits)
+        held_by = None if stream == EVENT_TIME else stream
+        until_then = None if until == inf else int(until)
+        return PendingAbsence(name, documents, until_then, held_by, known.slowest_feed(stream))
 
     def never_decided(self) -> dict[str, str]:
         """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
@@ -773,8 +838,7 @@ class AbsenceOperator:
         noted = Decided({stream: marks for stream, marks in known if stream in self._now})
         latest = next(reversed(self._registry.subscriptions), -1)
         for stream, watermark in self._now.items():
-            if watermark < LATEST:
-                noted.note(stream, DecisionMark(self._ledger.next_docid, watermark, latest + 1))
+            noted.note(stream, DecisionMark(self._ledger.next_docid, watermark, latest + 1))
         if noted.by_stream != self._decided.by_stream:
             self._ledger.save_settings({ABSENCES: json.dumps(noted.by_stream, ensure_ascii=False)})
         self._kept.save()
@@ -859,7 +923,9 @@ class AbsenceOperator:
         those = np.flatnonzero([bool(some) for some in payers])
         rows = PartRows([part], np.zeros(len(those), np.int64), those)
         joints = of.joints(part.plan[0], rows, self._quota.work)
-        partners = [Partners(self._records, self._kept.order, group.op, group.window, plan.watched) for _ in those]
+        untils = np.full(len(entries), NEVER) if context.progress is None else matches.arrival
+        given = self._records, self._kept.order, group.op, group.window, plan.watched
+        partners = [Partners(*given, until) for until in untils[those].tolist()]
         steps: dict[int, Steps] = {}
         seen_by: dict[int, SeenBy] = {}
         alone: list[tuple[JointBlock, list[tuple[int, int]]]] = []

@@ -3,12 +3,14 @@ stored usage, which carries over between batches. From these follow the queries 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from common import limits
+from common.bounds import DocId, Micros
 from common.limits import Excess, LimitName, Quota, excess_text
 from join_stage.plans import JoinEngine
 from mmqjp.answers.quota import (
@@ -23,11 +25,11 @@ from mmqjp.answers.quota import (
     TieCounts,
     Usage,
 )
-from mmqjp.documents.record import Inputs
+from mmqjp.documents.record import Inputs, Record
 from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart, TargetGroup
-from mmqjp.queries.model import HiddenStream, JoinSubscription, Members, QuerySet, Subscription
+from mmqjp.queries.model import EventSubscription, HiddenStream, JoinSubscription, Members, QuerySet, Subscription
 from mmqjp.queries.registry import KnownQueries, behind
-from mmqjp.tables.schema import NO_FORM, Ledger, UsageKey, save_spent, spent
+from mmqjp.tables.schema import NO_FORM, BelatedKey, Ledger, UsageKey, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000  # number of superseded rows at which the table is compacted
 
@@ -201,6 +203,9 @@ class Accounts:
         self._literals: dict[LiteralGroup, SharedAccount] = {}
         self._readers: dict[HiddenStream, list[ReaderGroup]] = {}
         self._form_cutoffs: dict[str, dict[int, int]] = {}
+        self.belated: Counter[BelatedKey] = Counter()
+        """Documents that came too late in the step."""
+        self._late: set[tuple[str, DocId]] = set()
         for qid, cutoff in cutoffs.items():
             self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.at
 
@@ -242,6 +247,34 @@ class Accounts:
         """Returns the members of forms, by id, as the batch answers them; omits forms without queries."""
         found = {id: self._registry.form(id) for id in forms}
         return {id: self.of(form).members(batch) for id, form in found.items() if form is not None}
+
+    def note_belated(self, part: TargetGroup, payers: Payers, inputs: Inputs) -> None:
+        """Counts a document that came too late for those that would get it, once however often it matches."""
+        owner, docid = part.first.owner, inputs[0].docid
+        if isinstance(owner, HiddenStream):
+            name, first_qid, groups = owner.stream, self.first_qid, self.readers(owner)
+            getting = [group for group in groups if group.want(inputs)]
+            since: int = max(group.queries[0].since for group in getting)
+            withheld = [query.qid for group in groups if group not in getting for query in group.queries]
+        else:
+            ((_, share),), name = payers, part.form_of_queries.id
+            _, since, first_qid, _ = share.key
+            withheld = self.of(part.form_of_queries).withheld(share, inputs.arrival)
+        self._note(name, docid, since, first_qid, withheld)
+
+    def note_missed(self, queries: Sequence[EventSubscription], documents: Iterable[Record]) -> None:
+        """Counts documents whose events came too late for active event queries of a form."""
+        sinces, gapped = sorted(query.since for query in queries), [query for query in queries if query.gaps]
+        for record in documents:
+            if place := bisect_left(sinces, record.t1):
+                withheld = [query.qid for query in gapped if not query.sees((Micros(record.t1),))]
+                self._note(queries[0].form_id, record.docid, sinces[place - 1], 0, withheld)
+
+    def _note(self, owner: str, docid: DocId, since: int, first_qid: int, withheld: Iterable[int]) -> None:
+        if (owner, docid) not in self._late:
+            self._late.add((owner, docid))
+            self.belated[owner, since, first_qid, None] += 1
+            self.belated.update(dict.fromkeys([(owner, since, first_qid, qid) for qid in withheld], -1))
 
     def charges(self) -> Iterator[tuple[str, Book]]:
         return ((id, book) for id, book in self._books.items() if book.step or book.ties or book.looking.is_used)

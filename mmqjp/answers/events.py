@@ -6,6 +6,7 @@ then joins the others'. After a rollback the state is restored from the last sna
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -23,7 +24,7 @@ from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, 
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.documents.watermarks import Progress, Timing
 from mmqjp.queries.forms import element
-from mmqjp.queries.model import Pause, Subscription
+from mmqjp.queries.model import EventSubscription, Pause, Subscription
 from mmqjp.queries.registry import EventForm, RegisteredDefinition, Registry, running_form_id, since_of
 from mmqjp.state.eviction import arriving
 from mmqjp.tables.schema import EVENTS, Ledger
@@ -99,6 +100,19 @@ class EventOutput:
                 if self._registry.is_read(query.name):
                     documents += [_document(query, answer) for answer in made if since_of(query) < answer.appeared]
         return documents
+
+    def missed(
+        self, missed: Mapping[str, Collection[int]]
+    ) -> Iterator[tuple[list[EventSubscription], Iterable[Record]]]:
+        """Yields the active queries of each form that reads definitions, and the documents, given by definition."""
+        readers, docids = defaultdict[str, dict[EventSubscription, None]](dict), defaultdict[str, set[int]](set)
+        for name, some in missed.items():
+            for query in self._registry.events.readers(name):
+                if query.active:
+                    readers[query.form_id][query] = None
+                    docids[query.form_id].update(some)
+        for form_id, queries in readers.items():
+            yield list(queries), [self._records[docid] for docid in sorted(docids[form_id])]
 
     def pauses(self, exceeded: Mapping[str, Excess], quota: Quota, horizon: int, first_qid: int = 0) -> Iterable[Pause]:
         """Yields a pause at the horizon for each query with at least `first_qid` whose form exceeded a limit."""

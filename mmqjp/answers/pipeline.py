@@ -61,7 +61,16 @@ from mmqjp.queries.registry import Registry, forms_to_backfill
 from mmqjp.queries.stored import Compiler, StoredQueries
 from mmqjp.state.engine_choice import migrate
 from mmqjp.state.eviction import JoinState, arriving
-from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, Ledger, MetadataOf, NextIds, rows_table
+from mmqjp.tables.schema import (
+    DEAD_LETTERS,
+    NO_METADATA,
+    CommitMetadata,
+    Ledger,
+    MetadataOf,
+    NextIds,
+    rows_table,
+    save_belated,
+)
 from templates.witness import NO_WITNESSES, R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage
@@ -157,6 +166,9 @@ class Pipeline:
         pauses = self._pauses(cutoffs, arrived, lambda qid, docid: max(docid or 0, first) - 1)
         pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
+        accounts.belated.update((r.stream, None, 0, None) for r in records if r.watermark is not None)
+        for queries, missed in self._event_output.missed(self.patterns.missed):
+            accounts.note_missed(queries, missed)
         self._save(accounts, stops=self._registry.events.stops(pause.query for pause in pauses))
         return StepResult(answers, self._members(accounts, answers, forms), pauses)
 
@@ -169,6 +181,7 @@ class Pipeline:
         self.patterns.save(snapshot=stops)
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
+            save_belated(self._store, accounts.belated, self._ledger.batch)
             self.ties.save(accounts.ties(), lambda id: tuple(self._registry.form(id) or ()))
 
     def finish_batch(self, *, committed: bool) -> None:

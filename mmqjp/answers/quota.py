@@ -531,6 +531,11 @@ class SharedAccount(Account):
             and self._is_open(query, arrival)
         )
 
+    def withheld(self, share: Share, arrival: int) -> list[int]:
+        """Returns the qids that do not get an arrival's share, though their windows and `since` let them."""
+        closed = [] if self._until is None else self.audience.members.qids[self._until <= arrival].tolist()
+        return [query.qid for query in share.withheld] + closed
+
     def members(self, batch: int) -> Members:
         """Returns the members as of a batch in which cutoffs apply."""
         members = self.audience.members

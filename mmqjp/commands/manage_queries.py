@@ -4,7 +4,7 @@ others. `sharing` shows what queries share and its cost; `status` how far the st
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -145,6 +145,10 @@ def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> N
         for row in found:
             click.echo(f"{row['name']}: {_state(row)}, since {iso_utc(row['added_at'])}")
             click.echo(f"  {row['text']}")
+        if count := found[0].get("belated"):
+            click.echo(f"  {_too_late(count)}")
+        if pending := found[0].get("pending"):
+            click.echo(f"  {_waiting(pending)}")
 
     store = client(state, wait)
     if name is None:
@@ -249,8 +253,10 @@ def _print_status(found: Any) -> None:
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""
         click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
-    for name, count in found.get("waiting", {}).items():
-        click.echo(f"waiting        {printable_line(name)}: {count:,} for their deadline")
+    for name, count in islice(found.get("belated", {}).items(), MOST_LISTED):
+        click.echo(f"too late       {printable_line(name)}: {_too_late(count)}")
+    for one in found.get("absences", ()):
+        click.echo(f"waiting        {printable_line(one['query'])}: {_waiting(one)}")
     if times := found.get("rebuilt"):
         click.echo(f"rebuilt        postings that were damaged, {pluralise(times, 'time')}")
     for sink in found.get("sinks", ()):
@@ -262,6 +268,19 @@ def _print_status(found: Any) -> None:
         for row in found["streams"]
     )
     console().print(text_table(("stream", *numbers, *times), streams, right=numbers))
+
+
+def _too_late(count: int) -> str:
+    return f"{pluralise(count, 'document')} came too late to change what it told"
+
+
+def _waiting(absence: Mapping[str, Any]) -> str:
+    """Says what absences wait for, of a `mmqjp.answers.absence.PendingAbsence`."""
+    documents = pluralise(absence["documents"], "document waits", "documents wait")
+    if absence["until"] is None:
+        return documents
+    held_by = printable_line(absence["feed"] or absence["stream"] or "events")
+    return f"{documents}, the first until {time_or_dash(absence['until'])}, for {held_by}"
 
 
 def time_or_dash(microseconds: int | None) -> str:

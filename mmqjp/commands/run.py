@@ -70,7 +70,8 @@ def report_paused(engine: Session) -> None:
 
 def report_waiting(engine: Session) -> None:
     waiting, never = engine.waiting_absences(), engine.never_decided()
-    for name, count in islice(waiting.items(), LISTED_QUERIES):
+    for name, pending in islice(waiting.items(), LISTED_QUERIES):
+        count = pending.documents
         documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
         endless = "{} may be late without a limit, so that it never comes: give --lateness"
         _report(f"{name}: {documents}" + (f"; {endless.format(never[name])}" if name in never else ""))

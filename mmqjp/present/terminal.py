@@ -284,7 +284,7 @@ TITLES = {
     "residual": "a condition is false",
     "mirror": "it is told the other way round",
     "event": "there is no such event",
-    "late": "its events came too late",
+    "late": "it came too late",
     "unseen": "the query did not see them",
     "filtered": "a filter keeps it out",
     "condition": "a condition is false",

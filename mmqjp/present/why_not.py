@@ -16,7 +16,7 @@ from common.tools import JsonRecord, gathered
 from mmqjp.answers.absence import ABSENCES, AbsenceGroup, Decided, LeftMatch
 from mmqjp.answers.bindings import BoundValue, text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
-from mmqjp.documents.record import Record, record_of
+from mmqjp.documents.record import Inputs, Record, record_of
 from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, distance, steps_for
 from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
@@ -261,6 +261,11 @@ class _Absence:
         self._qid, self._group = query.qid, AbsenceGroup(-1, query.normal.op, query.normal.window or 0, self.stream)
         self._decided = Decided.from_setting(lookup.latest_setting(select, ABSENCES))
 
+    def tells(self, documents: Sequence[Record]) -> bool:
+        """Whether documents of the left input are told, as far as it depends on when they came."""
+        watermark = (inputs := Inputs(documents)).watermark
+        return watermark is None or self._group.tells(watermark - inputs.t1)
+
     def is_decided(self, documents: Sequence[Record]) -> bool:
         entry = LeftMatch(min(one.t0 for one in documents), max(one.docid for one in documents), ())
         return self._decided.told_before(self._group, entry) > self._qid
@@ -456,7 +461,9 @@ def _missing(select: SelectFn, one: Verdict) -> WhyNot:
     """Why documents lack the outputs they would give: reported before (ONCE), or deleted."""
     normal, once = one.query.normal, one.query.normal.once
     records = [record for record in one.documents if record is not None]
-    if normal.absent and not (absence := _Absence(select, one.query)).is_decided(records):
+    if normal.absent and not (absence := _Absence(select, one.query)).tells(records):
+        return one.shown(kind="late", message="so late that what might have come with it need not be kept any more")
+    if normal.absent and not absence.is_decided(records):
         return one.shown(kind="waiting", message=absence.waiting(records))
     window = None if once is None else once.window
     for given in one.given if once is not None else ():

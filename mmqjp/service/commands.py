@@ -313,10 +313,14 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     queries = engine.registry.named(name)
     if not queries:
         raise unknown_query(name, engine.registry)
+    pending = engine.waiting_absences().get(name)
+    belated = engine.belated(name).by_query.get(name, 0)
     return [
         {
             "name": name,
             "paused": query.paused,
+            "belated": belated,
+            "pending": None if pending is None else pending.to_dict(),
             "added_at": engine.added_at(query.qid),
             "sees_documents_after": query.since,
             "templates": sorted({target.template for target in query.targets}),

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_se
 
 from common.tools import JsonRecord
 from feeds.documents import Now, now_us
+from mmqjp.answers.absence import PendingAbsence
 from mmqjp.answers.events_run import WaitingCounts
 from mmqjp.engine import Session
 from mmqjp.service.log import Log
@@ -24,14 +25,15 @@ MOST_LISTED = 100  # maximum number of queries listed with their ties
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """The stored documents of a stream: number, approximate bytes, latest time, and watermark. Times are microseconds
-    since 1970. A stream that only queries publish has no watermark."""
+    """The stored documents of a stream: number, approximate bytes, latest time, and watermark. `belated` documents came
+    behind that. Times are microseconds since 1970. A stream that only queries publish has no watermark."""
 
     stream: str
     documents: int = 0
     bytes: int = 0
     latest: int | None = None
     watermark: int | None = None
+    belated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,9 @@ class Status(JsonRecord):
     in `ties_at_least` may have more. `horizon` is the lowest watermark of streams that queries read. No join needs
     documents that begin before `evictable_before` (None: unknown). `state_bytes` is the size of the files. `sinks` are
     known only while a service delivers to them. `events` describes the waiting state of event queries. `waiting`
-    counts, for the first MOST_LISTED names, documents of undecided absences. `rebuilt` counts how often damaged
-    postings were built anew."""
+    counts, for the first MOST_LISTED names, documents of undecided absences, and `absences` says what they wait for.
+    `belated` counts, for the MOST_LISTED queries with the most, documents that came too late to change what they told.
+    `rebuilt` counts how often damaged postings were built anew."""
 
     queries: int
     paused: int
@@ -60,6 +63,8 @@ class Status(JsonRecord):
     events: WaitingCounts | None = None
     waiting: dict[str, int] = field(default_factory=dict)
     rebuilt: int = 0
+    absences: tuple[PendingAbsence, ...] = ()
+    belated: dict[str, int] = field(default_factory=dict)
 
 
 def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
@@ -73,19 +78,24 @@ def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
             before = kept.get(stream, StreamStatus(stream))
             latest = max(time for time in (before.latest, row["latest"]) if time is not None)
             kept[stream] = StreamStatus(stream, before.documents + rows, before.bytes + int(row["bytes"]), latest)
-    watermarks = engine.watermarks()
-    names = sorted(kept.keys() | watermarks.keys())
-    streams = tuple(replace(kept.get(one, StreamStatus(one)), watermark=watermarks.get(one)) for one in names)
+    watermarks, belated = engine.watermarks(), engine.belated()
+    names = sorted(kept.keys() | watermarks.keys() | belated.by_stream.keys())
+    streams = tuple(
+        replace(kept.get(one, StreamStatus(one)), watermark=watermarks.get(one), belated=belated.by_stream.get(one, 0))
+        for one in names
+    )
     queries = engine.registry.subscriptions.values()
     paused = sum(query.paused is not None for query in queries)
     documents, outputs, dead_letters = (counts[what] for what in ("documents", "outputs", "dead_letters"))
     horizon, evictable = engine.horizon()
     ties = dict(islice(engine.ties().items(), MOST_LISTED))
     at_least = tuple(sorted(engine.ties_at_least() & ties.keys()))
-    waiting = dict(islice(engine.waiting_absences().items(), MOST_LISTED))
+    absences = tuple(islice(engine.waiting_absences().values(), MOST_LISTED))
+    waiting = {one.query: one.documents for one in absences}
     return Status(
         len(queries), paused, engine.batch, documents, outputs, dead_letters, horizon, evictable, engine.state_bytes(),
         streams, ties, at_least, tuple(sinks), engine.waiting_events(), waiting, engine.times_rebuilt(),
+        absences, dict(islice(belated.by_query.items(), MOST_LISTED)),
     )  # fmt: skip
 
 
@@ -115,6 +125,9 @@ GAUGES = {
     "kept_documents": ("Documents kept of a stream.", "stream"),
     "kept_bytes": ("Bytes of XML kept of a stream.", "stream"),
     "equal_times_pairs": ("Pairs, at least, that FOLLOWED BY left out only because of equal times.", "query"),
+    "belated_documents": ("Documents of a stream that came behind its watermark.", "stream"),
+    "too_late_documents": ("Documents that came too late to change what a query told.", "query"),
+    "waiting_documents": ("Documents of a query that wait until nothing follows that could.", "query"),
     "sink_behind": ("Outputs not yet delivered.", "sink"),
     "sink_behind_seconds": ("Age of the oldest output not yet delivered.", "sink"),
 }
@@ -174,11 +187,16 @@ class Metrics:
         self._update_sinks(found.sinks, now)
         for query, pairs in found.ties.items():
             gauges["equal_times_pairs"].labels(query).set(pairs)
+        for query, count in found.belated.items():
+            gauges["too_late_documents"].labels(query).set(count)
+        for query, count in found.waiting.items():
+            gauges["waiting_documents"].labels(query).set(count)
         for stream in found.streams:
             if stream.watermark is not None:
                 gauges["watermark_seconds"].labels(stream.stream).set(stream.watermark / 1e6)
             gauges["kept_documents"].labels(stream.stream).set(stream.documents)
             gauges["kept_bytes"].labels(stream.stream).set(stream.bytes)
+            gauges["belated_documents"].labels(stream.stream).set(stream.belated)
 
     def _update_sinks(self, states: Iterable[SinkState], now: int) -> None:
         found = {state.name: state for state in states}

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -63,6 +63,21 @@ SELECT min(first_seq) AS oldest, max(last_seq) AS newest FROM answers
 UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans"""
     (row,) = all_rows(select, sql)
     return row["oldest"], row["newest"]
+
+
+class BelatedDocuments(NamedTuple):
+    """How many belated documents came by stream; and by query, most first, how many came too late for what it tells."""
+
+    by_stream: dict[str, int]
+    by_query: dict[str, int]
+
+
+def belated_documents(select: SelectFn, name: str | None = None) -> BelatedDocuments:
+    """Returns those of all streams and queries, or of the queries of a name."""
+    condition = "" if name is None else f" WHERE query = {quote_literal(name)}"
+    rows = all_rows(select, f"SELECT * FROM belated{condition} ORDER BY documents DESC, query, stream")
+    streams = {row["stream"]: row["documents"] for row in rows if row["query"] is None}
+    return BelatedDocuments(streams, {row["query"]: row["documents"] for row in rows if row["query"] is not None})
 
 
 def texts_by_form(select: SelectFn, names: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -6,9 +6,12 @@ and answers what a form gives for them; both are stored once, and views expand t
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -481,6 +484,51 @@ def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]]
     TableRows(store).append("spent", spent_rows)
 
 
+# How many documents of a batch came too late to change what queries tell. `owner` is a form or a hidden stream, whose
+# queries with at least `first_qid` count them that see documents after a mark up to `since`; with a `qid` it is that
+# query alone, mostly to deduct from the others. Without `since`, `owner` is a stream, and they are its belated ones.
+BELATED = schema(owner=TEXT, since=INT, first_qid=INT, qid=INT, documents=INT, batch=INT)
+
+BelatedKey = tuple[str, int | None, int, int | None]
+"""The columns of BELATED that rows of a batch differ in."""
+
+_OWNERS = "(SELECT qid, form AS owner FROM added_queries UNION SELECT qid, stream FROM inner_placements)"
+
+_BELATED_VIEW = f"""SELECT m.name AS query, NULL AS stream, CAST(sum(c.documents) AS BIGINT) AS documents
+FROM belated_counts c JOIN {_OWNERS} o ON o.owner = c.owner
+JOIN members m ON m.qid = o.qid AND m.since <= c.since AND c.first_qid <= m.qid AND coalesce(c.qid, m.qid) = m.qid
+AND m.begun <= c.batch AND c.batch <= m.ended
+WHERE m.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY m.name HAVING sum(c.documents) > 0
+UNION ALL SELECT NULL, owner, CAST(sum(documents) AS BIGINT) FROM belated_counts WHERE since IS NULL GROUP BY owner"""
+
+
+def save_belated(store: TableStore, counts: Mapping[BelatedKey, int], batch: int) -> None:
+    TableRows(store).append("belated_counts", [(*key, count, batch) for key, count in counts.items()])
+
+
+def compact_belated(store: TableStore) -> None:
+    """Adds up, in a batch, counts of batches between which no query began or ended, if there are many rows, and drops
+    those of removed queries."""
+    rows = sorted(TableRows(store).tuples("belated_counts", " ".join(BELATED.names)), key=itemgetter(-1))
+    if len(rows) < MOST_APART:
+        return
+    spans: list[list[int]] = [[], []]  # the batches in which queries ended, and began
+    for batch, begins in TableRows(store).tuples("memberships", "batch begins", "batch"):
+        spans[begins].append(batch)
+    removed = "SELECT qid FROM removed_queries"
+    live = store.select(f"SELECT DISTINCT o.owner FROM {_OWNERS} o WHERE o.qid NOT IN ({removed})")
+    owners = set(live["owner"].to_pylist())
+    sums, latest = Counter[tuple[object, ...]](), dict[tuple[object, ...], int]()
+    for owner, since, first_qid, qid, count, batch in rows:
+        if since is None or owner in owners:
+            span = bisect_left(spans[0], batch), bisect_right(spans[1], batch)
+            key = owner, since, first_qid, qid, *(span if since is not None else ())
+            sums[key] += count
+            latest[key] = batch
+    store.drop_before("belated_counts", "batch", rows[-1][-1] + 1)
+    TableRows(store).append("belated_counts", [(*key[:4], count, latest[key]) for key, count in sums.items()])
+
+
 TABLES = {
     "documents": DOCUMENTS,
     "dropped_ids": DROPPED_IDS,
@@ -491,6 +539,7 @@ TABLES = {
     **SETTING_TABLES,
     "offsets": OFFSETS,
     "spent": SPENT,
+    "belated_counts": BELATED,
     "commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT),
     "told": TOLD,
     **DELIVERY_TABLES,
@@ -498,11 +547,13 @@ TABLES = {
 }
 
 _DOCUMENTED = (
-    *("documents", "queries", "matches", "outputs", "output_matches", "dead_letters", "events", "batches", "gaps"),
-    *("undelivered", "r_bin", "r_doc", "r_docts"),
+    *("documents", "queries", "matches", "outputs", "output_matches", "dead_letters", "belated", "events", "batches"),
+    *("gaps", "undelivered", "r_bin", "r_doc", "r_docts"),
 )
 
-SCHEMA = StoreSchema(TABLES, QUERY_VIEWS | ANSWER_VIEWS, R_T, documented=_DOCUMENTED, former_names=FORMER_NAMES)
+_VIEWS = QUERY_VIEWS | ANSWER_VIEWS | {"belated": _BELATED_VIEW}
+
+SCHEMA = StoreSchema(TABLES, _VIEWS, R_T, documented=_DOCUMENTED, former_names=FORMER_NAMES)
 
 TIMES = frozenset(("t0", "t1", "time", "timestamp", "added_at", "removed_at", "noted_at", "taken_at", "committed_at"))
 """Columns of tables and views that hold times, in microseconds."""

@@ -24,7 +24,8 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import generate_latest
 
-from feeds.documents import Document
+from common.dates import iso_utc
+from feeds.documents import Document, Visit
 from feeds.tail import Tail
 from join_stage.store.protocol import StoreError
 from mmqjp.commands import manage_queries
@@ -265,20 +266,36 @@ def test_status_is_the_same_running_and_stopped(tmp_path: Path):
     with Session("duckdb", state=tmp_path, lateness=HOUR) as engine:
         engine.subscribe(f"{WINDOW}; T//b->x FOLLOWED BY {{x = y, 5}} T//b->y PUBLISH other")
         engine.pause("other")
+        engine.subscribe("FROM S//a->x NOT FOLLOWED BY {x = y, 9} U//a->y PUBLISH silent")
         engine.process([doc(0), doc(1), doc(5, "T"), Document("bad", "<a>", time=NOW)])
-        found = store_status(engine).to_dict()
+        visits = [Visit(feed, NOW + at * SECOND, stream="U") for feed, at in (("f", 1), ("g", 9))]
+        engine.process([*visits, Document("late", "<a>v</a>", "U", NOW - 2 * HOUR, feed="g")])
+        metrics = Metrics(NullLog())
+        metrics.update(status := store_status(engine))
+        found = status.to_dict()
     told = json.loads(mmqjp("status", "--state", tmp_path, "--json").stdout)
     for key in ("batches", "state_bytes"):  # a store that is closed keeps its costs, in one more
         assert told.pop(key) and found.pop(key)
     assert told == json.loads(json.dumps(found))
     counts = ("queries", "paused", "documents", "outputs", "dead_letters")
-    assert [told[name] for name in counts] == [2, 1, 3, 2, 1]
+    assert [told[name] for name in counts] == [3, 1, 4, 2, 1]
     assert told["horizon"] == NOW + SECOND - HOUR and told["evictable_before"] == NOW - 9 * SECOND - HOUR
     assert told["streams"][0] == {
-        "stream": "S", "documents": 2, "bytes": 16, "latest": NOW + SECOND, "watermark": NOW + SECOND - HOUR
+        "stream": "S", "documents": 2, "bytes": 16, "latest": NOW + SECOND, "watermark": NOW + SECOND - HOUR,
+        "belated": 0,
     }  # fmt: skip
+    until = NOW + 9 * SECOND + 1 + HOUR
+    assert told["absences"] == [{"query": "silent", "documents": 2, "until": until, "stream": "U", "feed": "f"}]
+    assert (told["waiting"], told["belated"], told["streams"][2]["belated"]) == ({"silent": 2}, {"silent": 1}, 1)
+    samples = ("belated", "stream", "U", 1), ("too_late", "query", "silent", 1), ("waiting", "query", "silent", 2)
+    for name, label, value, number in samples:
+        assert metrics.registry.get_sample_value(f"mmqjp_{name}_documents", {label: value}) == number
     text = mmqjp("status", "--state", tmp_path).stdout
-    assert "queries        2, 1 of them paused" in text and "2027-01-15T07:00:01Z" in text
+    assert "queries        3, 1 of them paused" in text and "2027-01-15T07:00:01Z" in text
+    waits = f"2 documents wait, the first until {iso_utc(until)}, for f"
+    too_late = "1 document came too late to change what it told"
+    assert f"too late       silent: {too_late}\nwaiting        silent: {waits}\n" in text
+    assert mmqjp("list", "silent", "--state", tmp_path).stdout.endswith(f"  {too_late}\n  {waits}\n")
 
 
 def test_metrics_tell_what_the_log_and_the_status_do(place: Directory):
