@@ -497,12 +497,14 @@ class Session(CoreEngine):
         """Returns how far event queries are answered and what waits; None without event queries."""
         return self._batches.pipeline.patterns.waiting()
 
-    def waiting_absences(self) -> dict[str, PendingAbsence]:
-        """Returns what waits to be decided, by query name."""
-        return self._batches.pipeline.absences.waiting() if self.registry.absent else {}
+    def waiting_absences(self, name: str | None = None) -> dict[str, PendingAbsence]:
+        """Returns what waits to be decided, by query name, of all queries or of those of a name."""
+        return self._batches.pipeline.absences.waiting(name) if self.registry.absent else {}
 
     def belated(self, name: str | None = None) -> BelatedDocuments:
         """Counts belated documents, of all streams and queries or only of the queries of a name."""
+        if self._store.highest("belated_counts", "batch") < 0:
+            return BelatedDocuments({}, {})
         return belated_documents(self._store.select, name)
 
     def never_decided(self) -> dict[str, str]:

@@ -792,36 +792,40 @@ class AbsenceOperator:
         """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
         return _undecided(self._due(greatest))
 
-    def waiting(self) -> dict[str, PendingAbsence]:
-        """Returns what is undecided, by query name."""
+    def waiting(self, name: str | None = None) -> dict[str, PendingAbsence]:
+        """Returns what is undecided, by query name, of all queries or of those of a name."""
         found: dict[str, tuple[set[int], dict[AbsenceGroup, int]]] = {}
         for group, plans in self._plans.groups.items():
             self._kept.load(group.row, self._decided)
             entries = self._kept.waiting(group.row).between(EARLIEST, LATEST)
             told = {one: self._decided.told_before(group, one) for one in entries if group.tells(one.late)}
-            active = (query for plan in plans for query in self._kept.queries_of(plan) if query.active)
-            for query in active:
+            queries = (query for plan in plans for query in self._kept.queries_of(plan) if query.active)
+            for query in queries if name is None else (query for query in queries if query.name == name):
                 after, qid = query.sees_after, query.qid
                 if some := [entry for entry, before in told.items() if entry.docid > after and qid >= before]:
                     docids, first = found.setdefault(query.name, (set(), {}))
                     docids |= {entry.docid for entry in some}
                     first[group] = min(first.get(group, LATEST), some[0].t0)
-        return {name: self._pending(name, len(docids), first) for name, (docids, first) in sorted(found.items())}
+        slowest = {group.right_stream: self._slowest(group.right_stream) for group in self._plans.groups}
+        pending = {}
+        for of_query, (docids, first) in sorted(found.items()):
+            waits = ((group.decided_at(t0) + slowest[group.right_stream][1], group) for group, t0 in first.items())
+            until, group = min(waits, key=itemgetter(0))
+            stream, _, feed = slowest[group.right_stream]
+            last = None if until == inf else int(until)
+            pending[of_query] = PendingAbsence(of_query, len(docids), last, stream, feed)
+        return pending
 
-    def _pending(self, name: str, documents: int, first: Mapping[AbsenceGroup, int]) -> PendingAbsence:
-        """Describes what waits of a query, given the earliest left document of each absence."""
-        known, waits = self._watermarks, list[tuple[float, str]]()
-        for group, t0 in first.items():
-            streams = sorted(self._registry.sources(group.right_stream))
-            stream, watermark = min(((one, known.of([one])) for one in streams), key=itemgetter(1))
-            lateness = 0 if stream == EVENT_TIME else lateness_of(known.timing.lateness, stream)
-            if stream in known.greatest and watermark > EARLIEST:  # also if only an earlier session had a lateness
-                lateness = known.greatest[stream] - watermark
-            waits.append((inf if lateness is None else group.decided_at(t0) + lateness, stream))
-        until, stream = min(waits)
-        held_by = None if stream == EVENT_TIME else stream
-        until_then = None if until == inf else int(until)
-        return PendingAbsence(name, documents, until_then, held_by, known.slowest_feed(stream))
+    def _slowest(self, right_stream: str) -> tuple[str | None, float, str | None]:
+        """Returns the stream behind another one that is furthest behind, its lateness, and the feed that holds it."""
+        known, streams = self._watermarks, sorted(self._registry.sources(right_stream))
+        stream, watermark = min(((one, known.of([one])) for one in streams), key=itemgetter(1))
+        if stream == EVENT_TIME:
+            return None, 0, None
+        if stream in known.greatest and watermark > EARLIEST:  # also if only an earlier session had a lateness
+            return stream, known.greatest[stream] - watermark, known.slowest_feed(stream)
+        lateness = lateness_of(known.timing.lateness, stream)
+        return stream, inf if lateness is None else lateness, known.slowest_feed(stream)
 
     def never_decided(self) -> dict[str, str]:
         """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""

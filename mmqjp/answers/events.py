@@ -6,6 +6,7 @@ then joins the others'. After a rollback the state is restored from the last sna
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -86,9 +87,10 @@ class EventOutput:
         running: events_run.RunningForms,
         answers: AnswerColumns,
         first_qid: int = 0,
+        passed_by: Callable[[int], int] | None = None,
     ) -> list[Record]:
         """Adds answers, and returns those that other queries read as documents. Only queries with at least `first_qid`
-        receive them; `running` found the results."""
+        receive them; `running` found the results. `passed_by` returns the arrival that brings what ends at a time."""
         documents: list[Record] = []
         events = self._registry.events
         for found in results:
@@ -98,7 +100,8 @@ class EventOutput:
             publishers = [one for one in events.members(found.form_id) if one.publishes and one.qid >= first_qid]
             for query in sorted(publishers, key=lambda query: (query.name, query.qid)):
                 if self._registry.is_read(query.name):
-                    documents += [_document(query, answer) for answer in made if since_of(query) < answer.appeared]
+                    for one in (answer for answer in made if since_of(query) < answer.appeared):
+                        documents.append(_document(query, one, passed_by(one.t1) if passed_by else one.arrival))
         return documents
 
     def missed(
@@ -163,10 +166,10 @@ class EventOutput:
         return tuple([id for id, _ in sources]), tuple([stream for _, stream in sources]), json_nodes(nodes)
 
 
-def _document(query: Subscription, answer: Answer) -> Record:
+def _document(query: Subscription, answer: Answer, arrival: int) -> Record:
     id, sources = query.identity.id(answer.choice.encode()), tuple(zip(answer.documents, answer.streams, strict=True))
     own, xml = (own_part_id(query.name, id),), answer.body.xml(query.name)
-    times, arrival = (answer.t0, answer.t1), answer.arrival
+    times = answer.t0, answer.t1
     return Record(NO_DOCUMENT, id, query.name, *times, xml, "published", (), own, sources, arrival=arrival)
 
 
@@ -279,6 +282,8 @@ class Patterns:
         self._time = events_run.PatternTime.from_setting(self._ledger.setting(events_run.PATTERNS))
         self._rows: list[pa.Table] = []
         self._progress: Progress | None = None  # of the running batch, until it releases events
+        self._passed: list[tuple[int, int]] = []
+        """The horizons of the running batch, each with the arrival that moved it there, up to that of the release."""
         self.refused: dict[int, str] = {}
         """Documents of the batch whose events no statement receives, and that are dead letters, with reasons."""
         self.missed: dict[str, set[int]] = {}
@@ -303,6 +308,10 @@ class Patterns:
         at = {stream: max(found) for stream, both in times if (found := [time for time in both if time is not None])}
         return assemble.next_horizon(self._time.horizon, at, streams, self._settle, self._clock)
 
+    def passed_by(self, time: int) -> int:
+        """Returns the arrival of the running batch that moved the horizon past a time."""
+        return self._passed[bisect_right(self._passed, (time, END))][1]
+
     @property
     def is_begun(self) -> bool:
         """Whether an event query existed before some batch, so that there is a horizon."""
@@ -313,6 +322,7 @@ class Patterns:
     def begin(self, progress: Progress, clock: int | None) -> None:
         """Begins a batch. `clock` is that of live streams."""
         self._progress, self._clock = progress, clock
+        self._passed = [(self.horizon, progress.first - 1), (END, progress.last)]
         self.follow()
 
     def follow(self) -> None:
@@ -410,9 +420,12 @@ class Patterns:
     def release(self, *, lasts: bool | None = None) -> Iterator[list[events_run.FormResults]]:
         """Advances the horizon to where the batch has come, and yields the results of each stratum; answer each before
         advancing. `lasts` says, at the end of a finite run, whether its state persists."""
-        progress, self._progress = self._progress, None  # what comes of that is late for nothing
+        progress = self._progress
         if self._running is None or progress is None:
             return
+        moves = ((self.horizon_at(progress, at + 1), at) for at in progress.moves(self._outside()))
+        self._passed[1:1] = moves
+        self._progress = None  # what comes of that is late for nothing
         while True:
             until = self._next(progress.greatest, self._clock)
             if lasts is not None:

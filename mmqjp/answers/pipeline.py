@@ -154,9 +154,12 @@ class Pipeline:
             until = None if lasts is False else greatest
             self._settle(context, reader, until)
             for results in self.patterns.release(lasts=lasts):
-                if documents := self._event_output.add(results, self.patterns.running, answers):
+                passed_by = self.patterns.passed_by
+                if documents := self._event_output.add(results, self.patterns.running, answers, passed_by=passed_by):
                     self._rounds(reader, documents)
                     self._settle(context, reader, until)
+            if self.patterns.horizon > horizon:  # which decides absences of what event statements publish
+                self._settle(context, reader, until)
             if not (over := accounts.cutoffs()):
                 break
             cutoffs |= {query.qid: cutoff for query, cutoff in over.items()}
@@ -397,7 +400,7 @@ class Batches:
         times = StreamTimes.stored(store, ledger, timing)
         self.watermarks, self.records = Watermarks(timing, times, registry.sources, now()), Records(store)
         patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing, quota)
-        self.watermarks.released = patterns.horizon_at
+        self.watermarks.released, self.watermarks.released_by = patterns.horizon_at, patterns.passed_by
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
         )

@@ -212,6 +212,8 @@ class Watermarks:
         self.released: Callable[[Progress | None, int], Micros] = lambda progress, arrival: EARLIEST
         """Returns the horizon of events, the watermark of streams that event queries publish: as of now, or as of an
         arrival of a batch."""
+        self.released_by: Callable[[int], int] = lambda time: 0
+        """Returns the arrival of the running batch that moves the horizon past a time."""
         self.newest: int | None = None  # the greatest document time since `opened`
         self.highest: int = max(self.by_stream().values(), default=EARLIEST)
         self._running: Progress | None = None
@@ -442,14 +444,19 @@ class Progress:
             found = min(found, least_ if time is None or late is None else max(time - late, least_))
         return Micros(EARLIEST if found == LATEST else found)
 
+    def moves(self, streams: Iterable[str]) -> list[int]:
+        """Returns the arrivals at which the progress of streams moved."""
+        return sorted({arrival for stream in streams for arrival in self._arrivals.get(stream, ())})
+
     def came_to(self, watermark: int, streams: Iterable[str]) -> int:
         """Returns the arrival at which the least watermark of streams came to a time; the last one before the batch if
         it had before."""
         found = self.first - 1
         for stream in streams:
-            if stream == EVENT_TIME:
-                return self.last
             known = self._known
+            if stream == EVENT_TIME:
+                found = max(found, known.released_by(watermark - 1))
+                continue
             if (late := lateness_of(known.timing.lateness, stream)) is None:
                 continue
             if known.watermark(stream, self._before.get(stream)) < watermark:

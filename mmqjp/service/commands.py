@@ -313,7 +313,7 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     queries = engine.registry.named(name)
     if not queries:
         raise unknown_query(name, engine.registry)
-    pending = engine.waiting_absences().get(name)
+    pending = engine.waiting_absences(name).get(name)
     belated = engine.belated(name).by_query.get(name, 0)
     return [
         {

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -23,6 +24,9 @@ from tests.generate.documents import SECOND, chance
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
 from xscl.parser import parse_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OUTCOMES: tuple[VisitOutcome, ...] = ("complete",) * 4 + ("awaited", "ended")
 
@@ -47,8 +51,8 @@ class Came(NamedTuple):
 class World:
     """Streams L and R, and how far they had come before each arrival. A feed is live once it is awaited or visited."""
 
-    def __init__(self, items: Sequence[Document | Visit], lateness: dict[str, int]) -> None:
-        self._lateness = lateness
+    def __init__(self, items: Sequence[Document | Visit], lateness: dict[str, int], settle: int) -> None:
+        self._lateness, self._settle = lateness, settle
         self.documents: dict[str, list[Came]] = {}
         self._progress, self._greatest = dict.fromkeys("LR", -inf), dict.fromkeys("LR", -inf)
         self._visited: dict[str, dict[str, float]] = {"L": {}, "R": {}}
@@ -84,7 +88,11 @@ class World:
         self._progress[stream] = max(self._progress[stream], min(known, default=-inf))
 
     def watermark(self, streams: str, arrival: int) -> float:
-        return min(self._before[arrival][stream] - self._lateness[stream] for stream in streams)
+        """E is the horizon of_events of L and R."""
+        before = self._before[arrival]
+        known = {stream: before[stream] - self._lateness[stream] for stream in "LR"}
+        known["E"] = min(before.values()) - self._settle
+        return min(known[stream] for stream in streams)
 
     def judged(self, came: Came, streams: str) -> Came:
         watermark = self.watermark(streams, came.arrival)
@@ -93,6 +101,13 @@ class World:
     def came_to(self, streams: str, time: float) -> int | None:
         found = (k for k in range(len(self._before) - 1) if self.watermark(streams, k + 1) >= time)
         return next(found, None)
+
+    def events(self, some: Sequence[Came]) -> Iterator[Came]:
+        """The documents of_events, which come when the horizon has passed them."""
+        for one in some:
+            came = self.came_to("E", one.t1 + 1)
+            if came is not None and one.t1 >= self.watermark("E", one.arrival):
+                yield one._replace(arrival=came, watermark=-inf)
 
     def joined(self, ones: Sequence[Came], others: Sequence[Came], window: float, streams: str) -> Iterator[Came]:
         for one in ones:
@@ -114,8 +129,10 @@ class Absent:
     too_late: int
 
 
-def absent(world: World, op: str, window: float, lefts: Sequence[Came], rights: Sequence[Came], of: str) -> Absent:
-    """`of` are the streams behind the lefts; R is that behind the rights."""
+def absent(
+    world: World, op: str, window: float, lefts: Sequence[Came], rights: Sequence[Came], of: str, behind: str = "R"
+) -> Absent:
+    """`of` are the streams behind the lefts, `behind` those behind the rights."""
     found = Absent([], 0, inf, sum(right.is_belated for right in rights))
     for left in lefts:
         first = left.t1 + 1 if op == "NOT FOLLOWED BY" else left.t1 - window
@@ -123,7 +140,7 @@ def absent(world: World, op: str, window: float, lefts: Sequence[Came], rights: 
             found.too_late += 1
             continue
         over, due = (left.t1, left.t0) if op == "NOT PRECEDED BY" else (left.t0 + window, left.t0 + window + 1)
-        decided = world.came_to("R", due)
+        decided = world.came_to(behind, due)
         if decided is None:
             found.waiting += 1
             found.until = min(found.until, due)
@@ -131,7 +148,7 @@ def absent(world: World, op: str, window: float, lefts: Sequence[Came], rights: 
         decided = max(decided, left.arrival)
         if not any(_is_partner(op, window, left, right) for right in rights if right.arrival <= decided):
             told = left._replace(t1=max(left.t1, over), arrival=decided)
-            found.told.append(world.judged(told, of + "R"))
+            found.told.append(world.judged(told, of + behind))
     return found
 
 
@@ -164,17 +181,21 @@ def as_text(window: float) -> str:
     return "INF" if window == inf else f"{int(window) // SECOND} s"
 
 
+Told = tuple[str, tuple[str, ...]]
+"""A query, and the documents of an output."""
+
+
 class Expected(NamedTuple):
     """What queries tell; how much was too late, by query, and belated, by stream; what waits and until when."""
 
-    told: set[tuple[str, tuple[str, ...]]]
+    told: set[Told]
     too_late: dict[str, int]
     belated: Counter[str]
     waiting: dict[str, tuple[int, float]]
 
 
-def case(seed: int) -> tuple[str, dict[str, int], list[Document | Visit], Expected]:
-    """A script, lateness, and what arrives and follows."""
+def case(seed: int) -> tuple[str, dict[str, int], int, list[Document | Visit], Expected]:
+    """A script, lateness, how long events settle, and what arrives and follows."""
     rng = random.Random(seed)
     op, inner = rng.choice(OPS), rng.choice(OPS)
     window, other, joined = (rng.choice((0, 1, 3, 6, 12)) * SECOND for _ in range(3))
@@ -188,23 +209,31 @@ def case(seed: int) -> tuple[str, dict[str, int], list[Document | Visit], Expect
         "left": f"ls//l->x {op} {{x = y, {within}}} R//r->y",
         "pairs": f"L//l->x {op} {{x = y, {within}}} (R//r->y JOIN {{y = z, {as_text(pairs)}}} R//q->z)",
         "two": f"(L//l->x {inner} {{x = w, {as_text(other)}}} R//q->w) {op} {{x = y, {within}}} R//r->y",
+        "events": f"L//l->x {op} {{x = y, {within}}} er//v->y",
+        "of_events": f"el//v->x {op} {{x = y, {within}}} R//r->y",
         "published": f"twice//l->x {op} {{x = y, {within}}} R//r->y",
     }
     chosen = rng.sample(sorted(texts), rng.randint(2, len(texts)))
-    script = "; ".join(f"FROM {texts[name]} PUBLISH {name}" for name in chosen)
+    script = "DEFINE EVENT E FROM R//r->y (v := y); DEFINE EVENT F FROM L//l->x (v := x); "
+    script += "FROM E PUBLISH er; FROM F PUBLISH el; "
+    script += "; ".join(f"FROM {texts[name]} PUBLISH {name}" for name in chosen)
     script += "; SELECT y FROM R//r->y PUBLISH rs; SELECT x FROM L//l->x PUBLISH ls; "
     script += f"SELECT x FROM L//l->x {inner} {{x = w, {as_text(other)}}} R//q->w PUBLISH twice"
 
     lateness = {stream: rng.choice((0, 2, 5)) * SECOND for stream in "LR"}
-    items = history(rng)
-    world = World(items, lateness)
+    settle, items = rng.choice((0, 3)) * SECOND, history(rng)
+    world = World(items, lateness, settle)
     lefts, rights, others = (world.documents.get(name, []) for name in "lrq")
     first = absent(world, inner, other, lefts, others, "L")
     found = {name: absent(world, op, wide, lefts, rights, "L") for name in ("plain", "near", "right", "left")}
     found["pairs"] = absent(world, op, wide, lefts, list(world.joined(rights, others, pairs, "R")), "L")
     found["published"] = absent(world, op, wide, first.told, rights, "LR")
     found["two"] = absent(world, op, wide, first.told, rights, "LR")
+    found["events"] = absent(world, op, wide, lefts, list(world.events(rights)), "L", "RE")
+    found["of_events"] = absent(world, op, wide, list(world.events(lefts)), rights, "LE")
     too_late = {name: found[name].too_late for name in chosen} | {"twice": first.too_late}
+    for name, some in (("er", rights), ("el", lefts)):
+        too_late[name] = sum(one.t1 < world.watermark("E", one.arrival) for one in some)
     if "two" in chosen:
         too_late["two"] += first.too_late
     told = {(name, one.names) for name in chosen for one in found[name].told}
@@ -213,15 +242,13 @@ def case(seed: int) -> tuple[str, dict[str, int], list[Document | Visit], Expect
     late = Counter(
         "L" if name == "l" else "R" for name, some in world.documents.items() for one in some if one.is_belated
     )
-    return script, lateness, items, Expected(told, {name: n for name, n in too_late.items() if n}, late, waiting)
-
-
-def in_batches(rng: random.Random, items: Sequence[Document | Visit]) -> Iterator[list[Document | Visit]]:
-    rest = list(items)
-    while rest:
-        size = rng.choice((1, 1, 2, 3, 20))
-        yield rest[:size]
-        rest = rest[size:]
+    return (
+        script,
+        lateness,
+        settle,
+        items,
+        Expected(told, {name: n for name, n in too_late.items() if n}, late, waiting),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -232,23 +259,21 @@ def _small(monkeypatch):
     monkeypatch.setattr(near_candidates, "ENOUGH", 2)
 
 
-@pytest.mark.parametrize("seed", seeds(12, 2_000))
-def test_what_is_told_waits_or_is_too_late_is_a_function_of_arrivals(seed, tmp_path):
-    script, lateness, items, (told, too_late, belated, waiting) = case(seed)
-    queries = {*waiting, "two", "twice"}
-    rng = random.Random(-seed)
-    got: list[tuple[str, tuple[str, ...]]] = []
-    batches = list(in_batches(rng, items))
-    stops = rng.random()
-    while batches:
-        with Session("duckdb", state=tmp_path, plan=rng.choice(PLANS), lateness=lateness, quiet=True) as engine:
+def assert_is_told(engine_of: str | SparkSession, state: Path, seed: int, sizes: Sequence[int], stop: float) -> None:
+    """Holds an engine, which restarts with probability `stop` after a batch of one of these `sizes`, against `case`."""
+    script, lateness, settle, items, (told, too_late, belated, waiting) = case(seed)
+    queries, rng, rest, got = {*waiting, "two", "twice"}, random.Random(-seed), list(items), list[Told]()
+    while rest:
+        plan = rng.choice(PLANS)
+        with Session(engine_of, state=state, plan=plan, lateness=lateness, settle=settle, quiet=True) as engine:
             engine.ensure(parse_script(script))
-            while batches:
-                outputs = engine.process(batches.pop(0))
+            while rest:
+                size = rng.choice(sizes)
+                outputs, rest = engine.process(rest[:size]), rest[size:]
                 got += [(one.query, one.documents) for one in outputs if one.query in queries]
                 if chance(rng, 30):
                     engine.prune(0)
-                if rng.random() < stops:
+                if rng.random() < stop:
                     break
             found, waits = engine.belated(), engine.waiting_absences()
     assert Counter(got) == Counter(told)
@@ -256,8 +281,18 @@ def test_what_is_told_waits_or_is_too_late_is_a_function_of_arrivals(seed, tmp_p
     assert found.by_stream == belated
     for name, (documents, until) in waiting.items():
         assert (waits[name].documents if name in waits else 0) == documents
-        if documents:
+        if documents and name != "events":
             assert waits[name].until == until + lateness["R"]
+
+
+@pytest.mark.parametrize("seed", seeds(8, 2_000))
+def test_what_is_told_waits_or_is_too_late_is_a_function_of_arrivals(seed, tmp_path):
+    assert_is_told("duckdb", tmp_path, seed, (1, 1, 2, 3, 20), random.Random(seed).random())
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40, 1_000))
+def test_on_spark_as_well(seed, spark, tmp_path):
+    assert_is_told(spark, tmp_path, seed, (4, 9), 0.3)
 
 
 SILENT = "FROM L//l->x {} {{x = y, 1 s}} {} PUBLISH {}"
