@@ -36,7 +36,8 @@ MOST_UNREAD = 20
 
 def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
     """Yields a feed's entries in order and the end of the fetch, and a Reject for each that is unreadable; one Reject
-    if the feed is. A well-formed, empty feed yields only an end; an ill-formed one what can be read."""
+    and an end without keys if the feed is. A well-formed, empty feed yields only an end; an ill-formed one what can be
+    read."""
     when = origin.modified if origin.fetched is None else origin.fetched
     try:
         if len(origin.source) > LONGEST_ADDRESS:
@@ -58,6 +59,8 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
             yield shown
     except ValueError as error:  # then none of it can be trusted
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
+        if origin.source and origin.fetched is not None:
+            yield EndOfFetch(Fetch(origin.source, origin.name, origin.modified, origin.fetched), None)
         return
     yield EndOfFetch(fetch, keys)
 

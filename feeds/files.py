@@ -123,6 +123,8 @@ FEED_SUFFIXES = frozenset({FEED_SUFFIX, ".rss", ".atom", ".rdf", ".feed", SIDECA
 
 WARC_SUFFIX = ".warc.gz"  # the suffix of archives that a fetch writes
 
+VISITS_SUFFIX = ".visits"  # the suffix of files of visits that gave no new version
+
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files, as by log rotation. Only the first can be read."""
 
@@ -135,6 +137,7 @@ class FileKind(Enum):
     COMPRESSED_JSON_LINES = "compressed JSON lines"
     WARC = "warc"
     FEED = "feed"
+    VISITS = "visits"
     XML = "xml"
 
 
@@ -159,6 +162,8 @@ def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
     lower = name.lower()
     if feeds and is_named_as_feed(lower):
         return FileKind.FEED
+    if feeds and lower.endswith(VISITS_SUFFIX):
+        return FileKind.VISITS
     return next((kind for suffix, kind in _KINDS.items() if lower.endswith(suffix)), None)
 
 

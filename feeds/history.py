@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from common.tools import decrease
 from common.urls import canonical_url
-from feeds.documents import DEFAULT_STREAM, Document, Reject, SourceItem, Visit, change_time, first_time
+from feeds.documents import DEFAULT_STREAM, Document, Reject, SourceItem, Visit, VisitOutcome, change_time, first_time
 from feeds.items import Entry, entry_identity, entry_version, one_line
 
 
@@ -66,13 +66,25 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class EndOfFetch:
-    """The end of a fetch, with the keys of all its entries."""
+    """The end of a fetch, with the keys of all its entries; None if the feed could not be read."""
 
     fetch: Fetch
-    keys: Collection[str]
+    keys: Collection[str] | None
 
 
-InputItem = Document | Reject | Sighting | EndOfFetch
+@dataclass(frozen=True, slots=True)
+class NotedVisit:
+    """A visit without a new version, as a crawl notes it (see `Visit`). It counts once the version that was fetched at
+    `since` is read, so that nothing depends on the order in which files are read. Without `since`, a complete visit
+    counts if any version was read, and any other at once. Times are microseconds."""
+
+    feed: str
+    time: int
+    outcome: VisitOutcome = "complete"
+    since: int | None = None
+
+
+InputItem = Document | Reject | Sighting | EndOfFetch | NotedVisit
 
 
 def size_of(item: InputItem | Visit | None) -> int | None:
@@ -84,7 +96,7 @@ def size_of(item: InputItem | Visit | None) -> int | None:
             return len(item.xml)
         case Reject():
             return len(item.raw)
-        case EndOfFetch():
+        case EndOfFetch() | NotedVisit():
             return 0
 
 
@@ -109,27 +121,33 @@ def sightings(found: Iterable[tuple[Entry, bytes | str]], fetch: Fetch) -> Itera
         yield Sighting(id, body, fetch, key, version, date, updated, former_key, former, undated)
 
 
-def encode_sighting(shown: Sighting | EndOfFetch) -> str:
-    """A sighting without its id and XML, or the end of a fetch, as JSON."""
+def encode_sighting(shown: Sighting | EndOfFetch | NotedVisit) -> str:
+    """A sighting without its id and XML, the end of a fetch, or a noted visit, as JSON."""
     match shown:
+        case NotedVisit():
+            return json.dumps([None, astuple(shown)], separators=(",", ":"))
         case Sighting():
             what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
             what += [shown.former_key, shown.former_version, shown.undated]
         case EndOfFetch():
-            what = [sorted(shown.keys)]
+            what = [None if shown.keys is None else sorted(shown.keys)]
     return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
 
 
-def decode_sighting(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch:
-    """The inverse of `encode_sighting`. The end of a fetch needs no id and XML."""
+def decode_sighting(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFetch | NotedVisit:
+    """The inverse of `encode_sighting`. Only a sighting needs id and XML."""
     fetch, what = json.loads(text)
+    if fetch is None:
+        return NotedVisit(*what)
     if len(what) == 1:
         return EndOfFetch(Fetch(*fetch), what[0])
     return Sighting(id, xml, Fetch(*fetch), *what)
 
 
-def fetch_in(text: str) -> Fetch:
-    return Fetch(*json.loads(text)[0])
+def fetched_feed(text: str) -> str:
+    """The feed of an encoded sighting or end of a fetch; "" for a noted visit."""
+    fetch, _ = json.loads(text)
+    return "" if fetch is None else Fetch(*fetch).feed
 
 
 def _keys(entries: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -167,7 +185,8 @@ class _Met:
 class _Feed:
     """The known entries of a feed, and the time of its last complete fetch. `alike` counts the entries of each version.
     `left_out` has the last version of each listed entry that changes endlessly, `refused` the times of versions that
-    became dead letters in earlier runs, by entry and version, `refused_now` those of this run."""
+    became dead letters in earlier runs, by entry and version, `refused_now` those of this run. `noted` has the last
+    visit without a new version since each version that is still to be read: its time and outcome."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
@@ -175,6 +194,7 @@ class _Feed:
     left_out: dict[str, str] = field(default_factory=dict)
     refused: dict[str, dict[str, int]] = field(default_factory=dict)
     refused_now: dict[str, dict[str, int]] = field(default_factory=dict)
+    noted: dict[int, tuple[int, VisitOutcome]] = field(default_factory=dict)
 
     def add(self, key: str, version: str, time: int) -> None:
         met = self.entries.setdefault(key, _Met(time, []))
@@ -208,19 +228,30 @@ class _Feed:
         for version in self.entries.pop(key).versions:
             decrease(self.alike, version)
 
+    def take_noted(self) -> tuple[int, VisitOutcome] | None:
+        """The last visit noted since a version that was read, once."""
+        due = [since for since in self.noted if self.listed is not None and since <= self.listed]
+        return max((self.noted.pop(since) for since in due), default=None)
+
     def to_json(self) -> str:
         entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
         refused = dict(self.refused)
         for key, times in self.refused_now.items():
             refused[key] = refused.get(key, {}) | times
-        rest = [self.left_out, refused] if refused else [self.left_out] if self.left_out else []
+        rest: list[object] = [self.left_out, refused, [[since, *noted] for since, noted in self.noted.items()]]
+        while rest and not rest[-1]:
+            rest.pop()
         return json.dumps([self.listed, entries, *rest], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> _Feed:
         listed, entries, *rest = json.loads(text)
+        kept: list[Any] = [*rest, *[{}, {}, []][len(rest) :]]
+        left_out, refused, noted = kept
         met = {key: _Met(time, versions, missing) for key, (time, missing, *versions) in entries.items()}
-        return cls(listed, met, Counter(version for entry in met.values() for version in entry.versions), *rest)
+        alike = Counter(version for entry in met.values() for version in entry.versions)
+        visits = {since: (time, outcome) for since, time, outcome in noted}
+        return cls(listed, met, alike, left_out, refused, noted=visits)
 
 
 class History:
@@ -270,6 +301,8 @@ class History:
                 return self._entry(item)
             case EndOfFetch():
                 return self._end(item)
+            case NotedVisit():
+                return self._noted(item)
             case Document() | Reject():
                 return item
 
@@ -321,16 +354,34 @@ class History:
         if fetch.is_known_by_file:
             self._files.pop(fetch.feed, None)
             return None
-        feed = self._feed(fetch)
+        visited, feed = fetch.visited, self._feed(fetch)
+        if end.keys is None:  # a feed that was read before may be read again; another holds its stream for nothing
+            return Visit(visited, fetch.time, "ended") if visited and feed.listed is None else None
         self._note(fetch)
         if feed.listed is None or fetch.time >= feed.listed:
-            self._list(feed, end)  # an older one that was found late tells nothing of what is there now
-        return Visit(fetch.visited, fetch.time) if fetch.visited else None
+            self._list(feed, fetch, set(end.keys))  # an older one found late tells nothing of what is there now
+        noted = feed.take_noted()
+        if not visited:
+            return None
+        return Visit(visited, *(noted if noted is not None and noted[0] > fetch.time else (fetch.time,)))
 
-    def _list(self, feed: _Feed, end: EndOfFetch) -> None:
-        fetch = end.fetch
+    def _noted(self, noted: NotedVisit) -> Visit | None:
+        feed = self._feeds.get(noted.feed, _Feed())
+        if feed.listed is not None and noted.time <= feed.listed:
+            return None
+        if noted.since is None:
+            counts = noted.outcome != "complete" or feed.listed is not None
+        else:
+            counts = feed.listed is not None and noted.since <= feed.listed
+            if not counts:
+                last = feed.noted.get(noted.since, (noted.time, noted.outcome))
+                feed.noted[noted.since] = max(last, (noted.time, noted.outcome))
+                self._feeds[noted.feed] = feed
+                self._changed.add(noted.feed)
+        return Visit(noted.feed, noted.time, noted.outcome) if counts else None
+
+    def _list(self, feed: _Feed, fetch: Fetch, there: set[str]) -> None:
         feed.listed = fetch.time
-        there = set(end.keys)
         feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}
         for key, met in list(feed.entries.items()):
             if key in there:

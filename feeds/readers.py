@@ -1,9 +1,10 @@
 """Readers of each kind of input file: drops of a crawl, JSON lines, WARC archives, XML; with resumable offsets.
 
 A drop is `SOURCE/<fetched-at>-<sha256>.xml` with a sidecar `.json` about the fetch; both are renamed into place, the
-sidecar first, and names sort by fetch time. A fingerprint identifies a JSON lines file whatever its name: its inode
-(only a hint, since inodes are reused), a digest of its beginning, and a checksum of the bytes read last. Files that
-cannot be read now (OSError) are distinguished from files with bad content (Reject).
+sidecar first, and names sort by fetch time. Visits that gave no new version are noted in `visits/<at>-<sha256>.visits`.
+A fingerprint identifies a JSON lines file whatever its name: its inode (only a hint, since inodes are reused), a digest
+of its beginning, and a checksum of the bytes read last. Files that cannot be read now (OSError) are distinguished from
+files with bad content (Reject).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast, get_args
 from zlib import crc32
 
 from warcio.archiveiterator import ArchiveIterator
@@ -28,9 +29,18 @@ from warcio.archiveiterator import ArchiveIterator
 from common.dates import EPOCH, MICROSECOND, iso_utc
 from common.errors import InvalidValue, OperationalError
 from feeds import files
-from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, TimeReader, parse_iso, unix_time_refusal
+from feeds.documents import (
+    DEFAULT_STREAM,
+    Document,
+    Now,
+    Reject,
+    TimeReader,
+    VisitOutcome,
+    parse_iso,
+    unix_time_refusal,
+)
 from feeds.feed import EntryForm, is_json_feed, read_entries
-from feeds.history import InputItem
+from feeds.history import InputItem, NotedVisit
 from feeds.items import LONGEST_TITLE, Origin, bounded_folders, one_line, without_credentials
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
@@ -166,6 +176,45 @@ def is_sidecar(path: Path) -> bool:
     except ValueError:
         return has_feed
     return notes is not None and (has_feed or (notes.url != "" and notes.fetched is not None))
+
+
+VISITS = "visits"  # the folder of a drop directory with the files of visits
+
+
+def visits_text(visits: Iterable[NotedVisit]) -> bytes:
+    """Visits as JSON, one a line. `read_visits` is the inverse."""
+    times = {"time", "since"}
+    notes = (
+        {key: iso_utc(value) if key in times else value for key, value in asdict(visit).items() if value is not None}
+        for visit in visits
+    )
+    return "".join(f"{json.dumps(note, ensure_ascii=False)}\n" for note in notes).encode("utf-8", "replace")
+
+
+def read_visits(data: bytes, name: str) -> Iterator[NotedVisit | Reject]:
+    """The visits in a file or record of this name, and a Reject for each line that is none."""
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            notes = _object(line)
+            feed, outcome, since = without_credentials(_text(notes, "feed")), notes.get("outcome"), notes.get("since")
+            if not feed or outcome not in get_args(VisitOutcome):
+                raise ValueError("a visit has a feed and an outcome")
+            at = parse_iso(str(notes.get("time"))), None if since is None else parse_iso(str(since))
+            yield NotedVisit(feed, at[0], cast(VisitOutcome, outcome), at[1])
+        except (ValueError, RecursionError) as error:
+            cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            where = f"{name}: line {number}"
+            yield Reject(where, DEFAULT_STREAM, None, f"{where}: {files.printable(cause)}", line[: files.RAW_KEPT])
+
+
+def read_visits_file(path: Path, name: str) -> Iterator[NotedVisit | Reject]:
+    """The visits noted in a file. Raises OSError."""
+    try:
+        data = files.read_file(path)
+    except files.TooLargeError as error:
+        yield Reject(name, DEFAULT_STREAM, None, f"{name}: the file is {error}", error.head)
+        return
+    yield from read_visits(data, name)
 
 
 HEAD = 4096  # maximum number of bytes from the file's beginning in the digest
@@ -413,13 +462,15 @@ FINAL_URI = "WARC-Final-URI"  # Our own field: the address that answered. The re
 TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
 """Our own fields: the feed's title, and each of its folders, in the reader's list."""
 
+VISITS_URI = "metadata://mmqjp/visits"  # the target of our own metadata records, which note visits
+
 _HEAD = 64 * 1024
 
 
 def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
     """The items of the archive in order, skipping other records (requests, pages, pictures, failures). Without `feeds`
     each XML body is a document, with the address and the record's date as id, in stream S. With it, the entries of
-    feeds are read; the record's date is the time of the fetch. Raises OSError."""
+    feeds are read, and visits that gave no new version; the record's date is the time of the fetch. Raises OSError."""
     name = files.printable(str(path))
     with path.open("rb") as file:
         bodies = _bodies(file, name, feeds is not None)
@@ -434,6 +485,9 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
                 return
             if body is None:
                 return
+            if isinstance(body, NotedVisit | Reject):
+                yield body
+                continue
             origin, data, cause = body
             if cause:
                 reason = f"{name}: {origin.name}: {cause}"
@@ -444,9 +498,12 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
                 yield Document(origin.name, data, DEFAULT_STREAM, origin.modified)
 
 
-def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, bytes, str]]:
-    """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used."""
+def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, bytes, str] | NotedVisit | Reject]:
+    """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used. With
+    `feeds`, also the noted visits."""
     for record in ArchiveIterator(file):
+        if feeds and record.rec_type in ("revisit", "metadata"):
+            yield from _noted_visits(record, name)
         if record.rec_type not in ("response", "resource"):
             continue
         if record.http_headers is not None and record.http_headers.get_statuscode() != "200":
@@ -461,7 +518,7 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
         if len(data) <= files.MAX_BYTES:
             while record.raw_stream.read(_HEAD):
                 pass
-        address = without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>")
+        address = _address(record, name)
         date, time, cause = record.rec_headers.get_header("WARC-Date") or "", 0, ""
         try:
             time = parse_iso(date)
@@ -475,6 +532,23 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
         title = next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip()
         about = final, _content_type(record), title, bounded_folders(_fields(record, FOLDER))
         yield Origin(f"{address} {date}".strip(), time, address, time, *about), data, cause
+
+
+def _noted_visits(record: Any, name: str) -> Iterator[NotedVisit | Reject]:
+    header = record.rec_headers.get_header
+    if record.rec_type == "metadata":
+        if header("WARC-Target-URI") == VISITS_URI:
+            yield from read_visits(record.content_stream().read(files.MAX_BYTES), f"{name}: {header('WARC-Date')}")
+    elif record.http_headers is None or record.http_headers.get_statuscode() in ("200", "304"):
+        # Which version another crawler refers to may be one that it did not store.
+        since = header("WARC-Refers-To-Date") if header(FINAL_URI) else None
+        with suppress(ValueError):
+            times = parse_iso(header("WARC-Date") or ""), parse_iso(since) if since else None
+            yield NotedVisit(_address(record, name), times[0], "complete", times[1])
+
+
+def _address(record: Any, name: str) -> str:
+    return without_credentials(one_line(record.rec_headers.get_header("WARC-Target-URI") or name)).strip("<>")
 
 
 def _fields(record: Any, name: str) -> Iterator[str]:

@@ -379,6 +379,8 @@ class Tail:
             case feed_files.FileKind.FEED:
                 assert self._feeds is not None, "without feeds no file is of that kind"
                 yield from readers.read_feed_file(file.path, file.name, self._feeds)
+            case feed_files.FileKind.VISITS:
+                yield from readers.read_visits_file(file.path, file.name)
             case feed_files.FileKind.XML:
                 stream = file.name.partition("/")[0] if "/" in file.name else DEFAULT_STREAM
                 yield readers.read_xml_file(file.path, file.name, stream, self._time)

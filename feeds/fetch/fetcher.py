@@ -1,24 +1,38 @@
 """Fetches due feeds, once or continually, and stores new versions in an archive. Each outcome is one commit.
 
 Polite to hosts: robots.txt, limited concurrency, a delay between requests, and pauses that a host demands. An archive
-is a drop directory, or WARC files with a response record per version, and a revisit record if a feed is unchanged."""
+is a drop directory, or WARC files with a response record per version, and a revisit record if a feed is unchanged.
+Readers learn from it how far each feed was visited; so it also notes feeds that are about to be visited for the first
+time, and those that are not waited for."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import os
 import sqlite3
 from abc import ABC, abstractmethod
 from base64 import b32encode
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
@@ -45,9 +59,21 @@ from feeds.fetch.state import (
     after_success,
     put_aside,
 )
-from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, WARC_SUFFIX
+from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, VISITS_SUFFIX, WARC_SUFFIX
+from feeds.history import NotedVisit
 from feeds.items import one_line, without_credentials
-from feeds.readers import FINAL_URI, FOLDER, TITLE, Sidecar, drop_stem, read_stem, sidecar_json
+from feeds.readers import (
+    FINAL_URI,
+    FOLDER,
+    TITLE,
+    VISITS,
+    VISITS_URI,
+    Sidecar,
+    drop_stem,
+    read_stem,
+    sidecar_json,
+    visits_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +104,22 @@ class Archive(ABC):
         """The archive's durable position, for the store to commit with the feed's state; None if it needs none."""
         return None
 
-    def newest(self, source: str) -> str | None:
-        """The hash of the last stored version of a feed; None if the store has to know it."""
+    def newest(self, source: str) -> tuple[int, str] | None:
+        """The time and hash of the last stored version of a feed; None if the store has to know them."""
         return None
 
     @abstractmethod
     def keep(self, capture: Capture) -> None:
         """Writes a version. After a kill, readers see all of it or nothing."""
 
-    def met_again(self, capture: Capture, since: int) -> None:  # noqa: B027  # optional
-        """Notes that a feed is unchanged since its last version, stored at `since` (microseconds)."""
+    def met_again(self, capture: Capture, since: int) -> NotedVisit | None:
+        """Notes that a feed is unchanged since its last version, stored at `since` (microseconds), or returns the visit
+        to be noted with others."""
+        return NotedVisit(capture.about.url, capture.fetched, "complete", since)
+
+    @abstractmethod
+    def note(self, visits: Sequence[NotedVisit], now: int) -> None:
+        """Notes visits, like a version. After a kill the same visits may be noted again."""
 
     def finish(self) -> None:  # noqa: B027  # optional
         """Makes all stored versions readable, since they are committed."""
@@ -107,29 +139,45 @@ class DropArchive(Archive):
                 if read_stem(draft.name.split(".")[1]):  # of a fetch that was killed
                     draft.unlink()
 
-    def newest(self, source: str) -> str | None:
+    def newest(self, source: str) -> tuple[int, str] | None:
+        return self._newest(source, FEED_SUFFIX)
+
+    def _newest(self, folder: str, suffix: str) -> tuple[int, str] | None:
         try:
-            names = list((self._directory / source).iterdir())
+            names = list((self._directory / folder).iterdir())
         except FileNotFoundError:
             return None
-        versions = [read_stem(path.stem) for path in names if path.suffix == FEED_SUFFIX]
-        return max(filter(None, versions), default=(0, None))[1]
+        return max(filter(None, (read_stem(path.stem) for path in names if path.suffix == suffix)), default=None)
 
-    def keep(self, capture: Capture) -> None:
-        directory = self._directory / capture.source
+    def _folder(self, name: str) -> Path:
+        directory = self._directory / name
         if not directory.is_dir():
             directory.mkdir(self._directory.stat().st_mode & 0o777)
             sync_directory(self._directory)
+        return directory
+
+    def note(self, visits: Sequence[NotedVisit], now: int) -> None:
+        content = visits_text(visits)
+        sha256 = hashlib.sha256(content).hexdigest()
+        written, known = self._newest(VISITS, VISITS_SUFFIX) or (0, "")
+        if known != sha256:  # else a kill came before the store knew
+            # Names are in the order of writing, and not before what the visits refer to, wherever the clock was set to.
+            stem = drop_stem(max(now, written + 1, *(visit.time for visit in visits)), sha256)
+            write_whole(self._folder(VISITS) / f"{stem}{VISITS_SUFFIX}", content)
+
+    def keep(self, capture: Capture) -> None:
+        directory = self._folder(capture.source)
         # In this order: a feed is never there without what is known of it.
         write_whole(directory / f"{capture.stem}{SIDECAR_SUFFIX}", sidecar_json(capture.about))
         write_whole(directory / f"{capture.stem}{FEED_SUFFIX}", capture.body)
 
 
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
-    """Removes versions among `read` (names below the directory) that were fetched before a time in microseconds, with
-    their sidecars. The newest version of each feed stays."""
-    for source in directory.iterdir() if directory.is_dir() else ():
-        paths = source.glob(f"*{FEED_SUFFIX}") if source.is_dir() else ()
+    """Removes versions and files of visits among `read` (names below the directory) that were written before a time in
+    microseconds, with their sidecars. The newest version of each feed, and the newest visits, stay."""
+    folders = directory.iterdir() if directory.is_dir() else ()
+    for source, suffix in product(folders, (FEED_SUFFIX, VISITS_SUFFIX)):
+        paths = source.glob(f"*{suffix}") if source.is_dir() else ()
         versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)
         for fetched, _, path in versions[:-1]:
             if fetched < before and f"{source.name}/{path.name}" in read:
@@ -179,6 +227,16 @@ class WarcArchive(Archive):
         }
         self._write(capture, "revisit", refers)
 
+    def note(self, visits: Sequence[NotedVisit], now: int) -> None:
+        content = visits_text(visits)
+        file = self._room(now, drop_stem(now, hashlib.sha256(content).hexdigest()))
+        writer = WARCWriter(file, gzip=True, warc_version="1.1")
+        record = writer.create_warc_record(
+            VISITS_URI, "metadata", io.BytesIO(content), len(content), warc_content_type="application/x-ndjson",
+            warc_headers_dict={"WARC-Date": iso_utc(now)},
+        )  # fmt: skip
+        self._append(writer, record)
+
     def finish(self) -> None:
         if self._file is not None:
             empty = not self._file.tell()
@@ -197,7 +255,7 @@ class WarcArchive(Archive):
         return self._directory / f"{self._name}{_OPEN}"
 
     def _write(self, capture: Capture, kind: str, fields: dict[str, str]) -> None:
-        file, about = self._room(capture), capture.about
+        file, about = self._room(capture.fetched, capture.stem), capture.about
         writer = WARCWriter(file, gzip=True, warc_version="1.1")
         kept = [(name, value) for name, value in capture.headers if name.lower() not in _OF_THE_TRANSFER]
         body = capture.body if kind == "response" else b""
@@ -212,18 +270,22 @@ class WarcArchive(Archive):
         titles = [(TITLE, about.title)] if about.title else []
         for name, value in [*titles, *((FOLDER, folder) for folder in about.folders)]:
             record.rec_headers.add_header(name, value)
-        writer.write_record(record)
-        file.flush()
-        os.fsync(file.fileno())
+        self._append(writer, record)
 
-    def _room(self, capture: Capture) -> BinaryIO:
+    def _append(self, writer: WARCWriter, record: Any) -> None:
+        assert self._file is not None, "there is room"
+        writer.write_record(record)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _room(self, time: int, stem: str) -> BinaryIO:
         """The file to append to. Everything written before is committed."""
         begun = read_stem(self._name.removesuffix(WARC_SUFFIX))
-        is_old = begun is not None and capture.fetched - begun[0] >= FILE_AGE
+        is_old = begun is not None and time - begun[0] >= FILE_AGE
         if self._file is not None and (is_old or self._file.tell() >= self._file_bytes):
             self.finish()
         if self._file is None:
-            self._name = f"{capture.stem}{WARC_SUFFIX}"
+            self._name = f"{stem}{WARC_SUFFIX}"
             self._announce(f"{self._name} 0")
             self._file = self._growing().open("ab")
         return self._file
@@ -364,20 +426,24 @@ class Visitor:
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
         """Fetches a feed once and commits the outcome. Nothing is awaited between the answer and the commit, so a
         cancelled visit has either happened or not."""
+        visit = None
         try:
             with self.claims.visited(feed), _failures_of_the_feed():
                 reply, address, seen = await self._ask(feed)
                 after = self._judged(replace(feed, address=address), reply, seen)
-            outcome = self._archived(feed, after, reply)
+            after, outcome, visit = self._archived(feed, after, reply)
         except http.HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
         except http.FetchedAlready as already:
             after = put_aside(feed, already, self.clock.now(), self.settings.pace, self.random())
-            outcome = Outcome.PUT_OFF
+            outcome, visit = Outcome.PUT_OFF, after.ended(after.checked_at)
         except http.FetchError as error:
             after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
-        self.store.commit(after, self.archive.mark)
+            visit = after.ended(after.checked_at) if after.stopped else None
+        if visit is None and outcome not in (Outcome.NEW, Outcome.UNCHANGED) and not feed.fetched_at:
+            visit = feed.ended(self.clock.now())
+        self.store.commit(after, self.archive.mark, visit)
         self.claims.update(after)
         return after, outcome
 
@@ -386,7 +452,8 @@ class Visitor:
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
         # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
-        if self.archive.newest(feed.source) in (None, feed.sha256):
+        newest = self.archive.newest(feed.source)
+        if newest is None or newest[1] == feed.sha256:
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
         reply, address = await self._followed(feed, address, sent)
@@ -443,16 +510,18 @@ class Visitor:
         found = replace(feed, etag=etag, last_modified=changed, fetched_at=fetched, sha256=sha256, hints=hints)
         return replace(found, next_check=check, checked_at=now, status=reply.status, errors=0, last_error="")
 
-    def _archived(self, feed: FeedState, found: FeedState, reply: http.Reply) -> Outcome:
+    def _archived(
+        self, feed: FeedState, found: FeedState, reply: http.Reply
+    ) -> tuple[FeedState, Outcome, NotedVisit | None]:
         etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
         told = without_credentials(reply.url), reply.status, etag, changed, kind
         about = Sidecar(feed.shown, found.checked_at, *told, found.sha256, feed.title, feed.folders)
         capture = Capture(about, feed.source, reply.headers.multi_items(), reply.body)
-        if reply.status == 200 and found.sha256 != (self.archive.newest(feed.source) or feed.sha256):
+        since, sha256 = self.archive.newest(feed.source) or (feed.fetched_at, feed.sha256)
+        if reply.status == 200 and found.sha256 != sha256:
             self.archive.keep(capture)
-            return Outcome.NEW
-        self.archive.met_again(capture, feed.fetched_at)
-        return Outcome.UNCHANGED
+            return found, Outcome.NEW, None
+        return replace(found, fetched_at=since), Outcome.UNCHANGED, self.archive.met_again(capture, since)
 
 
 async def _looked_at(reply: http.Reply) -> http.BodySummary | None:
@@ -506,6 +575,37 @@ class FetchReport:
             self.failures.pop(feed.url, None)
 
 
+NOTE_INTERVAL = 10 * SECOND  # between two notes of visits while feeds are visited
+
+
+class VisitNotes:
+    """Notes pending visits in an archive, some at a time: at once where readers wait for what they say."""
+
+    def __init__(self, store: FetchStore, archive: Archive, clock: http.Clock) -> None:
+        self._store, self._archive, self._clock = store, archive, clock
+        self._noted: int | None = None
+
+    def expect(self, feeds: Iterable[FeedState]) -> None:
+        """Notes feeds that are about to be visited for the first time."""
+        now = self._clock.now()
+        due = (feed for feed in feeds if not feed.checked_at and feed.next_check <= now)
+        self._store.add_visits(NotedVisit(feed.shown, now, "awaited") for feed in due)
+        self.write()
+
+    def write(self) -> None:
+        now = self._clock.now()
+        if visits := self._store.visits():
+            self._archive.note(visits, now)
+            self._store.drop_visits(self._archive.mark)
+        self._noted = now
+
+    def turn(self, *, is_round_over: bool) -> None:
+        """Notes visits if that is due. Call often."""
+        is_due = self._noted is None or not 0 <= self._clock.now() - self._noted < NOTE_INTERVAL
+        if is_due or (is_round_over and any(visit.outcome != "complete" for visit in self._store.visits())):
+            self.write()
+
+
 LOOK = 1.0  # seconds between two polls for changes
 
 OnVisit = Callable[[FetchReport, FeedState, Outcome], None]
@@ -532,6 +632,9 @@ async def fetch_feeds(
     client = http.open_client(settings.allow_private, settings.concurrency, world.resolve)
     claims = AddressClaims(feeds)
     visitor = Visitor(client, store, archive, claims, world.clock, world.random, settings)
+    notes = VisitNotes(store, archive, world.clock)
+    notes.write()  # what a kill left, as it was
+    notes.expect(waiting.values())
     busy: set[str] = set()
 
     async def visit(feed: FeedState) -> None:
@@ -559,6 +662,8 @@ async def fetch_feeds(
                     for feed in changed:
                         claims.update(feed)
                         waiting[feed.url] = feed
+                    if changed or removed:
+                        notes.expect(changed)
                 now = world.clock.now()
                 # The longest overdue first: a killed process left them.
                 due = sorted((f for f in waiting.values() if f.next_check <= now), key=lambda f: f.next_check)
@@ -568,7 +673,9 @@ async def fetch_feeds(
                 if changes is None:
                     waiting.clear()
                     if not under_way:
+                        notes.write()
                         return report
+                notes.turn(is_round_over=not under_way)
                 next_checks = [feed.next_check for feed in waiting.values()]
                 alarm = {asyncio.create_task(world.clock.sleep_until(min(next_checks)))} if waiting else set()
                 longest, tasks = None if changes is None else LOOK, under_way | alarm | {stopped}
@@ -578,6 +685,7 @@ async def fetch_feeds(
                     under_way.discard(finished)
                     finished.result()  # an error that is not of one feed ends the fetch
                 if stopped in done:
+                    notes.write()
                     return report
         finally:
             await _ended(under_way | {stopped})

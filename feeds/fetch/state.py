@@ -1,9 +1,10 @@
 """The state of fetching in one SQLite file: feeds, hosts, and the archive's mark; and when each feed is fetched next.
 
-Each outcome is one transaction. WAL mode lets `mmqjp feeds` read during a fetch; a lock file admits one writer. Each
-row has a digest, because SQLite does not detect a changed byte. Others change the feeds by files in a directory beside
-the state, named by time and renamed into place; a running fetch applies them. Scheduling is pure: a state, an outcome
-and a random number give the next state. Of feeds that moved to the same address, one is fetched and the others wait.
+Each outcome is one transaction, with the visit that the archive has yet to note. WAL mode lets `mmqjp feeds` read
+during a fetch; a lock file admits one writer. Each row has a digest, because SQLite does not detect a changed byte.
+Others change the feeds by files in a directory beside the state, named by time and renamed into place; a running fetch
+applies them. Scheduling is pure: a state, an outcome and a random number give the next state. Of feeds that moved to
+the same address, one is fetched and the others wait.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from uuid import uuid4
 
 from common.dates import DAY, EPOCH, HOUR, MINUTE
 from common.files import keep_private, lock, make_private_file, write_whole
-from feeds.documents import SourceError, now_us
+from feeds.documents import Now, SourceError, now_us
 from feeds.fetch.http import FetchedAlready, FetchError, Gone, Hints
+from feeds.history import NotedVisit
 from feeds.items import without_credentials
 
 JITTER = 0.1  # maximum fraction added to a wait, so that feeds do not stay due at the same time
@@ -112,6 +114,10 @@ class FeedState:
     def folders(self) -> tuple[str, ...]:
         return tuple(self.folder.splitlines())
 
+    def ended(self, now: int) -> NotedVisit:
+        """The note that the feed is not waited for: it could not be fetched at first, or is not fetched any more."""
+        return NotedVisit(self.shown, now, "ended", self.fetched_at or None)
+
 
 def source_name(url: str) -> str:
     """The directory name of a feed: readable, safe on any file system, and unique.
@@ -157,6 +163,10 @@ CREATE TABLE hosts (
 CREATE TABLE archive (mark TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0);
 """
 _TABLES = {"feeds": "url", "hosts": "host", "archive": "mark"}
+_VISITS = """CREATE TABLE IF NOT EXISTS visits (
+    feed TEXT PRIMARY KEY, time INTEGER NOT NULL, outcome TEXT NOT NULL, since INTEGER,
+    digest INTEGER NOT NULL DEFAULT 0
+)"""  # Older versions made no such table, and pass over it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +188,10 @@ class FetchIsRunning(SourceError):
 class FetchStore(AbstractContextManager["FetchStore"]):
     """The state file. Without `write` it must exist, and is read-only."""
 
-    def __init__(self, path: Path, *, write: bool = False) -> None:
+    def __init__(self, path: Path, *, write: bool = False, now: Now = now_us) -> None:
         """Raises SourceError if the file is missing, is not ours, has another format, or is locked by a writer."""
         self._lock: BinaryIO | None = None
+        self._now = now
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
@@ -211,6 +222,8 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         self._digests = number == FORMAT
         if not self._digests and self._lock is not None:
             self._add_digests()
+        if self._lock is not None:
+            self._rows(_VISITS)
         # A power failure may take back the last commits, in order: what they told is then fetched or found again.
         self._database.execute("PRAGMA synchronous = NORMAL")
 
@@ -270,13 +283,38 @@ class FetchStore(AbstractContextManager["FetchStore"]):
 
     def remove(self, urls: Iterable[str]) -> None:
         with self._transaction():
-            self._database.executemany("DELETE FROM feeds WHERE url = ?", [(url,) for url in urls])
+            for url in urls:
+                known = map(_feed, self._sealed(_COLUMNS, "feeds WHERE url = ?", url))
+                self._add_visits(feed.ended(self._now()) for feed in known)
+                self._rows("DELETE FROM feeds WHERE url = ?", url)
 
-    def commit(self, feed: FeedState, mark: str | None = None) -> None:
+    def commit(self, feed: FeedState, mark: str | None = None, visit: NotedVisit | None = None) -> None:
         with self._transaction():
             self._write(feed)
             if mark is not None:
                 self._set_mark(mark)
+            if visit is not None:
+                self._add_visits([visit])
+
+    def visits(self) -> list[NotedVisit]:
+        """The last visit of each feed that the archive has yet to note, in order."""
+        return [NotedVisit(*row) for row in self._sealed("feed, time, outcome, since", "visits ORDER BY rowid")]
+
+    def add_visits(self, visits: Iterable[NotedVisit]) -> None:
+        with self._transaction():
+            self._add_visits(visits)
+
+    def drop_visits(self, mark: str | None) -> None:
+        """Removes the visits, which the archive has noted before `mark`."""
+        with self._transaction():
+            self._rows("DELETE FROM visits")
+            if mark is not None:
+                self._set_mark(mark)
+
+    def _add_visits(self, visits: Iterable[NotedVisit]) -> None:
+        for visit in visits:
+            row = astuple(visit)
+            self._rows("INSERT OR REPLACE INTO visits VALUES (?, ?, ?, ?, ?)", *row, _digest(row))
 
     def archive_mark(self) -> str:
         return next((str(row[0]) for row in self._sealed("mark", "archive")), "")

@@ -34,7 +34,16 @@ from feeds.confined import HurriedError
 from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
 from feeds.feed import EntryForm
 from feeds.files import FileKind, FileState, file_state, kind_of_file
-from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
+from feeds.history import (
+    EndOfFetch,
+    InputItem,
+    NotedVisit,
+    Sighting,
+    decode_sighting,
+    encode_sighting,
+    fetched_feed,
+    size_of,
+)
 from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
 from feeds.tail import TURN, BlockedFeeds, ReadItem, Tail, WaitingFile, in_a_hurry, start_thread, waiting_files
@@ -124,9 +133,9 @@ ROWS = pa.schema(
 )
 """The schema of the rows. `place` is the row's number in the micro-batch; `source`, `file`, `position` and
 `fingerprint` are the offset after the row; `known` and `known_fingerprint` are the file's committed offset when the
-micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. A sighting, which has `xml`, and the end
-of a fetch have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD says by
-`reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends the batch."""
+micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. A sighting, which has `xml`, the end of
+a fetch and a noted visit have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD
+says by `reason` why its file cannot be read further, and `seen` is its feed's address; one at CUT ends the batch."""
 
 NOWHERE = -2  # a position that no file has
 UNREAD = -3  # the position of an unreadable file
@@ -141,7 +150,7 @@ def row_of(
 ) -> tuple[Any, ...]:
     """Returns the row of an item. A document of more than `max_document` bytes becomes a reject."""
     offset, item = read.offset, read.item
-    seen = encode_sighting(item) if isinstance(item, Sighting | EndOfFetch) else None
+    seen = encode_sighting(item) if isinstance(item, Sighting | EndOfFetch | NotedVisit) else None
     if isinstance(item, Sighting):
         item = item.at(item.fetch.time)
     if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
@@ -201,7 +210,7 @@ def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[_FileKey, str]]:
         if position == UNREAD:
             failed.setdefault((source, file), reason)
             feeds.add(seen)
-        elif seen is not None and len(feeds) > 1 and fetch_in(seen).feed in feeds:
+        elif seen is not None and len(feeds) > 1 and fetched_feed(seen) in feeds - {""}:
             failed.setdefault((source, file), "")
         stays.append((source, file) not in failed)
     return rows.filter(pa.array(stays, pa.bool_())), failed

@@ -124,7 +124,8 @@ def test_warc_files_are_read_as_here(server, archives):
     where = str(archives.directory)
     for form in ("item", "raw"):
         reader = WarcSource({"path": where, "feeds": form}).reader(None)
-        assert [len(rows_of(reader, [one])) for one in reader.partitions()] == [2, 1, 1, 0]  # a revisit
+        counts = [len(rows_of(reader, [one])) for one in reader.partitions()]
+        assert len(counts) == 6 and [*filter(None, counts)] == [2, 1, 1]  # two first visits and a revisit
     assert documents(read(WarcSource({"path": f"file://{where}", "feeds": "item"}))) == here(archives.directory)
     whole = read(WarcSource({"path": where}))
     assert [row["id"].split()[0] for row in whole] == [server.url("/feed")] * 2 + [server.url("/other")]
@@ -143,13 +144,13 @@ def test_a_stream_of_warc_files_reads_each_once(server, archives):
     publish(server, archives, "a")
     publish(server, archives, "b")
     query.run()
-    assert [ids(batch) for batch in query.batches] == [["a"], ["b"]]
+    assert [ids(batch) for batch in query.batches if batch] == [["a"], ["b"]]
     publish(server, archives, "c")
     query.run(failing=True)
     publish(server, archives, "d")
     for _ in range(2):
         query.run()
-    assert [ids(batch) for batch in query.batches] == [["a"], ["b"], ["c"], ["d"]]
+    assert [ids(batch) for batch in query.batches if batch] == [["a"], ["b"], ["c"], ["d"]]
 
 
 def test_documents_of_drops_are_those_that_are_read_here(server, tmp_path):

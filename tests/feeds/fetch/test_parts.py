@@ -251,7 +251,7 @@ def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
     (tmp_path / "a" / ".notes.draft").write_bytes(b"not ours")
     (tmp_path / "a" / f"{drop_stem(START + 9, '0' * 64)}.json").write_text('{"url": "not renamed yet"}')
     again = DropArchive(tmp_path)
-    assert again.newest("a") == capture("c", 0).about.sha256
+    assert again.newest("a") == (START + 2, capture("c", 0).about.sha256)
     assert [path.name for path in tmp_path.rglob(".*")] == [".notes.draft"]
     assert titles(tmp_path) == ["a", "b", "c"]
 
