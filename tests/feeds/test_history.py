@@ -1,6 +1,6 @@
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from typing import Any
 
 import pytest
@@ -9,12 +9,22 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from common.dates import HOUR, SECOND
-from feeds.documents import Document, Reject, Visit
+from feeds.documents import Document, Reject, SourceItem, Visit, VisitOutcome
 from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.state import FetchStore, source_name
-from feeds.history import MOST_VERSIONS, EndOfFetch, Fetch, History, Sighting, sightings
+from feeds.history import (
+    MOST_VERSIONS,
+    EndOfFetch,
+    Fetch,
+    History,
+    NotedVisit,
+    Sighting,
+    decode_sighting,
+    encode_sighting,
+    sightings,
+)
 from feeds.items import Entry, Origin, item_xml
-from feeds.tail import read_documents
+from feeds.tail import settled, tails_of
 from mmqjp.answers.output import Output
 from mmqjp.shown_engine import Engine
 from tests.generate.seeds import examples
@@ -144,6 +154,54 @@ def test_entries_keep_their_time_however_old_and_a_fetch_at_a_known_time_ends_wi
         assert end == (Visit(SOURCE, START) if feed else None)
 
 
+def note(hour: int, since: int | None = None, outcome: VisitOutcome = "complete") -> NotedVisit:
+    return NotedVisit(SOURCE, START + hour * HOUR, outcome, None if since is None else START + since * HOUR)
+
+
+def test_a_feed_never_comes_further_than_what_is_read_of_it_in_whatever_order_its_files_are_read():
+    fetches = {hour: seen(fetched(hour), replace(ENTRY, title=f"{hour}")) for hour in (1, 5)}
+    notes = [note(0, outcome="awaited")], [note(3, 1), note(9, 5)], [note(2, 1)], [note(8, 5)]
+    for order in permutations([*fetches.values(), *notes]):
+        if order.index(fetches[5]) < order.index(fetches[1]):
+            continue
+        history, visits, kept = History(), list[Visit](), dict[str, str]()
+        for place, items in enumerate(order, 1):
+            kept |= history.changed()
+            history = History()  # after a kill
+            history.load(kept)
+            visits += [one for one in map(history.judge, items) if isinstance(one, Visit)]
+            listed = max((hour for hour in fetches if fetches[hour] in order[:place]), default=-1)
+            known = [item for some in order[:place] for item in some if isinstance(item, NotedVisit)]
+            told = [one.time for one in known if one.since is not None and one.since <= START + listed * HOUR]
+            reached = max(0 if listed < 0 else START + listed * HOUR, *told, 0)
+            assert max((one.time for one in visits if one.outcome == "complete"), default=0) == reached, order
+        is_awaited = order.index(notes[0]) < order.index(fetches[1])
+        assert [one.outcome for one in visits].count("awaited") == is_awaited
+        assert all(one.feed == SOURCE for one in visits)
+
+
+def test_what_noted_visits_say_counts_from_what_is_read():
+    read, unread = seen(fetched(5), ENTRY), [EndOfFetch(seen(fetched(5), ENTRY)[0].fetch, None)]
+    for items, visits in (
+        ([note(3)], []),  # of another crawler: it may be no feed
+        ([*read, note(7)], [(5, "complete"), (7, "complete")]),
+        ([*read, note(4, 1), note(4, None, "ended"), note(5, None, "awaited")], [(5, "complete")]),  # known to be over
+        ([note(3, None, "ended")], [(3, "ended")]),
+        ([note(7, 5, "ended"), *read], [(7, "ended")]),
+        ([note(7, 5, "ended"), note(8, 5), *read], [(8, "complete")]),
+        ([note(7, 6, "ended"), *read], [(5, "complete")]),
+        (unread, [(5, "ended")]),
+        ([*seen(fetched(1), ENTRY), *unread], [(1, "complete")]),
+    ):
+        history, found = History(), list[SourceItem | None]()
+        for item in items:
+            if isinstance(item, EndOfFetch | NotedVisit):
+                assert decode_sighting(encode_sighting(item), "", "") == item
+            found.append(history.judge(item))
+        told = [((one.time - START) // HOUR, one.outcome) for one in found if isinstance(one, Visit)]
+        assert told == visits, items
+
+
 def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
     for hour, title in enumerate(("a", "b")):
         drop = write(tmp_path / "crawl" / "s" / f"20260505T0{hour}0000Z-{'a' * 12}.xml", RSS.format(title))
@@ -157,7 +215,7 @@ def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
     assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
 
 
-KILLS = [(when, at, 1) for when, at in product(["before", "after"], ["keep", "commit"])]
+KILLS = [(when, at, 1) for when, at in product(["before", "after"], ["keep", "commit", "note", "drop_visits"])]
 KILLS += [(when, "save_host", call) for when, call in product(["before", "after"], [1, 2, 3, 4])]
 STEPS = st.lists(
     st.tuples(
@@ -174,7 +232,8 @@ STEPS = st.lists(
 @given(steps=STEPS)
 @examples(3, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
-    """And the host is asked politely: after a pause, for its rules once, and for nothing that was committed."""
+    """And readers learn of each visit; and the host is asked politely: after a pause, for its rules once, and for
+    nothing that was committed."""
     directory = tmp_path_factory.mktemp("fetches")
     archives = {"drop": DropArchive, "warc": WarcArchive}
     versions: set[tuple[str, str]] = set()
@@ -197,20 +256,25 @@ def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, la
             server.validated("/feed", feed, f'"{hash(feed)}"') if validated else server.serve("/feed", feed)
             when, at, call = kill or ("after", "commit", 99)
             try:
-                with armed((archives[layout] if at == "keep" else FetchStore, at), killed, call, after=when == "after"):
+                owner = archives[layout] if at in ("keep", "note") else FetchStore
+                with armed((owner, at), killed, call, after=when == "after"):
                     fetching.run(url)
             except Killed:
-                count = len(asked)
+                count, is_due = len(asked), fetching.feed(url).next_check <= fetching.clock.time
                 fetching.run(url)  # makes what was committed readable, too
-                assert (len(asked) == count) is ((when, at) == ("after", "commit"))
+                assert (len(asked) > count) is is_due
+                assert at not in ("keep", "commit") or is_due is ((when, at) != ("after", "commit"))
             else:
                 assert kill is None or at != "commit"
             versions |= {(title, f"1{number % 2}") for title in titles}
             fetching.later(2 * 3600)
-            if any(directory.rglob("*.xml")) or any(directory.rglob("*.gz")):
-                outputs += engine.process(read_documents([directory], feeds="item"))
-        found = Counter(_version(output.documents[0], engine) for output in outputs)
-        assert found == dict.fromkeys(versions, 1)
+            found = list(settled(tails_of([directory], feeds="item"), History()))
+            outputs += engine.process(found)
+            visits = [one for one in found if isinstance(one, Visit)]
+            assert (visits[0].outcome, visits[-1].outcome) == ("awaited", "complete")
+            assert max(one.time for one in visits) == fetching.feed(url).checked_at
+        times = Counter(_version(output.documents[0], engine) for output in outputs)
+        assert times == dict.fromkeys(versions, 1)
         assert all(later - earlier >= SECOND for earlier, later in pairwise(asked))
         assert server.paths().count("/robots.txt") <= 1 + len([kill for _, _, kill in steps if kill])
         if layout == "drop" and steps:
