@@ -6,6 +6,7 @@ import ssl
 import zlib
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
 import brotli
@@ -15,10 +16,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.dates import DAY, HOUR, MINUTE, SECOND
-from feeds.documents import Document, SourceError
+from feeds.documents import Document, SourceError, Visit
+from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.http import Hints, body_hints, fresh_for, resolve_host, retry_after
-from feeds.fetch.state import JITTER, STATE_FILE, Pace, after_failure, after_success, outside_skipped, source_name
-from feeds.tail import read_documents
+from feeds.fetch.state import (
+    JITTER,
+    STATE_FILE,
+    FeedChange,
+    Pace,
+    after_failure,
+    after_success,
+    change_feeds,
+    outside_skipped,
+    source_name,
+)
+from feeds.history import History
+from feeds.tail import read_documents, settled, tails_of
 from tests.support.feed_server import QUICK, START, Request, closed_port, failures, outcomes, rss, running_server
 from tests.support.mail_server import make_certificate
 
@@ -439,6 +452,50 @@ def test_what_fails_or_is_gone_leaves_its_place_to_the_next(server, fetching):
     server.serve("/new", FEED)
     assert outcomes(fetching.run()) == {"new": 1}
     assert [len(fetching.bodies(url)) for url in (one, two)] == [1, 1]
+
+
+UNREADABLE = '<!DOCTYPE rss [<!ATTLIST item x CDATA "y">]><rss version="2.0"><channel/></rss>'
+
+
+@pytest.mark.parametrize("layout", ["drop", "warc"])
+def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server, fetching, layout):
+    if layout == "warc":
+        fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
+    urls = {name: server.url(f"/{name}") for name in ("same", "moved", "gone", "failing", "unreadable")}
+    urls |= {name: server.url(f"/{name}", "busy.test") for name in ("busy", "behind")}
+
+    def outcomes_of_feeds() -> dict[str, str]:
+        """By feed, without repetition."""
+        visits = [one for one in settled(tails_of([fetching.directory], feeds="item"), History()) if type(one) is Visit]
+        for url in {one.feed for one in visits if one.outcome == "complete"} - removed:
+            times = [one.time for one in visits if one.feed == url and one.outcome == "complete"]
+            feed = fetching.feed(url)
+            assert max(times) == (feed.fetched_at if feed.stopped else feed.checked_at)
+        of_feed = {name: [one.outcome for one in visits if one.feed == url] for name, url in urls.items()}
+        return {name: " ".join(outcome for outcome, _ in groupby(found)) for name, found in of_feed.items()}
+
+    removed: set[str] = set()
+    server.validated("/same", FEED, '"1"')
+    server.serve("/moved", b"", 301, Location="/same")
+    server.serve("/gone", FEED)
+    server.serve("/unreadable", UNREADABLE)
+    server.serve("/busy", b"", 429, Retry_After="7200")
+    fetching.run(*urls.values())
+    found = dict.fromkeys(urls, "awaited ended") | dict.fromkeys(("same", "gone"), "awaited complete")
+    assert outcomes_of_feeds() == found
+    for name in ("failing", "unreadable", "busy", "behind"):
+        server.serve(f"/{name}", FEED)
+        found[name] += " complete"
+    server.serve("/gone", b"", 410)
+    fetching.later(4 * 3600)
+    fetching.run()
+    found |= {"gone": "awaited complete ended", "behind": "awaited ended awaited complete"}
+    assert outcomes_of_feeds() == found
+    assert change_feeds(fetching.directory / STATE_FILE, FeedChange(remove=(urls["same"],)))
+    removed.add(urls["same"])
+    fetching.later(4 * 3600)
+    fetching.run()
+    assert outcomes_of_feeds() == found | {"same": "awaited complete ended", "moved": "awaited ended complete"}
 
 
 NOW = st.integers(0, 4_000_000_000_000_000)
