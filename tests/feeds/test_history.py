@@ -17,6 +17,7 @@ from feeds.history import (
     EndOfFetch,
     Fetch,
     History,
+    InputItem,
     NotedVisit,
     Sighting,
     decode_sighting,
@@ -159,8 +160,10 @@ def note(hour: int, since: int | None = None, outcome: VisitOutcome = "complete"
 
 
 def test_a_feed_never_comes_further_than_what_is_read_of_it_in_whatever_order_its_files_are_read():
-    fetches = {hour: seen(fetched(hour), replace(ENTRY, title=f"{hour}")) for hour in (1, 5)}
-    notes = [note(0, outcome="awaited")], [note(3, 1), note(9, 5)], [note(2, 1)], [note(8, 5)]
+    fetches: dict[int, list[InputItem]] = {}
+    for hour in (1, 5):
+        fetches[hour] = [*seen(fetched(hour), replace(ENTRY, title=f"{hour}"))]
+    notes: list[list[InputItem]] = [[note(0, outcome="awaited")], [note(3, 1), note(9, 5)], [note(2, 1)], [note(8, 5)]]
     for order in permutations([*fetches.values(), *notes]):
         if order.index(fetches[5]) < order.index(fetches[1]):
             continue

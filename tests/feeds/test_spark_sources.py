@@ -14,19 +14,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import pytest
 from lxml import etree
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from feeds.documents import Document, Reject, SourceError, SourceItem, Visit
+from feeds.documents import Document, Reject, SourceError, SourceItem, Visit, VisitOutcome, parse_iso
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.history import History
-from feeds.readers import Offset
+from feeds.history import History, NotedVisit
+from feeds.readers import Offset, drop_stem, visits_text
 from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
 from feeds.tail import Tail, Turns, judged, read_documents, settled, tails_of, waiting_files
 from mmqjp.engine import Session
@@ -306,9 +306,8 @@ class Crawl:
             rng = self._rng
             folder = directory / rng.choice([".", "a", "b", "b/c"])
             folder.mkdir(parents=True, exist_ok=True)
-            rng.choice([self.drop, self.noted, self.noted, self.plain, self.archive, self.archive, self.lines])(
-                folder, f"{rng.choice('xyz')}{number}"
-            )
+            kinds = [self.drop, self.noted, self.noted, self.plain, self.archive, self.archive, self.lines, self.visits]
+            rng.choice(kinds)(folder, f"{rng.choice('xyz')}{number}")
         (directory / ".hidden.xml").write_text("<a/>")
         (directory / "draft.xml.tmp").write_text("<a/>")
         (directory / "lone.json").write_text('{"url": "http://nobody/"}')
@@ -348,6 +347,16 @@ class Crawl:
         packed, count = self._rng.random() < 0.5, self._rng.randint(0, 3)
         feeds = ((self._address(), self._feed(), f"2026-03-{self._day():02d}T12:00:00Z") for _ in range(count))
         archive(folder / f"{name}.warc{'.gz' * packed}", *feeds)
+
+    def visits(self, folder: Path, name: str) -> None:
+        """Of the feeds, some of which were fetched then."""
+        visits = []
+        for _ in range(4):
+            fetched = parse_iso(f"2026-03-{self._day():02d}T12:00:00Z")
+            outcome, since = self._rng.choice(get_args(VisitOutcome)), self._rng.choice([None, fetched])
+            visits.append(NotedVisit(self._address(), fetched + DAY // 4, outcome, since))
+        stem = drop_stem(visits[0].time, f"{name[1:]:0>12}")
+        (folder / f"{stem}.visits").write_bytes(visits_text(visits) + b"none")
 
     def lines(self, folder: Path, name: str) -> None:
         times: list[object] = [None, self._rng.randint(0, 9), f"2026-03-{self._day():02d}", 1_700_000_000]

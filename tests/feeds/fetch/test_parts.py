@@ -17,17 +17,40 @@ from hypothesis import strategies as st
 from lxml import etree
 from warcio.archiveiterator import ArchiveIterator
 
+from common.dates import SECOND
 from feeds import feed as feed_module
-from feeds.documents import Document, SourceError
+from feeds.documents import Document, Reject, SourceError, VisitOutcome
 from feeds.fetch import fetcher, state
-from feeds.fetch.fetcher import FILE_AGE, Archive, Capture, DropArchive, Job, Settings, WarcArchive, World
+from feeds.fetch.fetcher import (
+    FILE_AGE,
+    Archive,
+    Capture,
+    DropArchive,
+    Job,
+    Settings,
+    VisitNotes,
+    WarcArchive,
+    World,
+    remove_read,
+)
 from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, body_hints, decode, feeds_of_page, is_public
 from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml
-from feeds.fetch.state import AddedFeed, ChangesOf, FeedChange, FeedState, FetchStore, HostState, change_feeds
+from feeds.fetch.state import (
+    STATE_FILE,
+    AddedFeed,
+    ChangesOf,
+    FeedChange,
+    FeedState,
+    FetchStore,
+    HostState,
+    change_feeds,
+)
 from feeds.files import kind_of_body
+from feeds.history import NotedVisit
 from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, item_xml
-from feeds.readers import Sidecar, drop_stem, read_sidecar, read_stem, sidecar_json
-from feeds.tail import read_documents
+from feeds.readers import Sidecar, drop_stem, read_sidecar, read_stem, sidecar_json, visits_text
+from feeds.tail import Tail, read_documents
+from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Hours, rss, to_loopback
 
 PRIVATE = """
@@ -254,6 +277,64 @@ def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
     assert again.newest("a") == (START + 2, capture("c", 0).about.sha256)
     assert [path.name for path in tmp_path.rglob(".*")] == [".notes.draft"]
     assert titles(tmp_path) == ["a", "b", "c"]
+
+
+def test_visits_are_noted_some_at_a_time_and_at_once_where_readers_wait_for_them(tmp_path):
+    clock, archive = Hours(), DropArchive(tmp_path)
+
+    def files() -> list[Path]:
+        return sorted(tmp_path.glob("visits/*.visits"))
+
+    with FetchStore(tmp_path / STATE_FILE, write=True) as store:
+        notes, written = VisitNotes(store, archive, clock), list[int]()
+        steps: list[tuple[int, VisitOutcome, bool]] = [
+            (0, "complete", True),  # the first
+            (9, "complete", True),
+            (0, "complete", False),
+            (1, "complete", False),
+            (1, "ended", False),
+            (1, "complete", True),
+            (-60, "complete", False),  # the clock was set back
+        ]
+        for wait, outcome, is_round_over in steps:
+            clock.time += wait * SECOND
+            store.add_visits([NotedVisit(f"https://{outcome}.example/", clock.time, outcome, START)])
+            notes.turn(is_round_over=is_round_over)
+            written.append(len(files()))
+        assert written == [1, 1, 1, 2, 2, 3, 4]
+        store.add_visits(NotedVisit(f"https://{name}.example/", START) for name in "ab")
+        with suppress(Killed), armed((FetchStore, "drop_visits"), killed):
+            notes.write()
+        for _ in range(2):
+            VisitNotes(store, archive, clock).write()
+        assert len(files()) == 5 and store.visits() == []
+    times = [stem[0] for path in files() if (stem := read_stem(path.stem)) is not None]
+    assert times == sorted(set(times)) and len(times) == 5, "they are read in the order in which they were written"
+    for keeps, read, before in ((5, "", START * 2), (5, "visits", START), (1, "visits", START * 2)):
+        remove_read(tmp_path, {f"{read}/{path.name}" for path in files()}, before)
+        assert len(files()) == keeps
+
+
+def test_what_is_no_visit_is_a_reject_with_its_line(tmp_path):
+    (tmp_path / "visits").mkdir()
+    visits = [
+        NotedVisit("https://a.example/ä", START, "ended"),
+        NotedVisit("https://b.example/", START + 1, since=START),
+    ]
+    lines = [
+        b"{}",
+        b"no",
+        b'{"feed": "https://a.example/", "outcome": "complete", "time": 5}',
+        b'{"feed": 1}',
+        b"[" * 9999,
+    ]
+    path = tmp_path / "visits" / f"{drop_stem(START, '0' * 12)}.visits"
+    path.write_bytes(visits_text(visits) + b"\n".join(lines))
+    items = [item for _, items in Tail(tmp_path, feeds="item").drain() for item in items]
+    assert items[:2] == visits and len(items) == 7
+    for number, reject in enumerate(items[2:], 3):
+        assert isinstance(reject, Reject) and reject.reason.startswith(f"visits/{path.name}: line {number}: "), reject
+    assert Tail(tmp_path).names() == set()  # where no feeds are read
 
 
 def test_a_warc_is_read_again_without_what_was_not_committed(tmp_path):
