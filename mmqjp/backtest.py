@@ -27,11 +27,12 @@ from typing import IO, Any
 import pyarrow as pa
 
 from common import child
-from common.arrays import batch_of_rows
+from common.arrays import batch_of_rows, rows_of
 from common.dates import DAY
 from common.errors import InputError, OperationalError
 from common.tools import JsonRecord, from_json, in_batches, reachable
-from feeds.documents import Document, Reject, SourceItem
+from feeds.documents import Document, Reject, SourceItem, Visit
+from feeds.history import size_of
 from join_stage.store.protocol import QuestionInterrupted
 from mmqjp.answers.fan_out import outputs_in
 from mmqjp.engine import Session
@@ -165,7 +166,8 @@ class Backtest:
         return replace(from_json(Backtest, {**found, "latest": ()}), latest=latest)
 
 
-DOCUMENTS = schema(id=TEXT, stream=TEXT, t0=INT, t1=INT, xml=pa.binary())
+DOCUMENTS = schema(id=TEXT, stream=TEXT, t0=INT, t1=INT, xml=pa.binary(), feed=TEXT, outcome=TEXT)
+"""Documents, and visits of feeds, which have an `outcome`; at `t0`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,25 +219,37 @@ def select_newest_documents(
         # The docids of external documents are in the order of their arrival.
         for page in in_batches(reversed(chosen), PAGE_DOCUMENTS, PAGE_CHARACTERS, itemgetter("size")):
             among = f"{wanted} AND docid >= {page[0]['docid']} AND docid <= {page[-1]['docid']}"
-            found = ask(f"SELECT {', '.join(DOCUMENTS.names)} FROM documents WHERE {among} ORDER BY docid")
+            columns = "id, stream, t0, t1, xml, '' AS feed, '' AS outcome"
+            found = ask(f"SELECT {columns} FROM documents WHERE {among} ORDER BY docid")
             yield from found.cast(DOCUMENTS).to_batches()
 
     return BacktestDocuments(total, len(chosen), batches())
 
 
 def read_batches(items: Iterable[SourceItem], streams: Collection[str], seen: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """Counts what is `given`, and what is `refused`."""
+    """Counts the documents that are `given`, and what is `refused`."""
 
-    def wanted() -> Iterator[Document]:
+    def wanted() -> Iterator[Document | Visit]:
         for item in items:
             if isinstance(item, Reject):
                 seen["refused"] += 1
-            elif isinstance(item, Document) and item.stream in streams:
-                seen["given"] += 1
+            elif item.stream in streams:
+                seen["given"] += isinstance(item, Document)
                 yield item
 
-    for batch in in_batches(wanted(), PAGE_DOCUMENTS, PAGE_CHARACTERS, lambda document: len(document.xml)):
-        yield batch_of_rows(((one.id, one.stream, one.t0, one.t1, one.xml_bytes()) for one in batch), DOCUMENTS)
+    for batch in in_batches(wanted(), PAGE_DOCUMENTS, PAGE_CHARACTERS, size_of):
+        yield batch_of_rows(map(_row, batch), DOCUMENTS)
+
+
+def _row(item: Document | Visit) -> tuple[object, ...]:
+    if isinstance(item, Visit):
+        return "", item.stream, item.time, item.time, b"", item.feed, item.outcome
+    return item.id, item.stream, item.t0, item.t1, item.xml_bytes(), item.feed, ""
+
+
+def items_of(batch: pa.RecordBatch) -> Iterator[Document | Visit]:
+    for id, stream, t0, t1, xml, feed, outcome in rows_of(batch, *DOCUMENTS.names):
+        yield Visit(feed, t0, outcome, stream) if outcome else Document(id, xml, stream, (t0, t1), feed=feed or "")
 
 
 MOST_QUERIES = 1_000  # maximum number of queries in a back-test
@@ -466,10 +480,10 @@ def backtest_store(
     return replace(found, kept=kept.total, cut_short=cut)
 
 
-def backtest_documents(script: PreparedScript, documents: Iterable[SourceItem]) -> Backtest:
-    """Back-tests over documents as they are read. Raises what `run_process` does."""
+def backtest_documents(script: PreparedScript, items: Iterable[SourceItem]) -> Backtest:
+    """Back-tests over documents and visits as they are read. Raises what `run_process` does."""
     seen = Counter[str]()
-    found = _run(script, read_batches(documents, script.streams, seen))
+    found = _run(script, read_batches(items, script.streams, seen))
     return replace(found, kept=seen["given"], refused=found.refused + seen["refused"])
 
 
@@ -592,12 +606,13 @@ class _Trial:
         self.seconds = self.took = self.report_seconds = 0.0
 
     def process(self, batch: pa.RecordBatch) -> None:
-        rows = list(zip(*(batch[name].to_pylist() for name in DOCUMENTS.names), strict=True))
-        self._engine.process(Document(id, xml, stream, (t0, t1)) for id, stream, t0, t1, xml in rows)
+        items = list(items_of(batch))
+        self._engine.process(items)
         self._paused |= self._engine.take_paused()
-        for _, _, t0, t1, _ in rows:
-            self._since = t0 if self._since is None else min(self._since, t0)
-            self._until = t1 if self._until is None else max(self._until, t1)
+        for one in items:
+            if isinstance(one, Document):
+                self._since = one.t0 if self._since is None else min(self._since, one.t0)
+                self._until = one.t1 if self._until is None else max(self._until, one.t1)
 
     def finish(self) -> None:
         self._engine.finish()

@@ -19,7 +19,7 @@ import pytest
 
 from common.dates import DAY
 from common.errors import InputError
-from feeds.documents import Document
+from feeds.documents import Document, Reject, SourceItem, Visit
 from join_stage.store.protocol import QuestionInterrupted, StoreError
 from mmqjp import backtest
 from mmqjp.backtest import Backtest, Novelty, QueryResult, TrialRequest, day_text, summary, try_script
@@ -349,6 +349,14 @@ def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch
     streams = {document.stream for document in documents}
     for batch in backtest.read_batches(documents, streams, Counter()):
         yield from (batch.slice(first, size) for first in range(0, batch.num_rows, size))
+
+
+def test_documents_and_visits_come_through_a_pipe_in_order():
+    items: list[SourceItem] = [Document("a", b"<a/>", time=3, feed="f"), Visit("f", 4), Document("b", b"<b/>")]
+    seen = Counter[str]()
+    sent = backtest.read_batches([*items, Reject("c", "S", 1, "why", ""), Visit("f", 4, stream="T")], {"S"}, seen)
+    assert [item for batch in sent for item in backtest.items_of(batch)] == items
+    assert seen == {"given": 2, "refused": 1}
 
 
 def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple[str, ...] = ()) -> Backtest:
