@@ -25,7 +25,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from common.dates import iso_utc
-from feeds.documents import Document, Visit
+from feeds.documents import Document, SourceItem, Visit
+from feeds.history import History, NotedVisit
+from feeds.readers import drop_stem, visits_text
 from feeds.tail import Tail
 from join_stage.store.protocol import StoreError
 from mmqjp.commands import manage_queries
@@ -33,7 +35,16 @@ from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
 from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer, run_offline
 from mmqjp.service.log import JsonLog, NullLog, TextLog
-from mmqjp.service.loop import RETRY, FileWatcher, WatchedPath, Watcher, file_system_of, mounted_file_systems, watch
+from mmqjp.service.loop import (
+    RETRY,
+    FileWatcher,
+    Intake,
+    WatchedPath,
+    Watcher,
+    file_system_of,
+    mounted_file_systems,
+    watch,
+)
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.service.status import Metrics, store_status
 from mmqjp.sinks.definition import SinkTables, read_tables
@@ -45,6 +56,7 @@ from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
 from tests.support.fake_sinks import DAY, START, Clock, Disk, Endpoint, definition, manager
 from tests.support.faults import FaultySession, Injected, armed, fail
+from tests.support.feed_server import rss
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 from tests.support.stores import as_files
 
@@ -64,6 +76,43 @@ def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_b
     events.clear()
     place.run(events=events)
     assert not events.named("batch")
+
+
+@pytest.mark.parametrize("batch_size", [1, 100])
+def test_visits_reach_the_engine_in_their_order_also_alone_and_after_a_restart(place: Directory, batch_size: int):
+    feed = "https://a.example/"
+
+    def fetch(day: int, *visits: NotedVisit, title: str = "") -> None:
+        folder = place.drops / ("a" if title else "visits")
+        folder.mkdir(exist_ok=True)
+        path = folder / drop_stem(day * DAY, "0" * 12)
+        path.with_suffix(".json").write_text(json.dumps({"url": feed}))
+        content = rss(title).encode() if title else visits_text(visits)
+        path.with_suffix(".xml" if title else ".visits").write_bytes(content)
+
+    def said(item: SourceItem) -> tuple[int, str]:
+        return (item.time // DAY, item.outcome) if isinstance(item, Visit) else (0, getattr(item, "feed", ""))
+
+    def read() -> list[list[tuple[int, str]]]:
+        with Session("duckdb", state=place.state) as engine:
+            intake = Intake(engine, [Tail(place.drops, feeds="item")], History(), batch_size, 1 << 20, print)
+            batches = []
+            for batch in intake.batches():
+                engine.process(batch.items, intake.metadata(batch, {}))
+                intake.committed(batch)
+                batches.append([said(one) for one in batch.items])
+            return batches
+
+    fetch(10, NotedVisit(feed, 10 * DAY, "awaited"))
+    fetch(12, title="old")
+    fetch(14, NotedVisit(feed, 13 * DAY, since=12 * DAY), NotedVisit(feed, 16 * DAY, since=15 * DAY))
+    first, rest = [(10, "awaited"), (0, feed)], [(12, "complete"), (13, "complete")]
+    assert read() == ([first, rest] if batch_size == 1 else [first + rest])
+    assert read() == []
+    fetch(15, title="old")  # which has no new entry
+    assert read() == [[(16, "complete")]]
+    fetch(17, NotedVisit(feed, 17 * DAY, since=15 * DAY))
+    assert read() == [[(17, "complete")]]
 
 
 def test_a_second_engine_is_told_who_holds_the_store(tmp_path: Path):
