@@ -23,18 +23,7 @@ from typing import Generic, TypeVar
 from feeds import files as feed_files
 from feeds import readers
 from feeds.confined import HurriedError, hurried
-from feeds.documents import (
-    DEFAULT_STREAM,
-    Document,
-    Now,
-    Reject,
-    SourceError,
-    SourceItem,
-    TimeReader,
-    Visit,
-    now_us,
-    time_reader,
-)
+from feeds.documents import DEFAULT_STREAM, Now, SourceError, SourceItem, TimeReader, Visit, now_us, time_reader
 from feeds.feed import EntryForm
 from feeds.history import History, InputItem
 
@@ -397,11 +386,11 @@ def read_documents(
     time_xpath: str | None = None,
     now: Now = now_us,
     history: History | None = None,
-) -> Iterator[Document | Reject]:
-    """The documents of all paths in order, and a Reject for everything unreadable, files included; no visits. `history`
-    knows earlier entries and decides whether changed ones are documents again (the default). See `tails_of`."""
-    items = settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
-    return (item for item in items if not isinstance(item, Visit))
+) -> Iterator[SourceItem]:
+    """The documents of all paths in order, a Reject for everything unreadable, files included, and the visits of feeds,
+    which say how far the stream has come. `history` knows earlier entries and decides whether changed ones are
+    documents again (the default). See `tails_of`."""
+    return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
 
 
 def settled(tails: Iterable[Tail], history: History) -> Iterator[SourceItem]:

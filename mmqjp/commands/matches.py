@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.tools import gathered
-from feeds.documents import Document, Reject, now_us
+from feeds.documents import Document, Reject, Visit, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from mmqjp.commands import formats, options
@@ -273,7 +273,8 @@ def show(
         if state is None
         else _stored(state, wait, identity, stream, limit or MOST_STORED)
     )
-    chosen = (i for i in items if (identity is None or i.id == identity) and (stream is None or i.stream == stream))
+    documents = (item for item in items if not isinstance(item, Visit))
+    chosen = (i for i in documents if (identity is None or i.id == identity) and (stream is None or i.stream == stream))
     shower = _Shower(console(), limit, full=full or not sys.stdout.isatty(), trusted=state is not None)
     for item in chosen:
         if shower.is_done:

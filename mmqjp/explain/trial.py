@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from common.tools import gathered, reachable
-from feeds.documents import Document, Reject
+from feeds.documents import Document, Reject, SourceItem, Visit
 from mmqjp.documents.record import record_of
 from mmqjp.engine import Session
 from mmqjp.explain.evidence import Evidence, Stage, steps_for
@@ -42,13 +42,13 @@ class Sample:
         return Counter(document.stream for document in self.documents)
 
 
-def sample_of(items: Iterable[Document | Reject], most: int) -> Sample:
+def sample_of(items: Iterable[SourceItem], most: int) -> Sample:
     sample, met, size = Sample(), set[tuple[str, str]](), 0
     for item in items:
         if isinstance(item, Reject):
             sample.refused += 1
             continue
-        if (item.stream, item.id) in met:
+        if isinstance(item, Visit) or (item.stream, item.id) in met:
             continue
         met.add((item.stream, item.id))
         xml = item.xml_bytes()

@@ -25,7 +25,7 @@ from feeds.history import (
     sightings,
 )
 from feeds.items import Entry, Origin, item_xml
-from feeds.tail import settled, tails_of
+from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.shown_engine import Engine
 from tests.generate.seeds import examples
@@ -271,7 +271,7 @@ def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, la
                 assert kill is None or at != "commit"
             versions |= {(title, f"1{number % 2}") for title in titles}
             fetching.later(2 * 3600)
-            found = list(settled(tails_of([directory], feeds="item"), History()))
+            found = list(read_documents([directory], feeds="item"))
             outputs += engine.process(found)
             visits = [one for one in found if isinstance(one, Visit)]
             assert (visits[0].outcome, visits[-1].outcome) == ("awaited", "complete")

@@ -28,13 +28,14 @@ from feeds.fetch.state import STATE_FILE, FetchStore
 from feeds.history import History, NotedVisit
 from feeds.readers import Offset, drop_stem, visits_text
 from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
-from feeds.tail import Tail, Turns, judged, read_documents, settled, tails_of, waiting_files
+from feeds.tail import Tail, Turns, judged, read_documents, waiting_files
 from mmqjp.engine import Session
 from mmqjp.spark import source as spark_source
 from mmqjp.spark.source import FileReader, FileSource, PlanFiles, PlanPartition, SourcePath, decode_items, register
 from tests.generate.seeds import seeds
 from tests.support.feed_server import Fetching, rss
 from tests.support.files import archive
+from tests.support.files import read as read_here
 from tests.support.in_turn import in_turn
 from tests.support.places import ROOT
 
@@ -49,7 +50,7 @@ COLUMNS = ("id", "stream", "t0", "t1", "xml")
 
 def here(*paths: Path) -> list[Row]:
     found = []
-    for item in read_documents(paths, feeds="item"):
+    for item in read_here(*paths, feeds="item"):
         assert isinstance(item, Document)
         values = (item.id, item.stream, item.t0, item.t1, item.xml_bytes().decode())
         found.append(dict(zip(COLUMNS, values, strict=True)))
@@ -422,7 +423,7 @@ def test_all_read_the_same(seed: int, feeds: EntryForm | None, tmp_path: Path, m
     crawl = Crawl(tmp_path / "crawl", seed).directory
     found, kept = by_stream(crawl, feeds)
     assert len([one for one in found if one[0] not in ("reject", "complete")]) > 10
-    by_run = settled(tails_of([crawl], feeds=feeds, now=lambda: NOW), history())
+    by_run = read_documents([crawl], feeds=feeds, now=lambda: NOW, history=history())
     assert sequence(by_run) == found
     for place, (most, again) in enumerate(((1_000, False), (1, True), (3, seed % 2 == 0), (1, seed % 2 == 1))):
         if place == 3:  # a micro-batch takes an entry of a file

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from feeds.documents import Document
+from feeds.documents import Document, Visit
 from feeds.tail import read_documents
 
 RSS = (
@@ -29,8 +29,8 @@ DOCUMENTS = [Document("d1", "<a/>", "T", NOON), Document("d2", LATIN, "S", (1, 2
 
 
 def read(*paths, **options):
-    """The content of files and directories, read at 99 µs."""
-    return list(read_documents(paths, now=lambda: 99, **options))
+    """The documents and rejects in files and directories, read at 99 µs."""
+    return [item for item in read_documents(paths, now=lambda: 99, **options) if not isinstance(item, Visit)]
 
 
 def write(path: Path, content: str | bytes, mtime: int = 1_000) -> Path:

@@ -49,9 +49,10 @@ from feeds.files import kind_of_body
 from feeds.history import NotedVisit
 from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, item_xml
 from feeds.readers import Sidecar, drop_stem, read_sidecar, read_stem, sidecar_json, visits_text
-from feeds.tail import Tail, read_documents
+from feeds.tail import Tail
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Hours, rss, to_loopback
+from tests.support.files import read
 
 PRIVATE = """
     10.0.0.1 172.16.0.1 192.168.1.1 127.0.0.1 127.9.9.9 169.254.169.254 0.0.0.0 100.64.0.1 192.0.0.1 192.0.2.1
@@ -260,8 +261,8 @@ def capture(title: str, fetched: int, /, **more: Any) -> Capture:
 
 def titles(path: Path) -> list[str]:
     """The titles of all entries; a Reject has none, and fails the test."""
-    documents = read_documents([path], feeds="item")
-    return [etree.fromstring(d.xml).findtext("title", "") for d in documents]  # type: ignore[union-attr]
+    documents = read(path, feeds="item")
+    return [etree.fromstring(d.xml).findtext("title", "") for d in documents]
 
 
 def test_a_drop_knows_its_newest_version_and_clears_what_a_kill_left(tmp_path):
@@ -310,8 +311,8 @@ def test_visits_are_noted_some_at_a_time_and_at_once_where_readers_wait_for_them
         assert len(files()) == 5 and store.visits() == []
     times = [stem[0] for path in files() if (stem := read_stem(path.stem)) is not None]
     assert times == sorted(set(times)) and len(times) == 5, "they are read in the order in which they were written"
-    for keeps, read, before in ((5, "", START * 2), (5, "visits", START), (1, "visits", START * 2)):
-        remove_read(tmp_path, {f"{read}/{path.name}" for path in files()}, before)
+    for keeps, folder, before in ((5, "", START * 2), (5, "visits", START), (1, "visits", START * 2)):
+        remove_read(tmp_path, {f"{folder}/{path.name}" for path in files()}, before)
         assert len(files()) == keeps
 
 
@@ -381,9 +382,9 @@ def test_links_in_a_warc_are_resolved_against_the_address_that_answered(tmp_path
     relative = capture("a", START)
     archive.keep(replace(relative, body=relative.body.replace(b"https://site.example", b"")))
     archive.finish()
-    (document,) = read_documents([tmp_path], feeds="item")
+    (document,) = read(tmp_path, feeds="item")
     assert document.id.startswith("https://a.example/ a ")
-    assert etree.fromstring(document.xml).findtext("item_url") == "https://b.example/a"  # type: ignore[union-attr]
+    assert etree.fromstring(document.xml).findtext("item_url") == "https://b.example/a"
 
 
 @given(st.integers(0, 4_000_000_000_000_000), st.integers(0, 2**256 - 1))
@@ -403,7 +404,7 @@ def test_any_title_and_folder_comes_through_an_archive_as_far_as_it_is_not_too_l
         archive = kind(tmp_path / name)
         archive.keep(capture("one", START, title=title, folders=folders))
         archive.finish()
-    (document,) = read_documents([tmp_path / "crawl"], feeds="item")
+    (document,) = read(tmp_path / "crawl", feeds="item")
     assert isinstance(document, Document)
     item = etree.fromstring(document.xml_bytes())
     assert item.findtext("feed_title") == TITLE
@@ -416,7 +417,7 @@ def test_any_title_and_folder_comes_through_an_archive_as_far_as_it_is_not_too_l
 
     monkeypatch.setattr(feed_module, "item_xml", noted)
     monkeypatch.setattr(feed_module, "confined", lambda work, *arguments, size: work(*arguments))
-    list(read_documents([tmp_path / "long"], feeds="item"))
+    read(tmp_path / "long", feeds="item")
     ((title, folders),) = seen
     assert title == "t" * LONGEST_TITLE and len(folders) == MOST_FOLDERS
     assert folders[:5] == ("a" * 600, LONG[1], "e" * 1_000, "f" * 1_000, "0")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.dates import DAY, HOUR, MINUTE, SECOND
-from feeds.documents import Document, SourceError, Visit
+from feeds.documents import SourceError, Visit
 from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.http import Hints, body_hints, fresh_for, resolve_host, retry_after
 from feeds.fetch.state import (
@@ -30,9 +30,9 @@ from feeds.fetch.state import (
     outside_skipped,
     source_name,
 )
-from feeds.history import History
-from feeds.tail import read_documents, settled, tails_of
+from feeds.tail import read_documents
 from tests.support.feed_server import QUICK, START, Request, closed_port, failures, outcomes, rss, running_server
+from tests.support.files import read
 from tests.support.mail_server import make_certificate
 
 FEED = rss("a", "b")
@@ -49,7 +49,7 @@ def test_a_feed_is_kept_with_its_sidecar_and_read_again(server, fetching):
         "url": url, "final_url": url, "status": 200, "fetched_at": "2026-05-06T12:00:00Z",
         "etag": '"1"', "last_modified": "", "content_type": "application/rss+xml",
     }  # fmt: skip
-    documents = list(read_documents([fetching.directory], feeds="item"))
+    documents = read(fetching.directory, feeds="item")
     assert [document.id.split(" ")[:2] for document in documents] == [[url, "a"], [url, "b"]]
     assert sorted(path.name for path in xml.parent.iterdir()) == [xml.with_suffix(".json").name, xml.name]
     # Nothing is asked before it is due, and then with validators.
@@ -67,7 +67,7 @@ def test_a_feed_is_kept_with_its_sidecar_and_read_again(server, fetching):
     assert outcomes(fetching.run(url)) == {"unchanged": 1}, "200 in place of 304 is no new version"
     assert server.log[3].headers["If-Modified-Since"] == "yesterday, I think"
     assert fetching.bodies(url) == [FEED.encode(), more.encode()]
-    assert len(list(read_documents([fetching.directory], feeds="item"))) == 3
+    assert len(read(fetching.directory, feeds="item")) == 3
 
 
 def test_a_page_leads_to_its_feed_which_is_remembered(server, fetching):
@@ -80,7 +80,7 @@ def test_a_page_leads_to_its_feed_which_is_remembered(server, fetching):
     fetching.later(3600)
     fetching.run(url)
     assert server.paths() == ["/", "/blog/feed", "/blog/feed"]
-    (document, *_) = read_documents([fetching.directory], feeds="item")
+    (document, *_) = read(fetching.directory, feeds="item")
     assert document.id.startswith(f"{url} a ")
 
 
@@ -160,7 +160,7 @@ def test_a_charset_in_the_header_alone_counts_for_what_is_not_utf8(server, fetch
     for number, (start, charset) in enumerate((("", "ISO-8859-1"), (declaration, "utf-8"))):
         body = (start + rss("caf\u00e9")).encode("latin-1")
         fetching.run(server.serve(f"/{number}", body, Content_Type=f"text/xml; charset={charset}"))
-    documents = [one for one in read_documents([fetching.directory], feeds="item") if isinstance(one, Document)]
+    documents = read(fetching.directory, feeds="item")
     assert ["caf\u00e9" in document.xml_bytes().decode() for document in documents] == [True, True]
 
 
@@ -191,7 +191,7 @@ def test_permanent_redirects_are_remembered_and_others_are_not(server, fetching)
     fetching.later(3600)
     fetching.run(*urls)
     assert {f"/{status}" for status in statuses} & {*server.paths()} == {"/302", "/303", "/307"}
-    ids = [document.id.split(" ")[0] for document in read_documents([fetching.directory], feeds="item")]
+    ids = [document.id.split(" ")[0] for document in read(fetching.directory, feeds="item")]
     assert sorted(ids) == sorted(urls * 2)
 
 
@@ -466,7 +466,7 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
 
     def outcomes_of_feeds() -> dict[str, str]:
         """By feed, without repetition."""
-        visits = [one for one in settled(tails_of([fetching.directory], feeds="item"), History()) if type(one) is Visit]
+        visits = [one for one in read_documents([fetching.directory], feeds="item") if type(one) is Visit]
         for url in {one.feed for one in visits if one.outcome == "complete"} - removed:
             times = [one.time for one in visits if one.feed == url and one.outcome == "complete"]
             feed = fetching.feed(url)
