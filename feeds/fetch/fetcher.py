@@ -392,6 +392,7 @@ class Robots:
 
 
 LOST = 3  # consecutive failures after which a moved feed is tried at its first address again
+GIVEN_UP = 8  # consecutive failures, in about a day, after which readers need not wait for a feed
 LONGEST_VALIDATOR = 1000  # maximum number of characters of an ETag or a Last-Modified
 
 
@@ -440,7 +441,7 @@ class Visitor:
         except http.FetchError as error:
             after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
-            visit = after.ended(after.checked_at) if after.stopped else None
+            visit = after.ended(after.checked_at) if after.stopped or after.errors >= GIVEN_UP else None
         if visit is None and outcome not in (Outcome.NEW, Outcome.UNCHANGED) and not feed.fetched_at:
             visit = feed.ended(self.clock.now())
         self.store.commit(after, self.archive.mark, visit)
