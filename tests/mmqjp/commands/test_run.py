@@ -375,7 +375,7 @@ def test_a_kill_right_after_the_batch_of_a_refused_entry_loses_nothing(runs, mon
     with monkeypatch.context() as patched:
         patched.setattr(Session, "process", process)
         with pytest.raises(AssertionError, match="killed"):
-            runs.run("--batch-size", "1", "--lateness", "1h")
+            runs.run("--batch-size", "1", "--lateness", "1h", "--belated", "drop")
     runs.run("--lateness", "INF")
     assert len(runs.stored()) == 2 and runs.noted().keys() >= {"1.xml", "2.xml"}
 
