@@ -15,7 +15,7 @@ import pytest
 from lxml import etree
 
 from common.dates import HOUR
-from feeds.fetch.fetcher import DropArchive
+from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.http import Clock
 from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore, source_name
 from feeds.items import LONGEST_TITLE
@@ -316,6 +316,39 @@ def test_what_is_new_is_fetched_and_answered_once(commands, call, server, tmp_pa
     assert server.log[-1].headers.get("If-None-Match") or server.log[-2].headers.get("If-None-Match")
     listed = printed("feeds", "list", "--state", tmp_path / "state")
     assert "200" in listed and "304" in listed
+
+
+@pytest.mark.parametrize("layout", ["drop", "warc"])
+def test_run_and_stream_decide_alike_over_a_crawl_as_far_as_its_feeds_were_visited(server, fetching, tmp_path, layout):
+    if layout == "warc":
+        fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
+    fetching.directory = tmp_path / "crawl"
+    fetching.run(server.url("/a"), server.url("/b"), server.url("/missing"))
+    for hour in range(1, 4):
+        if hour == 2:
+            both = rss("two", "late", guid="b").replace("10:00:00", "13:30:00").replace("13:30:00", "10:00:00", 1)
+            server.serve("/b", both)
+        fetching.later(3700)
+        fetching.run()
+    item = "S//item->{0}[./feed_url->of_{0}]".format
+    silence = f"FROM {item('a')} NOT FOLLOWED BY {{ of_a = of_b, 4 h }} {item('b')} PUBLISH silent"
+    queries = write_queries(tmp_path, f"{silence};\nFROM S//item->a PUBLISH all")
+    for number, (command, *options) in enumerate(
+        (
+            ["run", "--documents"],
+            ["run", "--lateness", "0s", "--state", tmp_path / "run", "--documents"],
+            ["stream", "--lateness", "0s", "--state", tmp_path / "stream", *NOW, "--source"],
+            ["stream", "--lateness", "0s", "--state", tmp_path / "small", *NOW, "--batch-size", 1, "--source"],
+        )
+    ):
+        output = tmp_path / f"{number}.jsonl"
+        plain = "--engine", "duckdb", "--queries", queries, "--feeds", "--output", output
+        mmqjp(command, *plain, *options, fetching.directory)
+        rows = map(json.loads, output.read_text().splitlines())
+        found = sorted((row["query"], row["documents"][0].split(" ")[1]) for row in rows)
+        # `b` was not silent after 10:00; whether it was after 13:30 was not to be seen by 15:05.
+        assert found[:5] == [("all", title) for title in ("aone", "atwo", "blate", "bthree", "btwo")]
+        assert found[5:] == [("silent", title) for title in ("aone", "atwo")]
 
 
 def test_something_must_be_named_to_be_read_and_a_crawl_is_not_it(server, fetch, tmp_path):
