@@ -446,6 +446,11 @@ class TimeFormat:
         moment = self._at(microseconds)
         return str(microseconds) if moment is None else moment.isoformat().replace("+00:00", "Z")
 
+    def utc(self, microseconds: int) -> str:
+        """Returns a time in UTC, whatever this zone: `2026-07-16 12:02:00 UTC`."""
+        text = IN_UTC.iso(microseconds)
+        return f"{text[:19].replace('T', ' ')} UTC" if "T" in text else text
+
     def zone_at(self, microseconds: int) -> str:
         """Returns the zone's name at a time: `CEST`, `UTC`."""
         moment = self._at(microseconds)

@@ -127,8 +127,7 @@ def _title(item: content.ShownItem) -> str:
 
 
 def write_page(report: content.Report, out: BinaryIO) -> None:
-    clock = report.clock
-    _write("matches.html", {"report": report, "zone": report.zone, "minute": clock.minute, "iso": clock.iso}, out)
+    _write("matches.html", {"report": report, "zone": report.zone, "clock": report.clock}, out)
 
 
 def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title: str, out: BinaryIO) -> None:
@@ -261,7 +260,7 @@ def explanation_html(lines: Iterable[str], picture: str) -> str:
 def _rendered(name: str, shown: Sequence[content.ShownMatch], clock: content.TimeFormat, **context: object) -> str:
     zone = clock.zone_at(shown[-1].output.t1) if shown else ""
     style = Markup(_environment().get_template("notebook.css").render())
-    known = {"minute": clock.minute, "iso": clock.iso, "zone": zone, "style": style}
+    known = {"clock": clock, "zone": zone, "style": style}
     return _environment().get_template(name).render(known | context)
 
 

@@ -42,7 +42,7 @@ from feeds.documents import Now, now_us
 from join_stage.store.protocol import StoreError
 from mmqjp.backtest import BACKTEST_SECONDS
 from mmqjp.explain.terms import duration_text
-from mmqjp.present.item import ShownMatch, TimeFormat
+from mmqjp.present.item import IN_UTC, ShownMatch
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.present.terminal import TITLES, funnel_notes, sections, stage_name, template_environment
@@ -408,7 +408,7 @@ class Link:
 class Site:
     """What pages share. `reader` reads the store, and `ask` submits commands to its holder, through the spool. `access`
     checks clients; `public_url` is the site's address without a final slash. `state` is the state directory; `holds`:
-    this process holds it. `now` is the clock in microseconds; `clock` formats times."""
+    this process holds it. `now` is the clock in microseconds."""
 
     reader: StoreReader
     ask: SendCommand
@@ -417,7 +417,6 @@ class Site:
     state: Path
     holds: bool = True
     now: Now = now_us
-    clock: TimeFormat = field(default_factory=TimeFormat)
     assets: Assets = field(default_factory=Assets)
     links: list[Link] = field(default_factory=list)
     kept: SharedCache = field(init=False, default_factory=SharedCache)
@@ -497,10 +496,10 @@ class Site:
     def _templates(self) -> Environment:
         """Those of pages, with `mmqjp.present`'s below `present/`."""
         loaders = [PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]
-        made, clock = template_environment(ChoiceLoader(loaders)), self.clock
+        made = template_environment(ChoiceLoader(loaders))
         made.auto_reload = False
         made.globals |= {
-            "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
+            "clock": IN_UTC, "with_query": with_query,
             "sections": sections, "stage_name": stage_name, "notes": funnel_notes, "verdict_titles": TITLES,
             "asset": self.assets.url,
         }  # fmt: skip

@@ -77,7 +77,7 @@ class Site:
 @contextmanager
 def served_site(browser: Browser, state: Path, *options: object) -> Iterator[Site]:
     """`mmqjp serve` over a state until the end of the block. It must then end well."""
-    with served(state, *options, TZ="UTC") as running:
+    with served(state, *options, TZ="Asia/Tokyo") as running:  # which no page shows
         with browser.new_context() as context:
             context.new_page().goto(running.link)
             storage = context.storage_state()

@@ -118,6 +118,48 @@ def test_outputs_appear_as_they_come_and_none_is_missed(visit, living):
     expect(page.get_by_role("status")).to_have_text("3 new outputs")  # counts only are announced
 
 
+MOVED = """() => {
+  const seen = new PerformanceObserver(() => 0);
+  seen.observe({ type: "layout-shift", buffered: true });
+  const nodes = seen.takeRecords().flatMap((one) => one.sources).map(({ node }) => node?.parentElement);
+  return nodes.filter((node) => node?.closest(".figures, .matches, table")).length;
+}"""
+"""How many places around times have moved since the page began."""
+
+
+@pytest.mark.parametrize(
+    ("script", "zone", "minute", "second"),
+    [
+        (True, "America/St_Johns", "2025-12-31 20:30", "2025-12-31 20:30:00"),
+        (False, "UTC", "2026-01-01 00:00", "2026-01-01 00:00:00"),
+    ],
+)
+def test_times_are_in_the_zone_of_the_visitor(visit, living, script, zone, minute, second):
+    site, drops = living
+    page = site.enter(visit, "/live", timezone_id="America/St_Johns", java_script_enabled=script)
+    drop(drops, zone.rpartition("/")[2])
+    while not page.locator(".match", has_text=zone.rpartition("/")[2]).count():  # it comes by itself, with script
+        page.wait_for_timeout(100)
+        if not script:
+            page.reload()
+    for path in ("/live", "/q/books", "/"):
+        time = page.locator("main time").first
+        expect(time).to_have_text(minute)
+        assert (time.get_attribute("datetime"), time.get_attribute("title")) == (
+            "2026-01-01T00:00:00Z", "2026-01-01 00:00:00 UTC"
+        )  # fmt: skip
+        page.goto(site.url + path)
+        expect(page.locator("footer .zone")).to_have_text(zone)
+        assert not script or page.evaluate(MOVED) == 0
+    page.goto(f"{site.url}/sql?sql=SELECT+t0+FROM+outputs")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_role("cell").first).to_have_text(second)
+    page.goto(f"{site.url}/engine")
+    label = page.locator("figcaption time").first.inner_text()
+    assert page.locator("svg title").first.text_content().startswith(f"{label}: ")
+    assert label.endswith(":30") is script  # of whole hours in UTC
+
+
 def test_a_query_is_checked_as_one_types(visit, living):
     page = living[0].enter(visit, "/new")
     text = page.get_by_label("Text in XSCL")

@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mmqjp.engine import Session
-from mmqjp.present.item import IN_UTC
 from mmqjp.present.recent import RecentAnswers
 from mmqjp.service.commands import CommandError, run_command
 from mmqjp.service.spool import Command
@@ -50,7 +49,7 @@ def asking(engine: Session, *run_sinks: Any) -> Callable[[str, Mapping[str, Any]
 
 
 def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
-    given: dict[str, Any] = {"access": Access(TOKEN), "clock": IN_UTC} | options
+    given: dict[str, Any] = {"access": Access(TOKEN)} | options
     site = Site(CursorReader(engine), asking(engine), given.pop("access"), URL, state or Path(_STATE.name), **given)
     site._templates.bytecode_cache = FileSystemBytecodeCache(_STATE.name)  # compiled once for all sites
     return site

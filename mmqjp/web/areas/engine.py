@@ -60,8 +60,8 @@ def engine_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/engine", response_class=HTMLResponse)
     def page(request: Request) -> Response:
         found = engine()
-        documents = [(site.clock.minute(hour.begin), hour.documents) for hour in found.hours]
-        outputs = [(site.clock.minute(hour.begin), hour.outputs) for hour in found.hours]
+        documents = [(hour.begin, hour.documents) for hour in found.hours]
+        outputs = [(hour.begin, hour.outputs) for hour in found.hours]
         return site.render(request, "engine.html", found=found, documents=documents, outputs=outputs)
 
     @routes.get("/api/v1/engine", tags=["store"], summary="How the engine does")

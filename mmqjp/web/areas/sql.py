@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Form, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from markupsafe import Markup
 from starlette.datastructures import Headers
 
 from common.errors import MmqjpError
 from join_stage.store.protocol import LONGEST, QuestionRefused
-from mmqjp.present.item import IN_UTC, cell, cell_text, format_rows, unique_keys
+from mmqjp.present.item import IN_UTC, TimeFormat, cell, cell_text, format_rows, unique_keys
 from mmqjp.present.terminal import write_csv_rows, write_json_array
 from mmqjp.service.log import column_values
 from mmqjp.web.site import Link, Site, status_of
@@ -72,9 +73,17 @@ Sql = Annotated[str, Query(max_length=LONGEST, description=_WHAT)]
 _SentSql = Annotated[str, Form(max_length=LONGEST, description=_WHAT)]
 
 
+class _TimeElements(TimeFormat):
+    """Formats times as elements of a page, which shows them in the visitor's zone, to the second."""
+
+    def iso(self, microseconds: int) -> str:
+        element = Markup('<time class="exact" datetime="{0}" title="{0}">{1}</time>')
+        return element.format(IN_UTC.iso(microseconds), self.utc(microseconds).removesuffix(" UTC"))
+
+
 def sql_router(site: Site, routes: APIRouter) -> None:
     def shown(request: Request, sql: str, found: SqlResult | None, error: str = "", status: int = 200) -> Response:
-        given = [] if found is None else format_rows(found.columns, found.rows, site.clock)
+        given = [] if found is None else format_rows(found.columns, found.rows, _TimeElements())
         rows = [list(map(_shown, row)) for row in given]
         headings = []
         for place, name in enumerate([] if found is None else found.columns):

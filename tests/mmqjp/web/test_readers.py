@@ -115,7 +115,7 @@ def test_a_reader_shows_the_newest_batch_and_only_reads_a_bounded_number_of_rows
             for own in (True, False):
                 assert reader.select("SELECT count(*) AS n FROM outputs", 1, 30, own=own)["n"].to_pylist() == [number]
             ids, site = [output.id for output in engine.outputs()], site_of(engine, now=lambda: NOW)
-            other = Site(reader, site.ask, site.access, URL, site.state, now=lambda: NOW, clock=site.clock)
+            other = Site(reader, site.ask, site.access, URL, site.state, now=lambda: NOW)
             assert shown(other, ids) == shown(site, ids)
             engine.process([Document(f"d{number + 2}", "<blog><author>Ada</author></blog>", time=NOW)])
         sql = "SELECT id, t0, [t0, t1] AS times, NULL AS nothing, 1.5 AS x, true AS yes FROM documents WHERE id < 'd3'"
