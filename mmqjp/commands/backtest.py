@@ -15,7 +15,7 @@ from mmqjp.backtest import BACKTEST_SECONDS, Backtest, PreparedScript, backtest_
 from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console, live_line, text_table
-from mmqjp.commands.formats import LISTED_QUERIES, clock_of, utc_option
+from mmqjp.commands.formats import LISTED_QUERIES, tz_option
 from mmqjp.commands.manage_queries import client
 from mmqjp.engine import Session
 from mmqjp.present.item import MatchSpool, Report, TimeFormat
@@ -39,13 +39,13 @@ from mmqjp.service.sql_question import BACKTEST
 @options.versions_option
 @options.most_versions_option
 @options.time_xpath_option
-@utc_option
+@tz_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @options.wait_option("How long to wait if another process holds the store, beside the time that the back-test takes.")
 @debug_option
 def backtest(
     file: Path, state: Path | None, paths: tuple[Path, ...], feeds: EntryForm | None, versions: Versions,
-    most_versions: int, time_xpath: str | None, utc: bool, as_json: bool, wait: float,
+    most_versions: int, time_xpath: str | None, clock: TimeFormat, as_json: bool, wait: float,
 ) -> None:  # fmt: skip
     """Try a script on documents that are there: what it finds, how often, and what it would cost. Nothing is written.
 
@@ -80,7 +80,7 @@ def backtest(
     if as_json:
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False))
         return
-    print_result(result, clock_of("table", utc=utc))
+    print_result(result, clock)
     if silent := [query.name for query in result.queries if not query.outputs and not query.paused]:
         few = ", ".join(map(printable_line, silent[:LISTED_QUERIES])) + ", ..." * (len(silent) > LISTED_QUERIES)
         on = " ".join(f"--against {shlex.quote(str(path))}" for path in paths) or "--against DOCUMENTS"

@@ -19,10 +19,10 @@ from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.formats import chosen_engine, open_engine
+from mmqjp.commands.formats import chosen_engine, open_engine, tz_option
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.engine import Session
-from mmqjp.present.item import IN_UTC, item_of
+from mmqjp.present.item import TimeFormat, item_of
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.terminal import print_heading, print_match
 from mmqjp.state.engine_choice import DUCKDB, SPARK
@@ -36,8 +36,9 @@ from xscl.syntax import Script
 @click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine.")
 @plan_option
 @engine_option
+@tz_option
 @debug_option
-def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -> None:
+def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, clock: TimeFormat) -> None:
     """Run the packaged example: standing queries over a few small feeds, with what they find and why.
 
     \b
@@ -66,14 +67,14 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
         rows = found.session.sql(FROM_OUTSIDE, trusted=True).to_pylist()
         feeds = len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
         out.print(f"{len(script.all_queries)} standing queries, {len(rows)} entries of {feeds} feeds, on {chosen}.")
-        out.print("Times are in UTC.\n")
         about = purposes(text, script)
         order, matches = list(about), shown_outputs(found.session, found.outputs)
+        out.print(f"Times are in {clock.zone_at(found.outputs[-1].t1)}.\n")
         by_query = sorted(matches, key=lambda match: order.index(match.output.query))
         for name, some in groupby(by_query, key=lambda match: match.output.query):
             print_heading(name, about[name], out)
             for match in some:
-                print_match(match, IN_UTC, out)
+                print_match(match, clock, out)
                 out.print()
     count = len(found.outputs)
     if both:

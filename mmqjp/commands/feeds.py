@@ -22,8 +22,9 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, Fetc
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.formats import check_output, data_file
+from mmqjp.commands.formats import check_output, data_file, tz_option
 from mmqjp.commands.options import AtLeast, duration, feed_memory_option, number, option, parse_duration, with_options
+from mmqjp.present.item import TimeFormat
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service import drops
 
@@ -31,13 +32,17 @@ _ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
 _INDENT = " " * 9
 
 
-def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
+def table_lines(feeds: Iterable[FeedState], width: int, clock: TimeFormat) -> Iterator[str]:
     """Formats a table. Addresses end lines, uncut; titles and errors have their own, `width` wide if words allow."""
+
+    def minute(moment: int) -> str:
+        return clock.minute(moment) if moment else "-"
+
     yield _ROW.format("status", "checked", "next check", "errors", "feed")
     for feed in feeds:
         status = "stopped" if feed.stopped else str(feed.status or "-")
-        due = "-" if feed.stopped else _minute(feed.next_check)
-        yield _ROW.format(status, _minute(feed.checked_at), due, feed.errors, printable_line(feed.shown))
+        due = "-" if feed.stopped else minute(feed.next_check)
+        yield _ROW.format(status, minute(feed.checked_at), due, feed.errors, printable_line(feed.shown))
         called = " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
         count = pluralise(feed.hints.undated, "entry", "entries")
         undated = f"{count} with a date that cannot be read" if feed.hints.undated else ""
@@ -54,10 +59,6 @@ def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
         told = asdict(drops.FeedSummary.of(feed))
         times = {key: told[key] for key in ("checked_at", "changed_at", "next_check")}
         yield json_line(told | {key: None if time is None else iso_utc(time) for key, time in times.items()})
-
-
-def _minute(moment: int) -> str:
-    return iso_utc(moment)[:16].replace("T", " ") if moment else "-"
 
 
 DEFAULTS, LIMITS = Settings(""), ReplyLimits()
@@ -220,18 +221,18 @@ def feeds() -> None:
 @feeds.command("list")
 @_state_option
 @click.option("--json", "as_json", is_flag=True, help="Write a line of JSON for each feed.")
+@tz_option
 @debug_option
-def list_feeds(state: Path, as_json: bool) -> None:
+def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
     """List the feeds: their last status, when they are fetched next, what you call them, and what went wrong.
 
     \b
     Example:
       mmqjp feeds list --state crawl/
-
-    Times are UTC.
     """
     known = _known(state)
-    lines = listed_as_json(known) if as_json else (f"{line}\n".encode() for line in table_lines(known, console().width))
+    shown = (f"{line}\n".encode() for line in table_lines(known, console().width, clock))
+    lines = listed_as_json(known) if as_json else shown
     with data_file(None) as file:
         for line in lines:
             file.write(line)

@@ -8,10 +8,10 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import click
 from rich.console import Console
@@ -31,6 +31,7 @@ from mmqjp.sinks.files import is_stream, refuse_missing_directory
 from mmqjp.sinks.secrets import BadSink
 from mmqjp.state.engine_choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
 from xscl.syntax import Script
+from xscl.text import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,34 @@ format_option = click.option(
     help="The format. Default: table on a terminal, else jsonl.",
 )  # fmt: skip
 
-utc_option = click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")
+UTC_NAME, LOCAL = "UTC", "local"
+
+
+class ZoneType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """Click type of a time zone by its name, or `local`: the format of times in it."""
+
+    name = "zone"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> TimeFormat:
+        if isinstance(value, TimeFormat):  # click may convert twice
+            return value
+        if value in (UTC_NAME, LOCAL):
+            return IN_UTC if value == UTC_NAME else TimeFormat()
+        try:
+            return TimeFormat(ZoneInfo(value))
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # of names that lead to no file of a zone
+            known = available_timezones()
+            advice = f"write a name like Europe/Berlin, {UTC_NAME} or {LOCAL}"
+            missing = "" if known else "; this system knows no time zones: install tzdata"
+            cause = f"there is no time zone {value!r:.80}"
+            self.fail(f"{cause}{missing}; {did_you_mean(value, [*known, LOCAL]) or advice}", parameter, context)
+
+
+tz_option = click.option(
+    "--tz", "clock", metavar="ZONE", type=ZoneType(), envvar="MMQJP_TZ", default=UTC_NAME,
+    help="The time zone of what is shown, such as Europe/Berlin; local: that of this machine. Default: MMQJP_TZ, else "
+    f"the configuration, else {UTC_NAME}.",
+)  # fmt: skip
 
 output_option = click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
@@ -64,8 +92,9 @@ def chosen_format(form: str | None, output: Path | None) -> str:
     return "table" if output in (None, Path("-")) and sys.stdout.isatty() else "jsonl"
 
 
-def clock_of(form: str, *, utc: bool) -> TimeFormat:
-    return TimeFormat(UTC) if utc or form not in FOR_PEOPLE else TimeFormat()
+def clock_of(form: str, clock: TimeFormat) -> TimeFormat:
+    """Returns the format of times in a format of matches: for programs, they are in UTC."""
+    return clock if form in FOR_PEOPLE else IN_UTC
 
 
 def few_texts(texts: dict[str, list[str]]) -> dict[str, list[str]]:

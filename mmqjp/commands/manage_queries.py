@@ -13,16 +13,15 @@ from typing import Any
 import click
 
 from common.bounds import END
-from common.dates import iso_utc
 from common.files import share, whole_file
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure, debug_option
 from mmqjp.commands.console import console, progress_shown, text_table
-from mmqjp.commands.formats import open_engine
+from mmqjp.commands.formats import open_engine, tz_option
 from mmqjp.commands.options import engine_option, shared_option, state_option, text_for_store, wait_option
 from mmqjp.explain.pictures import sharing_picture
 from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
-from mmqjp.present.item import truncate
+from mmqjp.present.item import TimeFormat, truncate
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks
 from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
@@ -122,8 +121,9 @@ resume = _change("resume", "Resume the paused queries of a name.", "resumed")
 @click.command("list")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each name, or each query of NAME.")
+@tz_option
 @store_options
-def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> None:
+def list_queries(name: str | None, state: Path, as_json: bool, clock: TimeFormat, wait: float) -> None:
     """List the query names, the number of queries of each, and which are paused.
 
     \b
@@ -143,12 +143,12 @@ def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> N
 
     def show_named(found: Any) -> None:
         for row in found:
-            click.echo(f"{row['name']}: {_state(row)}, since {iso_utc(row['added_at'])}")
+            click.echo(f"{row['name']}: {_state(row)}, since {clock.iso(row['added_at'])}")
             click.echo(f"  {row['text']}")
         if count := found[0].get("belated"):
             click.echo(f"  {_too_late(count)}")
         if pending := found[0].get("pending"):
-            click.echo(f"  {_waiting(pending)}")
+            click.echo(f"  {_waiting(pending, clock)}")
 
     store = client(state, wait)
     if name is None:
@@ -225,8 +225,9 @@ MOST_LISTED = 10  # maximum number of queries listed with equal-time pairs
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@tz_option
 @store_options
-def status(state: Path, as_json: bool, wait: float) -> None:
+def status(state: Path, as_json: bool, clock: TimeFormat, wait: float) -> None:
     """Show how far the streams of a store have come and what it keeps.
 
     \b
@@ -235,10 +236,13 @@ def status(state: Path, as_json: bool, wait: float) -> None:
 
     A running service answers between two batches.
     """
-    print_found(client(state, wait).ask("status", {}), _print_status, as_json=as_json)
+    print_found(client(state, wait).ask("status", {}), partial(_print_status, clock), as_json=as_json)
 
 
-def _print_status(found: Any) -> None:
+def _print_status(clock: TimeFormat, found: Any) -> None:
+    def time_or_dash(microseconds: int | None) -> str:
+        return "-" if microseconds is None else clock.iso(microseconds)
+
     click.echo(f"queries        {found['queries']:,}, {found['paused']:,} of them paused")
     for key in ("batches", "documents", "outputs"):
         click.echo(f"{key:<14} {found[key]:,}")
@@ -256,7 +260,7 @@ def _print_status(found: Any) -> None:
     for name, count in islice(found.get("belated", {}).items(), MOST_LISTED):
         click.echo(f"too late       {printable_line(name)}: {_too_late(count)}")
     for one in found.get("absences", ()):
-        click.echo(f"waiting        {printable_line(one['query'])}: {_waiting(one)}")
+        click.echo(f"waiting        {printable_line(one['query'])}: {_waiting(one, clock)}")
     if times := found.get("rebuilt"):
         click.echo(f"rebuilt        postings that were damaged, {pluralise(times, 'time')}")
     for sink in found.get("sinks", ()):
@@ -274,17 +278,10 @@ def _too_late(count: int) -> str:
     return f"{pluralise(count, 'document')} came too late to change what it told"
 
 
-def _waiting(absence: Mapping[str, Any]) -> str:
+def _waiting(absence: Mapping[str, Any], clock: TimeFormat) -> str:
     """Says what absences wait for, of a `mmqjp.answers.absence.PendingAbsence`."""
     documents = pluralise(absence["documents"], "document waits", "documents wait")
     if absence["until"] is None:
         return documents
     held_by = printable_line(absence["feed"] or absence["stream"] or "events")
-    return f"{documents}, the first until {time_or_dash(absence['until'])}, for {held_by}"
-
-
-def time_or_dash(microseconds: int | None) -> str:
-    try:
-        return "-" if microseconds is None else iso_utc(microseconds)
-    except OverflowError:
-        return str(microseconds)
+    return f"{documents}, the first until {clock.iso(absence['until'])}, for {held_by}"

@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from common.dates import iso_utc
 from common.errors import MmqjpError
 from feeds.documents import now_us
 from mmqjp.answers.fan_out import Position
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.configuration import table_of
 from mmqjp.commands.console import console, text_table
-from mmqjp.commands.formats import tables_of
+from mmqjp.commands.formats import tables_of, tz_option
 from mmqjp.commands.manage_queries import client, command_on_name, print_changed, print_found, store_options
 from mmqjp.commands.options import state_option
+from mmqjp.present.item import TimeFormat
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
 from mmqjp.sinks.definition import read_start
@@ -49,11 +49,11 @@ def print_sinks(rows: Sequence[_Row], now: int) -> None:
             click.echo(f"{row['name']}: {trouble}")
 
 
-def print_sink(row: _Row, now: int) -> None:
+def print_sink(row: _Row, now: int, clock: TimeFormat) -> None:
     click.echo(f"{row['name']}: {row['kind']} to {printable_line(row['to'])}, {row['state']}")
     if trouble := _trouble(row, now):
         click.echo(f"  {trouble}")
-    since = f", the oldest since {_short_time(row['behind_since'])}" if row["behind_since"] else ""
+    since = f", the oldest since {clock.second(row['behind_since'])}" if row["behind_since"] else ""
     click.echo(f"  has all outputs up to seq {row['acked']}, {row['behind']:,} behind{since}")
     counts = f"{row['delivered']:,} delivered, {row['failed']:,} attempts failed, {row['given_up']:,} given up"
     click.echo(f"  since the service began: {counts}")
@@ -62,7 +62,7 @@ def print_sink(row: _Row, now: int) -> None:
         click.echo(f"    {key} = {printable_line(_toml(value))}")
 
 
-def print_failed(found: Mapping[str, Sequence[_Row]]) -> None:
+def print_failed(found: Mapping[str, Sequence[_Row]], clock: TimeFormat) -> None:
     if not found["undelivered"] and not found["gaps"]:
         click.echo("nothing: the sink got, or will get, all that it wants")
     for row in (*found["undelivered"], *found["gaps"]):
@@ -70,7 +70,7 @@ def print_failed(found: Mapping[str, Sequence[_Row]]) -> None:
             what = f"output {row['seq']} ({row['id']}) after {pluralise(row['tries'], 'try', 'tries')}"
         else:
             what = f"{row['count']:,} of {row['first']}-{row['last']} given up"
-        click.echo(f"{_short_time(row['noted_at'])}  {what}: {printable_line(row['reason'])}")
+        click.echo(f"{clock.second(row['noted_at'])}  {what}: {printable_line(row['reason'])}")
 
 
 def _trouble(row: _Row, now: int) -> str:
@@ -84,10 +84,6 @@ def _in(microseconds: int) -> str:
     seconds = max(round(microseconds / 1e6), 0)
     size, unit = next((one for one in ((86_400, "d"), (3_600, "h"), (60, "min")) if seconds >= 2 * one[0]), (1, "s"))
     return f"in {seconds // size} {unit}" if seconds else "now"
-
-
-def _short_time(microseconds: int) -> str:
-    return iso_utc(microseconds)[:19] + "Z"
 
 
 def _toml(value: object) -> str:
@@ -134,8 +130,9 @@ def list_sinks(state: Path, wait: float, as_json: bool) -> None:
 @sinks.command()
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print an object of JSON.")
+@tz_option
 @store_options
-def show(name: str, state: Path, wait: float, as_json: bool) -> None:
+def show(name: str, state: Path, wait: float, as_json: bool, clock: TimeFormat) -> None:
     """Show a sink: its state, its last failure and its definition. Secrets have their names only.
 
     \b
@@ -143,7 +140,7 @@ def show(name: str, state: Path, wait: float, as_json: bool) -> None:
       mmqjp sinks show alerts --state state/
     """
     found = _client(state, wait).ask(SINKS, {"name": name})
-    print_found(found, lambda found: print_sink(found, now_us()), as_json=as_json)
+    print_found(found, lambda found: print_sink(found, now_us(), clock), as_json=as_json)
 
 
 @sinks.command()
@@ -219,15 +216,17 @@ def test(name: str, state: Path, wait: float) -> None:
 @sinks.command()
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print an object of JSON.")
+@tz_option
 @store_options
-def failed(name: str, state: Path, wait: float, as_json: bool) -> None:
+def failed(name: str, state: Path, wait: float, as_json: bool, clock: TimeFormat) -> None:
     """Show what a sink did not get: outputs that its receiver refused, and those that were given up.
 
     \b
     Example:
       mmqjp sinks failed alerts --state state/
     """
-    print_found(_client(state, wait).ask("sinks-failed", {"name": name}), print_failed, as_json=as_json)
+    found = _client(state, wait).ask("sinks-failed", {"name": name})
+    print_found(found, partial(print_failed, clock=clock), as_json=as_json)
 
 
 @sinks.command()

@@ -25,7 +25,7 @@ from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
 from mmqjp.commands.formats import check_output, data_file
-from mmqjp.commands.manage_queries import client, print_found, store_options, time_or_dash
+from mmqjp.commands.manage_queries import client, print_found, store_options
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
 from mmqjp.present import terminal
@@ -57,11 +57,11 @@ LISTED = 10
     help=f"Only the newest N. Default: {formats.SHOWN:,} in table, html and markdown, else all.",
 )  # fmt: skip
 @formats.format_option
-@formats.utc_option
+@formats.tz_option
 @formats.output_option
 @store_options
 def matches(
-    name: str | None, since: str | None, limit: int | None, form: str | None, utc: bool, output: Path | None,
+    name: str | None, since: str | None, limit: int | None, form: str | None, clock: TimeFormat, output: Path | None,
     state: Path, wait: float,
 ) -> None:  # fmt: skip
     """Show what the queries of a store have matched, when and why.
@@ -76,7 +76,6 @@ def matches(
     other, oldest first, with times in UTC. A running service answers between two batches.
     """
     chosen = formats.chosen_format(form, output)
-    clock = formats.clock_of(chosen, utc=utc)
     most = formats.SHOWN if limit is None and chosen in formats.FOR_PEOPLE else limit
     wanted = MatchFilter(name, None if since is None else time_since(since, clock), most)
     with store_of(client(state, wait)) as (select, matches_after):
@@ -84,7 +83,9 @@ def matches(
             _check_name(select, name, state)
         found = matches_after(wanted, wanted.start(select))
         total = wanted.count(select) if chosen in formats.FOR_PEOPLE else 0
-        formats.show_matches(found, chosen, output, clock, total=total, texts=registered_texts(select, name))
+        formats.show_matches(
+            found, chosen, output, formats.clock_of(chosen, clock), total=total, texts=registered_texts(select, name)
+        )
 
 
 SelectRows = Callable[[str], list[dict[str, Any]]]
@@ -147,7 +148,7 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
 @click.argument("sql")
 @formats.format_option
 @click.option("--raw", is_flag=True, help="Leave values as they are stored: times in microseconds, nodes as text.")
-@formats.utc_option
+@formats.tz_option
 @formats.output_option
 @click.option(
     "--timeout", metavar="DURATION", callback=options.seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
@@ -168,7 +169,7 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
 @store_options
 @click.pass_context
 def query(
-    context: click.Context, sql: str, form: str | None, raw: bool, utc: bool, output: Path | None,
+    context: click.Context, sql: str, form: str | None, raw: bool, clock: TimeFormat, output: Path | None,
     timeout: float | None, most_rows: int, most_bytes: int, engine: str, state: Path, wait: float,
 ) -> None:  # fmt: skip
     """Query a store in SQL, and print the rows of the answer.
@@ -192,7 +193,7 @@ def query(
         raise Failure(f"the store in {state} is on duckdb, whose SQL it takes: leave out --engine spark")
     found = client(state, longest, reader=SPARK if engine == stored == SPARK else DUCKDB).ask(QUERY, asked)
     columns = found["columns"]
-    rows = found["rows"] if raw else format_rows(columns, found["rows"], formats.clock_of(chosen, utc=utc))
+    rows = found["rows"] if raw else format_rows(columns, found["rows"], formats.clock_of(chosen, clock))
     with data_file(check_output(output)) as file:
         write_rows(columns, rows, chosen, sql, output, file)
 
@@ -250,10 +251,11 @@ MOST_STORED = 1_000  # default limit of stored documents read
     "be running on it."
 )
 @options.wait_option()
+@formats.tz_option
 @debug_option
 def show(
     paths: tuple[Path, ...], feeds: EntryForm | None, time_xpath: str | None, limit: int | None, full: bool,
-    identity: str | None, stream: str | None, state: Path | None, wait: float,
+    identity: str | None, stream: str | None, state: Path | None, wait: float, clock: TimeFormat,
 ) -> None:  # fmt: skip
     """Show documents as queries see them: indented, with the number of each element, and with stream, id and time.
 
@@ -275,7 +277,7 @@ def show(
     )
     documents = (item for item in items if not isinstance(item, Visit))
     chosen = (i for i in documents if (identity is None or i.id == identity) and (stream is None or i.stream == stream))
-    shower = _Shower(console(), limit, full=full or not sys.stdout.isatty(), trusted=state is not None)
+    shower = _Shower(console(), limit, clock, full=full or not sys.stdout.isatty(), trusted=state is not None)
     for item in chosen:
         if shower.is_done:
             break
@@ -286,8 +288,8 @@ def show(
 class _Shower:
     """Prints documents and dead letters up to a limit of each kind."""
 
-    def __init__(self, out: Console, limit: int | None, *, full: bool, trusted: bool) -> None:
-        self._out, self._limit, self._full, self._trusted = out, limit, full, trusted
+    def __init__(self, out: Console, limit: int | None, clock: TimeFormat, *, full: bool, trusted: bool) -> None:
+        self._out, self._limit, self._clock, self._full, self._trusted = out, limit, clock, full, trusted
         self._shapes = Shapes()
         self._documents = self._dead = 0
 
@@ -309,7 +311,7 @@ class _Shower:
         if self._limit is None and (shape > MOST_SHAPES or self._shapes.shown[shape] >= OF_EACH_SHAPE):
             return
         self._shapes.shown[shape] += 1
-        time = " to ".join(map(time_or_dash, dict.fromkeys((item.t0, item.t1))))
+        time = " to ".join(map(self._clock.iso, dict.fromkeys((item.t0, item.t1))))
         head = Text(visible(item.stream), "bold").append(f"  {visible(item.id)}", "bold cyan")
         self._line(head.append(f"  {time}  shape {shape}", "dim"))
         for line in document_lines(root, full=self._full):
@@ -360,9 +362,9 @@ def _stored(state: Path, wait: float, identity: str | None, stream: str | None, 
 @click.command()
 @click.argument("id")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@formats.utc_option
+@formats.tz_option
 @store_options
-def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
+def why(id: str, as_json: bool, clock: TimeFormat, state: Path, wait: float) -> None:
     """Show why an output came about: its documents, the values that joined them, the conditions that held.
 
     \b
@@ -373,7 +375,7 @@ def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
     ID is the id of an output as output lines have it, the beginning of one, or its number (seq). A running service
     answers beside its work.
     """
-    found, clock = client(state, wait).ask(WHY, {"id": id}), formats.clock_of("table", utc=utc)
+    found = client(state, wait).ask(WHY, {"id": id})
     print_found(found, lambda _: terminal.print_why(OutputWhy.from_dict(found), clock, console()), as_json=as_json)
 
 
@@ -381,9 +383,9 @@ def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
 @click.argument("query")
 @click.argument("documents", nargs=-1, metavar="[DOC]...")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-@formats.utc_option
+@formats.tz_option
 @store_options
-def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, state: Path, wait: float) -> None:
+def why_not(query: str, documents: tuple[str, ...], as_json: bool, clock: TimeFormat, state: Path, wait: float) -> None:
     """Show why documents give no output of a query, or how far the kept documents get in it.
 
     \b
@@ -399,7 +401,7 @@ def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, st
 
     def show(found: Any) -> None:
         if documents:
-            terminal.print_why_not(WhyNot.from_dict(found), formats.clock_of("table", utc=utc), console())
+            terminal.print_why_not(WhyNot.from_dict(found), clock, console())
         else:
             terminal.print_funnels(QueryFunnels.from_dict(found), console())
 

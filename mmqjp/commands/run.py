@@ -34,6 +34,7 @@ from mmqjp.commands.options import bound, duration, given_by, number, option, wi
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Belated, Lateness
 from mmqjp.engine import Session
+from mmqjp.present.item import TimeFormat
 from mmqjp.present.newest import shown_outputs
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
@@ -183,7 +184,7 @@ class RunOptions(EngineOptions):
     settle: Lateness = given_by(options.settle_option("INF"))
     patterns: str = given_by(options.patterns_option(*PLACES))
     form: str | None = given_by(formats.format_option)
-    utc: bool = given_by(formats.utc_option)
+    clock: TimeFormat = given_by(formats.tz_option)
     dead_letters_path: Path | None = option(
         "--dead-letters", "dead_letters_path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
         help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
@@ -270,7 +271,7 @@ def run(given: RunOptions) -> None:
                     if written:  # noted only now: what was not written is not delivered
                         delivery.save_position()
                 else:
-                    written = show_new(opened, before, chosen, given.output, utc=given.utc)
+                    written = show_new(opened, before, chosen, given.output, given.clock)
                 read = [source for source in (intake, rereading) if source is not None]
                 if read and opened.batch - int(opened.ledger.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
                     listings = [one.listing() for one in read]  # superseded reading progress is dropped
@@ -335,13 +336,13 @@ def _files(rereading: Rereading | None) -> str:
     return ", ".join([*parts, ""])
 
 
-def show_new(engine: Session, before: int, form: str, output: Path | None, *, utc: bool) -> int:
+def show_new(engine: Session, before: int, form: str, output: Path | None, clock: TimeFormat) -> int:
     """Shows the outputs numbered above `before`, for people the newest only. Returns their number."""
     count = engine.last_seq - before
     first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
     found = shown_outputs(engine, engine.outputs(first))
-    clock, texts = formats.clock_of(form, utc=utc), formats.few_texts(engine.queries())
-    formats.show_matches(found, form, output, clock, total=count, texts=texts)
+    texts = formats.few_texts(engine.queries())
+    formats.show_matches(found, form, output, formats.clock_of(form, clock), total=count, texts=texts)
     return count
 
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from lxml import etree
 
-from common.dates import EPOCH, iso_utc
+from common.dates import EPOCH, SECOND
 from common.tools import JsonRecord, from_json
 from feeds.documents import from_datetime, parse_iso
 from mmqjp.answers.output import Output
@@ -238,7 +238,7 @@ def fact_text(fact: Fact, escape: Callable[[str], str] = str) -> str:
     return "".join(f'"{escape(word.text)}"' if word.kind == "value" else escape(word.text) for word in fact)
 
 
-def events(filling: terms.Filling) -> Iterator[Fact]:
+def events(filling: terms.Filling, clock: TimeFormat) -> Iterator[Fact]:
     """Yields a line per event that filled a part of an event query, with its attributes and, of several, its end."""
     for part in filling.parts:
         is_one = part.count == 1
@@ -246,7 +246,7 @@ def events(filling: terms.Filling) -> Iterator[Fact]:
             among = ", these among them" if part.count > len(part.events) else ""
             yield _name(part.name), _plain(f": {part.count:,} events{among}")
         for seen in part.events:
-            yield _name(part.name) if is_one else _plain(iso_utc(seen.t1)), *_attributes(seen)
+            yield _name(part.name) if is_one else _plain(clock.iso(seen.t1)), *_attributes(seen)
 
 
 def _attributes(seen: terms.ShownEvent) -> Iterator[FactToken]:
@@ -445,6 +445,10 @@ class TimeFormat:
         """Returns a time as ISO 8601 with its zone: `2026-07-16T14:02:00+02:00`, or with `Z` for UTC."""
         moment = self._at(microseconds)
         return str(microseconds) if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+    def second(self, microseconds: int) -> str:
+        """Returns a time as `iso` does, without fractions of its second."""
+        return self.iso(microseconds // SECOND * SECOND)
 
     def utc(self, microseconds: int) -> str:
         """Returns a time in UTC, whatever this zone: `2026-07-16 12:02:00 UTC`."""

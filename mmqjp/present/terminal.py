@@ -223,7 +223,7 @@ def print_why(found: OutputWhy, clock: content.TimeFormat, out: Console) -> None
     output = found.match.output
     print_heading(output.query, f"output {output.id}, number {output.seq}, at {clock.iso(output.t1)}", out)
     print_match(found.match, clock, out)
-    for label, facts in sections(found):
+    for label, facts in sections(found, clock):
         print_facts(label, facts, out)
     if found.text:
         out.print()
@@ -231,10 +231,10 @@ def print_why(found: OutputWhy, clock: content.TimeFormat, out: Console) -> None
             out.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def sections(found: OutputWhy) -> Iterator[tuple[str, list[content.Fact]]]:
+def sections(found: OutputWhy, clock: content.TimeFormat) -> Iterator[tuple[str, list[content.Fact]]]:
     told = content.reason_facts(found.match)
     conditions = [fact for fact in content.filters(found.match) if fact not in told]
-    filled = [] if found.events is None else list(content.events(found.events))
+    filled = [] if found.events is None else list(content.events(found.events, clock))
     times = content.timings(found.match) if found.events is None else list(content.spans(found.events))
     name, plain = (partial(content.FactToken, kind) for kind in ("name", "plain"))
     fed: list[content.Fact] = [(plain("output "), name(one.id), plain(f" of {one.query}")) for one in found.fed]
@@ -248,7 +248,7 @@ def matches_html(matches: Sequence[content.ShownMatch], more: str, clock: conten
 
 
 def why_html(found: OutputWhy, clock: content.TimeFormat) -> str:
-    return _rendered("notebook_why.html", [found.match], clock, found=found, sections=list(sections(found)))
+    return _rendered("notebook_why.html", [found.match], clock, found=found, sections=list(sections(found, clock)))
 
 
 def explanation_html(lines: Iterable[str], picture: str) -> str:

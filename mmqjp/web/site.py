@@ -499,9 +499,8 @@ class Site:
         made = template_environment(ChoiceLoader(loaders))
         made.auto_reload = False
         made.globals |= {
-            "clock": IN_UTC, "with_query": with_query,
-            "sections": sections, "stage_name": stage_name, "notes": funnel_notes, "verdict_titles": TITLES,
-            "asset": self.assets.url,
+            "clock": IN_UTC, "with_query": with_query, "sections": partial(sections, clock=IN_UTC),
+            "stage_name": stage_name, "notes": funnel_notes, "verdict_titles": TITLES, "asset": self.assets.url,
         }  # fmt: skip
         made.filters |= {
             "number": "{:,}".format, "segment": segment, "bytes": format_bytes, "duration": format_duration,

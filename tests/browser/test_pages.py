@@ -101,7 +101,7 @@ def test_a_page_that_is_not_there_serves_everybody(visit, site: Site):
 def matches_page(visit: Visit, site: Site, tmp_path: Path) -> Page:
     """The page of one file that `mmqjp matches --format html` writes."""
     path = tmp_path / "page.html"
-    result = mmqjp("matches", "--state", site.served.state, "--format", "html", "--utc", "--output", path)
+    result = mmqjp("matches", "--state", site.served.state, "--format", "html", "--output", path)
     assert result.exit_code == 0, result.stderr
     page = visit(path.as_uri()).new_page()
     page.goto(path.as_uri())

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+import time
 from contextlib import nullcontext
 from typing import Any
 from unittest.mock import Mock
@@ -153,7 +154,9 @@ def test_a_query_a_time_and_a_number_choose_matches(story):
     for options, expected in (
         ("--limit 1 --query q2", [1]),
         ("--since 2026-01-03T00:00:01Z", [2]),
-        ("--since 2026-01-04 --utc", [2]),
+        ("--since 2026-01-04", [2]),
+        ("--since 2026-01-04 --tz Asia/Kathmandu", [2]),
+        ("--since 2026-01-03 --tz Pacific/Pago_Pago", [2]),
         ("--since 40000d --query book_blog", [0, 2]),
     ):
         found = [json.loads(line)["seq"] for line in shown(story, *options.split()).splitlines()]
@@ -170,6 +173,29 @@ def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, mo
         assert page.read_text("utf-8").count("<!doctype html>") == 1
     assert "FROM S//book-&gt;x1" in page.read_text("utf-8")
     assert len(json.loads(shown(story, "--format", "json"))) == 3
+
+
+def test_people_see_times_in_a_zone_and_programs_in_utc(story, monkeypatch):
+    monkeypatch.setenv("MMQJP_TZ", "Asia/Kathmandu")
+    sql = ("query", "SELECT t0 FROM outputs WHERE seq = 0")
+    in_zone = (
+        ("matches", "--format", "table"), ("matches", "--format", "html"), ("why", "0"), ("show",), ("status",),
+        ("list", "q2"), (*sql, "--format", "markdown"),
+    )  # fmt: skip
+    for command in (*in_zone, ("matches",), ("why", "0", "--json"), (*sql, "--format", "csv")):
+        found = printed(*command, "--state", story)
+        assert ("05:45" in found) is (command in in_zone), command
+        assert "05:45" not in printed(*command, "--state", story, "--tz", "UTC"), command
+    assert "3 matches, times in +0545" in shown(story, "--format", "table")
+    monkeypatch.setenv("TZ", "XYZ-3")
+    time.tzset()
+    assert "3 matches, times in XYZ" in shown(story, "--format", "table", "--tz", "local")
+    monkeypatch.undo()
+    time.tzset()
+    for name, hint in (("Europe/Berlim", "did you mean Europe/Berlin?"), ("../x", "write a name like Europe/Berlin")):
+        assert f"there is no time zone '{name}'; {hint}" in refused("status", "--state", story, "--tz", name, status=2)
+    monkeypatch.setattr("mmqjp.commands.formats.available_timezones", set)
+    assert "install tzdata" in refused("status", "--state", story, "--tz", "Mars/Olympus", status=2)
 
 
 def test_what_cannot_be_shown(story, tmp_path):
@@ -220,7 +246,7 @@ def test_a_terminal_gets_a_table_and_a_file_gets_lines(tmp_path, monkeypatch):
 
 
 def test_run_shows_the_matches_of_this_run_and_leaves_the_lines_to_the_next(tmp_path):
-    state, table = tmp_path / "state", ("--format", "table", "--utc")
+    state, table = tmp_path / "state", ("--format", "table")
     heads = ["book_blog  2 matches", "q2  1 match", "3 matches, times in UTC"]
     found = run_on(tmp_path, "--state", state, *table).stdout
     assert [line for line in found.splitlines() if "match" in line] == heads and shown(state, *table) == found
@@ -235,7 +261,7 @@ def test_why_and_why_not_of_a_store_that_nobody_holds(story):
         return json.loads(printed(*arguments, "--state", story, "--json"))
 
     found = told("why", "0")
-    assert printed("why", found["id"][:10], "--state", story, "--utc").startswith(f"book_blog  output {found['id']}, ")
+    assert printed("why", found["id"][:10], "--state", story).startswith(f"book_blog  output {found['id']}, ")
     assert found["why"]["joined"][0]["value"] == "Ada" and found["fed"] == []
     assert refused("why", "ffff", "--state", story) == (
         "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"

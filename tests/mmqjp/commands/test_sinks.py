@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mmqjp.commands.manage_sinks import print_sink
+from mmqjp.present.item import IN_UTC
 from tests.generate.documents import SECOND
 from tests.support.cli import mmqjp, printed, refused, write_documents, write_queries
 
@@ -102,7 +103,7 @@ def test_a_sink_that_does_not_deliver_says_why_and_when_it_tries_again(capsys):
     definition = {"kind": "webhook", "diff": True, "queries": ["q"], "most": 5}
     row = {"name": "s", "kind": "webhook", "to": "h", "state": "waiting", "reason": "status\n500", "next": 90 * SECOND}
     row |= {"behind_since": SECOND, "file": None, "definition": definition, "acked": 3, "behind": 2}
-    print_sink(row | dict.fromkeys(("delivered", "failed", "given_up"), 1), 0)
+    print_sink(row | dict.fromkeys(("delivered", "failed", "given_up"), 1), 0, IN_UTC)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  status 500; next attempt in 90 s",
         "  has all outputs up to seq 3, 2 behind, the oldest since 1970-01-01T00:00:01Z",

@@ -18,7 +18,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.explain.terms import as_text
 from mmqjp.present import newest, output_why, query_lookup
-from mmqjp.present.item import UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
+from mmqjp.present.item import IN_UTC, UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
 from mmqjp.present.item import events as shown_events
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import MOST_LISTED, QueryFunnels, explain_missing_output, query_funnel
@@ -645,7 +645,7 @@ def told(name: str, arriving: list[Document], text: str | None = None) -> list[s
         (output,) = (one for one in engine.outputs() if one.query == name)
         found = why(engine, output.id)
         assert found.events is not None
-        parts = [fact_text(one) for one in shown_events(found.events)]
+        parts = [fact_text(one) for one in shown_events(found.events, IN_UTC)]
         assert why_not(engine, name, *output.documents).outputs == (output.id,)
         return [*parts, *map(fact_text, reason_facts(found.match))]
 
