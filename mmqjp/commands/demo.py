@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from time import perf_counter
 
 import click
 
 from feeds.confined import prepare
 from feeds.feed import entry_rows
+from feeds.fetch.fetcher import Job, Settings, own_agent
+from feeds.files import FEED_SUFFIXES
 from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
+from mmqjp.commands.feeds import fetch_once, listed_feeds
 from mmqjp.commands.formats import chosen_engine, open_engine, tz_option
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.engine import Session
 from mmqjp.present.item import TimeFormat, item_of
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.terminal import print_heading, print_match
+from mmqjp.service.drops import fetch_directory
 from mmqjp.state.engine_choice import DUCKDB, SPARK
 from mmqjp.tables.schema import FROM_OUTSIDE
 from xscl.syntax import Script
@@ -52,10 +59,13 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, c
             raise click.UsageError("choose either --both or --serve")
         from mmqjp.commands.serve import serve
 
-        with packaged_feeds() as directory, TemporaryDirectory(prefix="mmqjp-demo-") as state:
-            options = ["--state", state, "--queries", directory / "demo.xscl", "--source", directory, "--feeds"]
-            options += ["--lateness", "INF", "--engine", engine, "--plan", plan]
-            options += ["--address", "127.0.0.1:0", "--open"]
+        with packaged_feeds() as directory, feeds_served(directory) as addresses, TemporaryDirectory() as state:
+            # All are there when the service begins, so that it tells the matches in the order of their times.
+            settings = Settings(own_agent(), spacing=0, allow_private=True)
+            fetch_once(Job(listed_feeds(addresses), fetch_directory(Path(state)), settings))
+            click.echo("mmqjp: all matches are on the page Live, those of each query on a page of its own", err=True)
+            options = ["--state", state, "--queries", directory / "demo.xscl", "--engine", engine, "--plan", plan]
+            options += ["--allow-private", "--address", "127.0.0.1:0", "--open"]
             options += [] if master is None else ["--master", master]
             serve.main(list(map(str, options)), prog_name="mmqjp serve", standalone_mode=False)
         return
@@ -120,6 +130,25 @@ def example_run(engine: str, master: str | None, plan: str) -> Iterator[DemoRun]
 def packaged_feeds() -> Iterator[Path]:
     with as_file(files("mmqjp.demo")) as directory:
         yield directory
+
+
+class _FeedHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@contextmanager
+def feeds_served(directory: Path) -> Iterator[list[str]]:
+    """Serves the feeds of a directory on this machine in the block. Yields their addresses, in order of their names."""
+    names = sorted(path.name for path in directory.iterdir() if path.suffix in FEED_SUFFIXES)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_FeedHandler, directory=str(directory))) as server:
+        thread = Thread(target=server.serve_forever, name="mmqjp demo", daemon=True)
+        thread.start()
+        try:
+            yield [f"http://127.0.0.1:{server.server_port}/{name}" for name in names]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def purposes(text: str, script: Script) -> dict[str, str]:

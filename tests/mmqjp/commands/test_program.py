@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import resources
 from importlib.metadata import version
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -32,10 +33,12 @@ from mmqjp.cli import main
 from mmqjp.commands.command_line import Failure
 from mmqjp.commands.configuration import configured
 from mmqjp.commands.console import console, progress_shown
-from mmqjp.commands.demo import purposes
+from mmqjp.commands.demo import example_run, purposes
 from mmqjp.commands.formats import sinks_of
 from mmqjp.commands.serve import run_service
 from mmqjp.engine import Session
+from mmqjp.present.newest import shown_outputs
+from mmqjp.service.drops import known_feeds, state_file
 from mmqjp.service.log import NullLog
 from mmqjp.sinks.secrets import FileSecret
 from mmqjp.state.engine_choice import EngineChoice
@@ -559,20 +562,25 @@ def test_the_demo_shows_every_query_with_what_it_is_for_and_why_it_matched():
     assert purposes(text, parse_script(text)) == {"x": "one more", "y": "", "z": ""}
 
 
-def test_it_is_served(monkeypatch):
-    """The options with which `mmqjp serve` is called are right, and so is what they make of the packaged example."""
-    seen = []
+def test_the_demo_that_is_served_fetches_its_feeds_and_finds_the_same_in_order_of_time(monkeypatch):
+    found, feeds = [], []
 
+    def told(engine):
+        matches = shown_outputs(engine, engine.outputs())
+        return [(one.output.t1, one.output.query, [item.title for item in one.items]) for one in matches]
+
+    @contextmanager
     def look(engine, log, stop):
-        seen.append(engine)
-        return nullcontext(lambda: False)
+        yield lambda: False
+        found.extend(told(engine))
 
     def run(given, beside):
         run_service(replace(given, trigger=None), look)
-        seen.append(given)
+        feeds.extend(known_feeds(state_file(given.state)))
 
     monkeypatch.setattr("mmqjp.commands.serve.run_service", run)
     result = mmqjp("demo", "--serve", "--engine", "duckdb")
     assert result.exit_code == 0, result.stderr
-    assert "outputs=16" in result.stderr
-    assert not seen[-1].state.exists()
+    with example_run("duckdb", None, "signature") as alone:
+        assert found == sorted(told(alone.session), key=itemgetter(0)) and len(found) == 19
+    assert [(feed.status, bool(feed.sha256)) for feed in feeds] == [(200, True)] * 7
