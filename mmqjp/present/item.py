@@ -191,19 +191,21 @@ FILTERED = "passes the filter"
 
 
 class FactToken(NamedTuple):
-    """A part of a fact: the name of an element or function, a value of a document, or the text between."""
+    """A part of a fact: the name of an element or function, a value of a document, a time in ISO 8601, or the text
+    between."""
 
-    kind: Literal["name", "value", "plain"]
+    kind: Literal["name", "value", "time", "plain"]
     text: str
 
 
 Fact = tuple[FactToken, ...]
 
 
-def reason_facts(match: ShownMatch) -> list[Fact]:
-    """Returns the facts behind a match, without duplicates."""
+def reason_facts(match: ShownMatch, clock: TimeFormat | None = None) -> list[Fact]:
+    """Returns the facts behind a match, without duplicates, with times as `clock` has them, by default in UTC."""
     if (reason := match.reason) is not None:
-        found = [*map(_equality, reason.joined), *map(_condition, reason.conditions)] or filters(match)
+        conditions = (_condition(one, clock or IN_UTC) for one in reason.conditions)
+        found = [*map(_equality, reason.joined), *conditions] or filters(match)
         if found:
             return list(dict.fromkeys(found))
     nodes = list(match.output.nodes)
@@ -214,7 +216,7 @@ def reason_facts(match: ShownMatch) -> list[Fact]:
 
 def filters(match: ShownMatch) -> list[Fact]:
     """Returns the conditions on single documents that held, without duplicates, if they were requested."""
-    return list(dict.fromkeys(map(_condition, match.reason.filters if match.reason else ())))
+    return list(dict.fromkeys(_condition(one, IN_UTC) for one in (match.reason.filters if match.reason else ())))
 
 
 def timings(match: ShownMatch) -> list[Fact]:
@@ -246,7 +248,7 @@ def events(filling: terms.Filling, clock: TimeFormat) -> Iterator[Fact]:
             among = ", these among them" if part.count > len(part.events) else ""
             yield _name(part.name), _plain(f": {part.count:,} events{among}")
         for seen in part.events:
-            yield _name(part.name) if is_one else _plain(clock.iso(seen.t1)), *_attributes(seen)
+            yield _name(part.name) if is_one else FactToken("time", clock.iso(seen.t1)), *_attributes(seen)
 
 
 def _attributes(seen: terms.ShownEvent) -> Iterator[FactToken]:
@@ -282,11 +284,19 @@ def _equality(joined: terms.JoinedValue) -> Fact:
     return tuple(found)
 
 
-def _condition(condition: terms.ShownCondition) -> Fact:
+_DEADLINE = re.compile(r"(.*, until )([0-9-]+T[0-9:.]+Z)")
+"""The end of the text of an absence."""
+
+
+def _condition(condition: terms.ShownCondition, clock: TimeFormat) -> Fact:
     words: list[FactToken] = []
     for part in condition.parts:
         if isinstance(part, str):
-            words.append(_plain("".join(char if char.isprintable() else "\ufffd" for char in part)))
+            text = "".join(char if char.isprintable() else "\ufffd" for char in part)
+            if found := _DEADLINE.fullmatch(text):
+                words += [_plain(found[1]), FactToken("time", clock.iso(parse_iso(found[2])))]
+            else:
+                words.append(_plain(text))
             continue
         words.append(_name(part.name))
         is_stated = condition.parts[1:] == (' = "{}"'.format(part.text.replace('"', '""')),)

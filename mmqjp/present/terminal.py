@@ -99,7 +99,7 @@ def write_markdown(report: content.Report, out: BinaryIO) -> None:
         for match in group.matches:
             times = ["" if item.time is None else report.clock.minute(item.time) for item in match.items]
             items = [f"{_title(item)}, {escape_markdown(content.source(item))}" for item in match.items]
-            why = [content.fact_text(fact, escape_markdown) for fact in content.reason_facts(match)]
+            why = [content.fact_text(fact, escape_markdown) for fact in content.reason_facts(match, report.clock)]
             why += [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in content.values(match)]
             out.write(f"| {' | '.join(map('<br>'.join, (times, items, why)))} |\n".encode())
 
@@ -162,7 +162,7 @@ def template_environment(loader: BaseLoader) -> Environment:
 
 INDENT = 18  # width of a time and the following space
 
-_STYLES = {"name": "cyan", "value": "", "plain": "dim"}
+_STYLES = {"name": "cyan", "value": "", "time": "dim", "plain": "dim"}
 
 
 def print_report(report: content.Report, out: Console) -> None:
@@ -185,7 +185,7 @@ def print_heading(name: str, about: str, out: Console) -> None:
 def print_match(match: content.ShownMatch, clock: content.TimeFormat, out: Console) -> None:
     for place, item in enumerate(match.items):
         print_item(item, clock, out, content.marked_title(match, place))
-    print_facts("because", content.reason_facts(match), out)
+    print_facts("because", content.reason_facts(match, clock), out)
     for name, text in content.values(match):
         _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
 

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 from base64 import b64encode
+from dataclasses import replace
 from datetime import UTC, timedelta, timezone
 from hashlib import sha256
 from typing import Any
@@ -202,6 +203,14 @@ def test_times_are_shown_in_the_zone_and_read_in_it():
     assert there.read("1970-01-02") == DAY - 7_200_000_000
     assert there.read("1970-01-02T00:00:00Z") == item.TimeFormat(UTC).read("1970-01-02") == DAY
     assert (item.IN_UTC.minute(10**18), item.TimeFormat().iso(-(10**18))) == (str(10**18), str(-(10**18)))
+    assert (there.utc(DAY), there.utc(10**18), there.second(DAY + 7)) == (
+        "1970-01-02 00:00:00 UTC", str(10**18), "1970-01-02T02:00:00+02:00"
+    )  # fmt: skip
+    absent = match(reason=Reason(conditions=(ShownCondition(("nothing came, until 1970-01-02T00:00:00Z",)),)))
+    assert item.fact_text(item.reason_facts(absent, there)[0]) == "nothing came, until 1970-01-02T02:00:00+02:00"
+    page = written(terminal.write_page, replace(report_of([absent]), clock=there))
+    assert parsed(page).xpath("//ul[@class='why']//time/@datetime") == ["1970-01-02T02:00:00+02:00"]
+    assert parsed(page).xpath("//ul[@class='items']//time/@title") == ["1970-01-02 00:00:00 UTC"] * 2
 
 
 def item_from(xml):
