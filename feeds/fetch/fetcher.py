@@ -508,6 +508,7 @@ class Visitor:
         etag, changed = _validator(reply, "ETag") or etag, _validator(reply, "Last-Modified") or changed
         fetched = feed.fetched_at if sha256 == feed.sha256 else now
         check = after_success(now, http.fresh_for(reply.headers, now), hints, self.settings.pace, self.random())
+        hints = replace(hints, wait=check - now)
         found = replace(feed, etag=etag, last_modified=changed, fetched_at=fetched, sha256=sha256, hints=hints)
         return replace(found, next_check=check, checked_at=now, status=reply.status, errors=0, last_error="")
 

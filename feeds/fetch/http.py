@@ -393,20 +393,22 @@ _LONGEST = 366 * DAY
 @dataclass(frozen=True, slots=True)
 class Hints:
     """The schedule in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to
-    23, UTC) or on these days (0 is Monday). `undated` counts entries whose dates cannot be read."""
+    23, UTC) or on these days (0 is Monday). `undated` counts entries whose dates cannot be read. `wait` is the time, in
+    microseconds, from the last complete visit to the next one: the feed's own interval; 0 if unknown."""
 
     interval: int = 0
     skip_hours: frozenset[int] = frozenset()
     skip_days: frozenset[int] = frozenset()
     undated: int = 0
+    wait: int = 0
 
     def to_json(self) -> str:
-        return json.dumps([self.interval, sorted(self.skip_hours), sorted(self.skip_days), self.undated])
+        return json.dumps([self.interval, sorted(self.skip_hours), sorted(self.skip_days), self.undated, self.wait])
 
     @classmethod
     def from_json(cls, text: str) -> Hints:
-        interval, hours, days, *undated = json.loads(text)
-        return cls(interval, frozenset(hours), frozenset(days), *undated)
+        interval, hours, days, *others = json.loads(text)
+        return cls(interval, frozenset(hours), frozenset(days), *others)
 
 
 def body_hints(data: bytes) -> Hints:

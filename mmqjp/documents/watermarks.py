@@ -287,7 +287,8 @@ class Watermarks:
         moved = progress.greatest != self.greatest or progress.documents != self.documents
         if moved or is_lateness_bounded(self.timing.lateness):
             lateness = dict(rule) if isinstance(rule := self.timing.lateness, Mapping) else rule
-            noted = {"lateness": lateness, "greatest": progress.greatest, "documents": progress.documents}
+            timing = {"lateness": lateness, "idle_after": self.timing.idle_after}
+            noted = {**timing, "greatest": progress.greatest, "documents": progress.documents}
             ledger.save_settings({WATERMARKS: json.dumps({**noted, "least": self.least}, ensure_ascii=False)})
 
 

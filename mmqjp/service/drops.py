@@ -76,7 +76,8 @@ class NoSuchFeed(InputError, ValueError):
 class FeedSummary:
     """A feed, with addresses stripped of names and passwords. Times are microseconds since 1970, None for never. `url`
     is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries; `errors`
-    counts failures since the last success, `undated` the entries of its last version whose dates cannot be read."""
+    counts failures since the last success, `undated` the entries of its last version whose dates cannot be read.
+    `interval` is the time, in microseconds, from its last complete visit to the next one, None if unknown."""
 
     url: str
     title: str
@@ -90,6 +91,7 @@ class FeedSummary:
     errors: int
     last_error: str
     undated: int
+    interval: int | None
 
     @staticmethod
     def of(feed: FeedState) -> FeedSummary:
@@ -98,6 +100,7 @@ class FeedSummary:
         return FeedSummary(
             feed.shown, feed.title, feed.folders, fetched_from, feed.status or None, feed.stopped,
             feed.checked_at or None, feed.fetched_at or None, next_check, feed.errors, last_error, feed.hints.undated,
+            feed.hints.wait or None,
         )  # fmt: skip
 
 

@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from fastapi import APIRouter, Body, File, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
+from common.bounds import EARLIEST
+from common.dates import HOUR
 from common.errors import InputError
 from common.files import make_inside
 from feeds.fetch.lists import read_feed_list
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, change_feeds
 from feeds.items import LONGEST_TITLE, one_line
+from mmqjp.documents.watermarks import WATERMARKS, FeedTimes
 from mmqjp.process import pluralise
 from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_named, known_feeds
-from mmqjp.web.site import NO_STORE, Link, Site, cursor, decode_cursor
+from mmqjp.tables.lookup import latest_setting
+from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor
 
 ROWS = 100  # feeds per page
 WAIT = 3.0  # seconds to wait until a running fetch has applied a change
 OVERDUE = 600_000_000  # a feed overdue for this many microseconds shows that no fetch runs
 
 Health = Literal["well", "new", "failing", "stopped"]
-WantedFeeds = Literal["", "failing", "stopped"]
+WantedFeeds = Literal["", "failing", "late", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRow(FeedSummary):
-    """A feed and its health: `new` before the first visit; `stopped` if it is gone for good and not fetched again."""
+    """A feed and its health: `new` before the first visit; `stopped` if it is gone for good and not fetched again.
+    `visited_at` is its last complete visit, and `read_to` the last one that the queries know of: how far its time has
+    come. `late`: that is longer ago than twice its interval. `holds`: the stream waits for this feed, while others have
+    come further by more than its interval."""
 
     health: Health
+    visited_at: int | None
+    read_to: int | None
+    late: bool
+    holds: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """A page of feeds. `feeds`, `failing` and `stopped` count all. `overdue`: feeds are long due, so no fetch runs."""
+    """A page of feeds. `feeds`, `failing`, `late` and `stopped` count all. `overdue`: feeds are long due, so no fetch
+    runs."""
 
     rows: tuple[FeedRow, ...]
     next: str | None
     feeds: int
     failing: int
+    late: int
     stopped: int
     overdue: bool
 
@@ -59,9 +74,9 @@ class FeedsChanged:
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
     """Returns feeds of a health, from a cursor on. Raises SourceError."""
-    rows = list(map(_row, _known(site)))
+    rows = list(map(partial(_row, site.now(), _visits(site)), _known(site)))
     first, _ = decode_cursor(after, int, str) or (0, "")
-    shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health)]
+    shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health, "late" if row.late else "")]
     place = {row.url: number for number, row in enumerate(rows)}
     due = [row.next_check for row in rows if row.next_check is not None]
     return FeedPage(
@@ -69,6 +84,7 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
         cursor(place[shown[ROWS].url], "") if len(shown) > ROWS else None,
         len(rows),
         sum(row.health == "failing" for row in rows),
+        sum(row.late for row in rows),
         sum(row.health == "stopped" for row in rows),
         bool(due) and min(due) + OVERDUE < site.now(),
     )
@@ -98,10 +114,50 @@ def _file(site: Site) -> Path:
     return site.state / DROPS / STATE_FILE
 
 
-def _row(feed: FeedState) -> FeedRow:
+VISITS = """SELECT stream, feed, arg_max(visited, batch) AS visited, arg_max(outcome, batch) AS outcome
+FROM feeds GROUP BY stream, feed"""
+"""SQL for the last complete visit of each feed that was read, and for what was read of it last."""
+
+SECONDS = 10.0  # time limit of a SELECT
+
+
+class _FeedTime(NamedTuple):
+    """A feed in the store: its last complete visit, None if it had none; that of the feed which has come furthest; and
+    whether the stream waits for it."""
+
+    visited: int | None
+    furthest: int
+    is_waited_for: bool
+
+
+def _visits(site: Site) -> dict[str, _FeedTime]:
+    rows = site.look_up(VISITS, MOST_CACHED, SECONDS).to_pylist()
+    if not rows:
+        return {}
+    noted = latest_setting(lambda sql: site.look_up(sql, 1, SECONDS), WATERMARKS)
+    idle_after: int | None = json.loads(noted or "{}").get("idle_after")
+    streams: dict[str, FeedTimes] = {}
+    for row in rows:
+        streams.setdefault(row["stream"], FeedTimes()).put(row["feed"], (row["visited"], row["outcome"]))
+    found: dict[str, _FeedTime] = {}
+    for feeds in streams.values():
+        least = feeds.least(idle_after)
+        for feed, (visited, outcome) in feeds.states.items():
+            waits = outcome == "awaited" or (outcome == "complete" and visited == least)
+            found[feed] = _FeedTime(visited if visited > EARLIEST else None, feeds.greatest, waits)
+    return found
+
+
+def _row(now: int, visits: Mapping[str, _FeedTime], feed: FeedState) -> FeedRow:
     told = FeedSummary.of(feed)
     signs: dict[Health, object] = {"stopped": told.stopped, "failing": told.errors, "new": told.checked_at is None}
-    return FeedRow(**asdict(told), health=next((health for health, has in signs.items() if has), "well"))
+    health: Health = next((health for health, has in signs.items() if has), "well")
+    interval = told.interval or HOUR
+    read_to, furthest, is_waited_for = visits.get(told.url, _FeedTime(None, 0, False))
+    visited_at = told.checked_at if health == "well" else read_to
+    late = read_to is not None and not told.stopped and now - read_to > 2 * interval
+    holds = is_waited_for and furthest - (read_to or 0) > interval
+    return FeedRow(**asdict(told), health=health, visited_at=visited_at, read_to=read_to, late=late, holds=holds)
 
 
 LINKS = (Link("/feeds", "Feeds", 30),)

@@ -5,6 +5,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from common.dates import HOUR
+from feeds.documents import Visit, now_us
+from feeds.fetch.http import Hints
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, source_name
 from mmqjp.service.commands import run_offline
 from mmqjp.sinks.definition import SinkTables, read_tables
@@ -46,7 +49,15 @@ def feed(url, **known):
 def test_without_feeds_the_page_says_what_to_do(api, pages):
     found = pages.get("/feeds")
     assert found.status_code == 200 and "No feed yet" in found.text and "OPML" in found.text
-    nothing: dict[str, object] = {"rows": [], "next": None, "feeds": 0, "failing": 0, "stopped": 0, "overdue": False}
+    nothing: dict[str, object] = {
+        "rows": [],
+        "next": None,
+        "feeds": 0,
+        "failing": 0,
+        "stopped": 0,
+        "overdue": False,
+        "late": 0,
+    }
     assert api.get("/api/v1/feeds").json() == nothing
     assert api.get("/api/v1/feeds.opml").status_code == 200
     assert pages.post("/feeds/remove", data={"address": "https://a.example/"}).status_code == 400
@@ -74,6 +85,33 @@ def test_the_health_of_feeds_is_shown_with_their_last_errors(api, pages, file):
     assert "gone.example" in only and "well.example" not in only
     put(file, feed("https://late.example/", checked_at=1, next_check=2))
     assert api.get("/api/v1/feeds").json()["overdue"] and "nobody fetches them" in pages.get("/feeds").text
+
+
+def test_how_far_feeds_have_come_and_which_is_late_or_holds_the_others_up(api, pages, file, site, engine):
+    """By feed, the hours since its last complete visit, and those between two visits."""
+    feeds, now = {"day": (30, 24), "fast": (1, 0.1), "failing": (4, 24), "gone": (99, 24)}, now_us()
+    visits = [Visit(f"https://{name}.example/", now - ago * HOUR) for name, (ago, _) in feeds.items()]
+    first = Visit("https://first.example/", now)
+    engine.process([replace(first, outcome="awaited"), *visits, replace(visits[-1], outcome="ended", time=now)])
+    put(file, feed(first.feed), *(
+        feed(visit.feed, checked_at=visit.time, fetched_at=1, next_check=now + HOUR, status=200,
+             errors=visit.feed.count("failing"), stopped="gone" in visit.feed, hints=Hints(wait=int(wait * HOUR)))
+        for visit, (_, wait) in zip(visits, feeds.values(), strict=True)
+    ))  # fmt: skip
+
+    def those_with(key, **parameters):
+        site.replies.clear()
+        rows = api.get("/api/v1/feeds", params=parameters).json()["rows"]
+        return {row["url"][8:].partition(".")[0] for row in rows if row[key]}
+
+    assert (those_with("late"), those_with("holds"), those_with("read_to")) == ({"fast"}, {"first"}, {*feeds})
+    assert those_with("url", health="late") == {"fast"}
+    page = pages.get("/feeds").text
+    assert page.count("holds the others up") == 1 and page.count("late</span>: due every 6 min") == 1
+    engine.process([first])
+    assert those_with("holds") == {"day"}
+    engine.process([replace(first, feed=visits[0].feed)])
+    assert those_with("holds") == set()
 
 
 def test_feeds_come_page_by_page(api, pages, file):
