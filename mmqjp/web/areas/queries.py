@@ -3,9 +3,11 @@ shared templates, and pauses, resumes, removes and edits queries."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache, partial
@@ -16,7 +18,8 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
-from common.errors import MmqjpError
+from common.errors import MmqjpError, OperationalError
+from mmqjp.answers.absence import PendingAbsence
 from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import Sharing
 from mmqjp.present.newest import NewestPage
@@ -195,13 +198,17 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class QueryPart:
-    """The data of a name, apart from its matches. `events` are what its event queries read."""
+    """The data of a name, apart from its matches. `events` are what its event queries read. `pending` says what its
+    absences wait for; None if nothing waits, or if the service does not answer. `belated` counts the documents that
+    came too late to change what it told."""
 
     row: QueryRow
     texts: tuple[QueryDetails, ...]
     events: EventsRead
     shared: tuple[Shared, ...]
     days: tuple[Day, ...]
+    pending: PendingAbsence | None
+    belated: int
 
 
 def place_in(tally: QueryTally, name: str) -> int:
@@ -222,7 +229,30 @@ def query_part(site: Site, name: str) -> QueryPart:
     first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
     days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
     events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
-    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days))
+    pending, belated = _pending(site, name, texts), _belated(site, name)
+    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days), pending, belated)
+
+
+_ABSENCE = re.compile(r"\bNOT\s+(?:FOLLOWED|PRECEDED|JOIN)\b", re.IGNORECASE)
+
+IS_BELATED = "SELECT 1 AS one FROM belated_counts LIMIT 1"  # mostly empty: then no page need ask for its own
+BELATED_SECONDS = 10.0  # time limit of a SELECT
+
+
+def _pending(site: Site, name: str, texts: Iterable[QueryDetails]) -> PendingAbsence | None:
+    if not any(_ABSENCE.search(one.text) for one in texts):
+        return None
+    with suppress(OperationalError):  # it answers between two batches
+        found = site.look("show", {"name": name})[0]["pending"]
+        return None if found is None else PendingAbsence.from_dict(found)
+    return None
+
+
+def _belated(site: Site, name: str) -> int:
+    if not site.look_up(IS_BELATED, 1, BELATED_SECONDS).num_rows:
+        return 0
+    select = partial(site.look_up, limit=MOST_TEXTS, seconds=BELATED_SECONDS)
+    return lookup.belated_documents(select, name).by_query.get(name, 0)
 
 
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> NewestPage:

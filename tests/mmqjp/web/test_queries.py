@@ -9,7 +9,7 @@ from html import unescape
 import feedparser
 import pytest
 
-from feeds.documents import Document
+from feeds.documents import Document, Visit
 from mmqjp.engine import Session
 from mmqjp.present.newest import shown_outputs
 from mmqjp.web.areas.new import LONGEST, MOST_TOLD, NAMES, starters
@@ -245,9 +245,9 @@ SELECT place, first, later FROM (SELECT site AS place, title AS first FROM Post)
 NEXT{place = $2.site} (SELECT site, title AS later FROM Post) WITHIN 5 d PUBLISH next_post"""
 
 
-def post(number, title):
+def post(number, title, feed=""):
     xml = f"<item><site>Harbour</site><title>{title}</title></item>"
-    return Document(f"d{number}", xml, time=NOW - (10 - number) * 3_600_000_000)
+    return Document(f"d{number}", xml, time=NOW - (10 - number) * HOUR, feed=feed)
 
 
 def test_values_of_events_are_shown_and_their_matches_retraced():
@@ -273,6 +273,25 @@ def test_values_of_events_are_shown_and_their_matches_retraced():
         page = client.get("/q/next_post/why-not", params=asked).text
         assert "Another event was first" in page and "The nearest of the kept documents" in page
         assert "events get past all." in client.get("/q/next_post/why-not").text
+
+
+def test_what_absences_wait_for_and_what_came_too_late_is_shown():
+    near, far = "https://near.example/", "https://far.example/"
+    waiting, late = post(1, "One", near), post(2, "Two", near)
+    with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
+        engine.subscribe("FROM S//item->a[./site->s] NOT FOLLOWED BY {s = t, 3 h} S//item->b[./site->t] PUBLISH silent")
+        client, replies = browser(site := site_of(engine, now=lambda: NOW)), site.replies
+        engine.process([Visit(far, NOW, "awaited"), waiting, Visit(near, NOW - 5 * HOUR)])
+        pending = client.get("/api/v1/queries/silent").json()["pending"]
+        until = waiting.t0 + 3 * HOUR + 1
+        assert pending == {"query": "silent", "documents": 1, "until": until, "stream": "S", "feed": far}
+        page = client.get("/q/silent").text
+        assert "1 document waits until" in page and f'Furthest behind is <a href="/feeds">{far}</a>.' in page
+        engine.process([Visit(near, NOW - 4 * HOUR), Visit(far, NOW - 4 * HOUR), late])
+        replies.clear()
+        page, found = client.get("/q/silent").text, client.get("/api/v1/queries/silent").json()
+        assert (found["pending"], found["belated"], found["row"]["total"]) == (None, 1, 1)
+        assert "What it waits for" not in page and "1 document came too late to change what it told." in page
 
 
 DEFINED = "DEFINE EVENT Post FROM S//item-&gt;i (site := i/site, title := i/title)"
