@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from common.dates import SECOND, iso_utc
+from feeds.documents import now_us
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import ReplyLimits
 from feeds.fetch.lists import read_feed_lists
@@ -38,7 +39,7 @@ def table_lines(feeds: Iterable[FeedState], width: int, clock: TimeFormat) -> It
     def minute(moment: int) -> str:
         return clock.minute(moment) if moment else "-"
 
-    yield _ROW.format("status", "checked", "next check", "errors", "feed")
+    yield _ROW.format("status", f"checked ({clock.zone_at(now_us())})", "next check", "errors", "feed")
     for feed in feeds:
         status = "stopped" if feed.stopped else str(feed.status or "-")
         due = "-" if feed.stopped else minute(feed.next_check)

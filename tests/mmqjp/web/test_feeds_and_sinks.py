@@ -107,7 +107,7 @@ def test_how_far_feeds_have_come_and_which_is_late_or_holds_the_others_up(api, p
     assert (those_with("late"), those_with("holds"), those_with("read_to")) == ({"fast"}, {"first"}, {*feeds})
     assert those_with("url", health="late") == {"fast"}
     page = pages.get("/feeds").text
-    assert page.count("holds the others up") == 1 and page.count("late</span>: due every 6 min") == 1
+    assert page.count("holds the others up") == 1 and page.count("late</span>, due every&nbsp;6\xa0min") == 1
     engine.process([first])
     assert those_with("holds") == {"day"}
     engine.process([replace(first, feed=visits[0].feed)])
