@@ -151,6 +151,7 @@ class CoreEngine:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
             timing = Timing(lateness, idle_after, max_ahead, settle, belated)
+            timing = timing.as_written(ledger) if read_only else timing
             with gc_paused(lasting=True):
                 known = edges_by_group(self._store.read("groups", R_GROUP.names)).items()
                 if session is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -62,6 +62,11 @@ class Timing:
         rules = self.belated.values() if isinstance(self.belated, Mapping) else (self.belated,)
         if unknown := [rule for rule in rules if rule not in BELATED]:
             raise InvalidValue(f"belated documents are for {' or '.join(BELATED)}, not {unknown[0]!r}")
+
+    def as_written(self, ledger: Ledger) -> Timing:
+        """Returns these rules with the lateness and idle time of the process that wrote a store last."""
+        noted = json.loads(ledger.setting(WATERMARKS) or "null")
+        return self if noted is None else replace(self, lateness=noted["lateness"], idle_after=noted.get("idle_after"))
 
     def drops(self, stream: str) -> bool:
         """Whether belated documents of a stream are dead letters."""
