@@ -25,6 +25,7 @@ from mmqjp.service.sql_question import BACKTEST, WHY_NOT
 from mmqjp.state import sql_worker
 from mmqjp.tables import lookup
 from mmqjp.web import readers
+from mmqjp.web.areas.feeds import VISITS
 from mmqjp.web.readers import PipeReader, QuestionServer, StoreProcessGone
 from mmqjp.web.serving import LONGEST_ADDRESS, MOST_SECONDS, PageCache
 from mmqjp.web.site import MOST_SLOW, Site
@@ -123,6 +124,7 @@ def test_a_reader_shows_the_newest_batch_and_only_reads_a_bounded_number_of_rows
         for sql in REFUSED:
             with pytest.raises((QuestionRefused, CommandError)):
                 reader.select(sql, 10, 30)
+        assert reader.select(VISITS, 10, 30, own=True).num_rows == 0
         assert len(reader.select("SELECT * FROM range(10)", 10, 30)) == 10
         with pytest.raises((QuestionRefused, CommandError), match="more than 10 rows"):
             reader.select("SELECT * FROM range(11)", 10, 30)
