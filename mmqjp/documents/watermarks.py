@@ -76,17 +76,17 @@ class Timing:
 
 # ------------------------------------------------------------ feeds
 
-FeedState = tuple[int, VisitOutcome]
+LastVisit = tuple[int, VisitOutcome]
 """The last complete visit of a feed, EARLIEST if it had none, and what was said of it last."""
 
-UNKNOWN_FEED: FeedState = (EARLIEST, "ended")
+UNKNOWN_FEED: LastVisit = (EARLIEST, "ended")
 
 
 class FeedTimes:
     """The feeds of a stream. `states` has each, `greatest` the latest complete visit of any."""
 
     def __init__(self) -> None:
-        self.states: dict[str, FeedState] = {}
+        self.states: dict[str, LastVisit] = {}
         self.greatest: int = EARLIEST
         self._awaited = 0
         self._heap: list[tuple[int, str]] = []
@@ -104,7 +104,7 @@ class FeedTimes:
         self.put(feed, (visited, outcome))
         return True
 
-    def put(self, feed: str, state: FeedState) -> None:
+    def put(self, feed: str, state: LastVisit) -> None:
         visited, outcome = state
         self._awaited += (outcome == "awaited") - (self.states.get(feed, UNKNOWN_FEED)[1] == "awaited")
         self.states[feed] = state
@@ -114,7 +114,7 @@ class FeedTimes:
             if len(self._heap) > 2 * len(self.states) + 100:
                 self._rebuild()
 
-    def restore(self, before: Mapping[str, FeedState | None]) -> None:
+    def restore(self, before: Mapping[str, LastVisit | None]) -> None:
         """Undoes changes, given the states of some feeds before; None if they were not known."""
         for feed, state in before.items():
             del self.states[feed]
@@ -319,7 +319,7 @@ class Progress:
         self.greatest, self.documents = dict(known.greatest), dict(known.documents)
         self.arrived: dict[str, int] = {}  # greatest times of the batch's documents that no feed showed
         self.newest: int | None = None  # greatest time of any document
-        self.feeds_before: dict[str, dict[str, FeedState | None]] = {}
+        self.feeds_before: dict[str, dict[str, LastVisit | None]] = {}
         self._known, self._before = known, known.greatest
         self._idle_after = known.timing.idle_after
         self._arrivals, self._times = dict[str, list[int]](), dict[str, list[int]]()
