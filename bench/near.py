@@ -192,8 +192,8 @@ def _compared(texts: near_candidates.NumberedTexts, numbers: Sequence[int], pair
     sets.add(pa.table(columns, R_DOC), texts)
     docids = np.array(numbers, np.int64)
     ends = np.searchsorted(docids, np.array(pairs, np.int64).reshape(-1, 2))
-    one, other = (near_candidates.OneOfEach(docids, np.array(nodes, np.int64), ends[:, side]) for side in (0, 1))
-    sets.are_near(one, other)
+    known = near_candidates.TextIds(docids, np.array(nodes, np.int64))
+    sets.are_near(known.at(ends[:, 0]), known.at(ends[:, 1]))
     return sets.pairs
 
 

@@ -100,6 +100,14 @@ class GrowingInts:
         self._held[self._count : count] = values
         self._count = count
 
+    def insert(self, at: Ints, values: Ints) -> None:
+        """Inserts values before those at these ascending indices; at the end in amortised constant time."""
+        if len(at) and at[0] == self._count:
+            self.extend(values)
+        else:
+            self._held = np.insert(self.values, at, values)
+            self._count = len(self._held)
+
 
 FEW = 100  # up to this length, encoding in Python is faster than a call of Arrow
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import GrowingInts, Ints, Mask, dictionary_encode, distinct, expand_ranges
+from common.arrays import GrowingInts, Ints, Mask, bisect_ranges, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
 from xscl.algebra.near import DIGITS, THRESHOLD
 
@@ -151,8 +150,6 @@ def _written(tenths: Ints, numbers: Ints) -> pa.StringArray:
 Find = Callable[[pa.Array], pa.Table]  # returns the rows of R_doc of some documents, by id
 
 
-_TextKey = tuple[int, int]
-
 MOST_HELD = 2_000_000
 """Approximate maximum number of words held in each of two generations; others are reloaded on demand."""
 
@@ -161,12 +158,14 @@ MOST_COMPARED = 1_000_000  # number of words of text pairs compared at a time
 _PAIR_SHIFT = 43  # shift of a pair packed with a word; fewer than 2^20 pairs are compared at a time
 
 
-class OneOfEach(NamedTuple):
-    """One side of some pairs of texts: indices into `docids` and `nodes`."""
+class TextIds(NamedTuple):
+    """The documents and nodes of texts, which may repeat."""
 
     docids: Ints
     nodes: Ints
-    place: Ints
+
+    def at(self, chosen: Ints | Mask) -> TextIds:
+        return TextIds(self.docids[chosen], self.nodes[chosen])
 
 
 class WordSets:
@@ -184,7 +183,7 @@ class WordSets:
         self._make_room()
         self._held.add(rows, texts)
 
-    def are_near(self, one: OneOfEach, other: OneOfEach) -> Mask:
+    def are_near(self, one: TextIds, other: TextIds) -> Mask:
         """Whether J of each pair is at least its threshold. May be true for a pair that is not near if words share a
         number, and is true for texts without words."""
         self._make_room()
@@ -207,28 +206,26 @@ class WordSets:
         if not len(at):
             return found
         # Such a row has no other join, so these nodes are the ends of this one: the left one first.
-        place, row = np.arange(len(at) // 2), row[at[::2]]
+        row = row[at[::2]]
         docids = (found[name].take(pa.array(row)).to_numpy() for name in ("docid1", "docid2"))
-        one, other = (OneOfEach(*both, place) for both in zip(docids, (flat[at[::2]], flat[at[1::2]]), strict=True))
+        one, other = map(TextIds, docids, (flat[at[::2]], flat[at[1::2]]))
         stays = np.ones(len(found), np.bool_)
         stays[row] = self.are_near(one, other)
         return found.filter(pa.array(stays))
 
-    def _places(self, texts: OneOfEach) -> Ints:
-        distinct = list(zip(texts.docids.tolist(), texts.nodes.tolist(), strict=True))
-        places = self._held.places(distinct)
-        if (places < 0).any():
-            self._recall({distinct[at] for at in np.flatnonzero(places < 0).tolist()})
-            places = self._held.places(distinct)
-        return places[texts.place]
+    def _places(self, texts: TextIds) -> Ints:
+        places = self._held.places(texts)
+        if len(missing := np.flatnonzero(places < 0)):
+            self._recall(texts.at(missing))
+            places = self._held.places(texts)
+        return places
 
-    def _recall(self, missing: set[_TextKey]) -> None:
-        self._held.take(self._earlier, missing)
-        missing -= self._held.place.keys()
-        if missing and self._find is not None:
-            _, rows = split_text_rows(self._find(pa.array(sorted({docid for docid, _ in missing}))))
-            asked = [text in missing for text in zip(rows["docid"].to_pylist(), rows["node"].to_pylist(), strict=True)]
-            rows = rows.filter(pa.array(asked, pa.bool_()))
+    def _recall(self, texts: TextIds) -> None:
+        self._held.take(self._earlier, texts)
+        missing = self._held.places(texts) < 0
+        if missing.any() and self._find is not None:
+            _, rows = split_text_rows(self._find(pa.array(distinct(texts.docids[missing]))))
+            rows = rows.filter(pa.array(self._held.places(_ids(rows)) < 0))
             self._held.add(rows, numbered_texts(rows["strval"].to_pylist()))
 
     def _make_room(self) -> None:
@@ -236,32 +233,61 @@ class WordSets:
             self._held, self._earlier = _Held(), self._held
 
 
+def _ids(rows: pa.Table) -> TextIds:
+    return TextIds(rows["docid"].to_numpy(), rows["node"].to_numpy())
+
+
 class _Held:
     """Texts in memory. `place` indexes the columns: `tenths` has the threshold, `start` and `size` the range in
-    `numbers`, `bits` a bit for each word modulo 64, `spare` the number of words beyond the bits."""
+    `numbers`, `bits` a bit for each word modulo 64, `spare` the number of words beyond the bits. It is parallel to
+    `docids` and `nodes`, which are sorted."""
 
     def __init__(self) -> None:
-        self.place: dict[_TextKey, int] = {}
+        self.docids, self.nodes, self.place = GrowingInts(), GrowingInts(), GrowingInts()
         self.tenths, self.start, self.size, self.numbers = GrowingInts(), GrowingInts(), GrowingInts(), GrowingInts()
         self.bits, self.spare = GrowingInts(), GrowingInts()
 
-    def places(self, texts: Sequence[_TextKey]) -> Ints:
-        return np.fromiter(map(self.place.get, texts, repeat(-1)), np.int64, len(texts))
+    def places(self, texts: TextIds) -> Ints:
+        at, known = self._at(texts)
+        places = np.full(len(at), -1)
+        places[known] = self.place.values[at[known]]
+        return places
+
+    def _at(self, texts: TextIds) -> tuple[Ints, Mask]:
+        """Where texts are in the sorted columns, or would be, and which are there."""
+        docids, nodes = self.docids.values, self.nodes.values
+        at = docids.searchsorted(texts.docids)
+        if not len(docids):
+            return at, np.zeros(len(at), np.bool_)
+        last = len(docids) - 1
+        others = (nodes[np.minimum(at, last)] != texts.nodes).nonzero()[0]
+        if len(others):  # a document rarely has several texts
+            end = docids.searchsorted(texts.docids[others], "right")
+            at[others] = bisect_ranges(nodes, at[others], end, texts.nodes[others])
+        found = np.minimum(at, last)
+        return at, (docids[found] == texts.docids) & (nodes[found] == texts.nodes)
 
     def add(self, rows: pa.Table, texts: NumberedTexts) -> None:
-        self._extend(zip(rows["docid"].to_pylist(), rows["node"].to_pylist(), strict=True), *texts)
+        self._extend(_ids(rows), *texts)
 
-    def take(self, other: _Held, texts: Iterable[_TextKey]) -> None:
-        some = [text for text in texts if text in other.place]
-        at = other.places(some)
-        start, size = other.start.values[at], other.size.values[at]
+    def take(self, other: _Held, texts: TextIds) -> None:
+        at, known = other._at(texts)
+        at = distinct(at[known])
+        ids, place = TextIds(other.docids.values[at], other.nodes.values[at]), other.place.values[at]
+        start, size = other.start.values[place], other.size.values[place]
         words, _ = expand_ranges(start, start + size)
-        self._extend(some, other.tenths.values[at], other.numbers.values[words], np.append(0, np.cumsum(size)))
+        self._extend(ids, other.tenths.values[place], other.numbers.values[words], np.append(0, np.cumsum(size)))
 
-    def _extend(self, texts: Iterable[_TextKey], tenths: Ints, numbers: Ints, start: Ints) -> None:
+    def _extend(self, texts: TextIds, tenths: Ints, numbers: Ints, start: Ints) -> None:
         if not len(tenths):
             return
-        self.place.update(zip(texts, range(len(self.tenths), len(self.tenths) + len(tenths)), strict=True))
+        order = np.lexsort((texts.nodes, texts.docids))
+        texts, place = texts.at(order), order + len(self.tenths)
+        at, known = self._at(texts)
+        self.place.values[at[known]] = place[known]
+        fresh = ~known
+        for column, values in ((self.docids, texts.docids), (self.nodes, texts.nodes), (self.place, place)):
+            column.insert(at[fresh], values[fresh])
         bits, size = np.bitwise_or.reduceat(1 << (numbers & 63), start[:-1]), np.diff(start)
         self.tenths.extend(tenths)
         self.start.extend(start[:-1] + len(self.numbers))

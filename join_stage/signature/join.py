@@ -28,7 +28,7 @@ from common.arrays import (
     group_starts,
 )
 from common.bounds import LONGEST_WINDOW
-from join_stage.near_candidates import NearTexts, OneOfEach, WordSets, weight_slices
+from join_stage.near_candidates import NearTexts, TextIds, WordSets, weight_slices
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
 from join_stage.signature import postings
 from join_stage.signature.disk import StoredRuns
@@ -352,10 +352,17 @@ class FactorisedMatches:
         return sum(batch.num_rows for batch in self.to_batches())
 
     def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
-        """Batches of RESULT, of at most `max_chunksize` rows."""
+        """Batches of RESULT, of `max_chunksize` rows but for the last one."""
+        held, rows = list[pa.RecordBatch](), 0
         for batch in self._batches():
-            for start in range(0, batch.num_rows, max_chunksize):
-                yield batch.slice(start, max_chunksize)
+            held.append(batch)
+            rows += batch.num_rows
+            if rows >= max_chunksize:
+                *full, last = pa.Table.from_batches(held).combine_chunks().to_batches(max_chunksize)
+                yield from full
+                held, rows = [last], last.num_rows
+        if rows:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
     def costs(self) -> Collection[Cost]:
         return self._costs.values()
@@ -421,16 +428,16 @@ def _near_texts(
     """The indices of pairs of near or equal texts, each pair of texts once however many keys match."""
     by_words = (found.driving.node[ours] & MANY) != 0
     many = np.flatnonzero(by_words)
-    many = many[sets.are_near(_texts(found.driving, ours[many]), _texts(found.other, theirs[many]))]
     ours, theirs = ours[many], theirs[many]
+    stays = sets.are_near(_texts(found.driving, ours), _texts(found.other, theirs))
+    many, ours, theirs = many[stays], ours[stays], theirs[stays]
     columns = [_node(found, slot, ours, theirs) for slot in nodes]
     first = first_of_each(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)
     return np.sort(np.append(np.flatnonzero(~by_words), many[first]))
 
 
-def _texts(run: SortedRun, chosen: Ints) -> OneOfEach:
-    place, distinct = dictionary_encode(chosen)
-    return OneOfEach(run.docids(distinct), run.nodes(distinct), place)
+def _texts(run: SortedRun, postings: Ints) -> TextIds:
+    return TextIds(run.docids(postings), run.nodes(postings))
 
 
 # ------------------------------------------------------------ rows of several joins

@@ -88,9 +88,8 @@ def _add(sets: WordSets, rows: pa.Table) -> None:
 
 def _near(sets: WordSets, pairs: Sequence[tuple[int, int]], threshold: str) -> list[bool]:
     left, right = np.array(pairs, np.int64).reshape(-1, 2).T
-    nodes, places = np.full(len(left), NODES[threshold]), np.arange(len(left))
-    sides = (near_candidates.OneOfEach(side, nodes, places) for side in (left, right))
-    return list(map(bool, sets.are_near(*sides)))
+    nodes = np.full(len(left), NODES[threshold])
+    return list(map(bool, sets.are_near(*(near_candidates.TextIds(side, nodes) for side in (left, right)))))
 
 
 @pytest.mark.parametrize("most", [10, 100, 1_000_000])
