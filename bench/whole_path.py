@@ -5,36 +5,30 @@ all. `expert` has subscriptions to one channel each, in turns with the program t
 """
 
 import json
+import re
 import statistics
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 from lxml import etree
 
 from bench import harness
 from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels
-from bench.workload import (
-    HOUR,
-    VARIANTS,
-    FieldDatabase,
-    Parameters,
-    items,
-    parameters,
-    queries,
-    script_of,
-    tables_of,
-)  # fmt: skip
+from bench.workload import HOUR, LONGEST_WINDOWS, VARIANTS, Parameters, items, parameters, queries, script_of
 from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.plans import DEFAULT_PLAN
@@ -47,6 +41,8 @@ from xscl.printer import to_xscl
 from xscl.syntax import Script
 
 BATCH = 500
+
+_cpu = partial(harness.seconds_of, clock=time.process_time)
 
 Documents = Sequence[Document]
 Batches = Sequence[Documents]
@@ -128,8 +124,7 @@ def bench_whole_path() -> None:
 
 
 NUMBERS, QUICK_NUMBERS, VARIANT_NUMBER = [1, 100, 1_000, 10_000], [1, 1_000], 1_000
-ITEMS, QUICK_ITEMS = 20_000, 5_000
-ROUNDS = 3
+ITEMS, QUICK_ITEMS, ROUNDS = 20_000, 5_000, 3
 
 
 @dataclass(frozen=True)
@@ -148,11 +143,16 @@ class ExpertRun:
     registering: float = 0.0
 
 
-_LEFT = "items l ON l.channel = p.channel JOIN "
+_TABLES = {
+    "items": "doc BIGINT, t BIGINT, channel TEXT, url TEXT, title TEXT",
+    "authors": "doc BIGINT, author TEXT",
+    "links": "doc BIGINT, href TEXT",
+    "near": "one BIGINT, other BIGINT",
+}
 _JOINS = {
-    "title": _LEFT + "items r ON r.title = l.title",
-    "author": _LEFT + "authors a ON a.doc = l.doc JOIN authors b ON b.author = a.author JOIN items r ON r.doc = b.doc",
-    "mention": _LEFT + "links k ON k.href = l.url JOIN items r ON r.doc = k.doc",
+    "title": "items l JOIN items r ON r.title = l.title",
+    "author": "items l JOIN authors a ON a.doc = l.doc JOIN authors b USING (author) JOIN items r ON r.doc = b.doc",
+    "mention": "items l JOIN links k ON k.href = l.url JOIN items r ON r.doc = k.doc",
 }
 _THIRD = {
     "title": "items x ON x.title = r.title",
@@ -163,86 +163,116 @@ _KEYS = {"title": "l.title", "author": "a.author", "mention": "l.url"}
 
 
 class Expert:
-    """The program an expert would write by hand: lxml, three joins in DuckDB, a table of parameters. Close it."""
+    """The program an expert would write by hand: lxml, three joins in DuckDB, whose pairs are joined with a table of
+    parameters, and lines of pieces that are escaped once. Near titles are found by a prefix filter, whose rarest words
+    are those of the first batch. Close it."""
 
     def __init__(self, subscriptions: Sequence[Parameters], lines: Path) -> None:
-        self._database, self._variant = FieldDatabase(), subscriptions[0].variant
-        self._told = set[tuple[str, str]]()
+        self._connection, self._variant = duckdb.connect(), subscriptions[0].variant
         rows = [asdict(one) | {"width": one.hours * HOUR} for one in subscriptions]
-        self._database.connection.register("given", pa.Table.from_pylist(rows))
-        self._database.connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
-        self._documents, self._bodies = list[Document](), list[str]()
+        self._connection.register("given", pa.Table.from_pylist(rows))
+        self._connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
+        for name, schema in _TABLES.items():
+            self._connection.execute(f"CREATE TABLE {name} ({schema})")
+        self._known = list[tuple[int, int, str, str, str]]()  # documents: interval, id, stream and body as in lines
+        self._told, self._words = set[tuple[str, str]](), list[frozenset[str]]()
+        self._with_key, self._counts = defaultdict[str, list[int]](list), Counter[str]()
         self._lines = lines.open("wb")
 
     def process(self, batch: Documents) -> None:
-        self._documents += batch
-        roots = [etree.fromstring(one.xml_bytes()) for one in batch]
-        self._bodies += [etree.tostring(root, encoding="unicode") for root in roots]
-        tables = tables_of(zip(batch, roots, strict=True), self._database.documents)
-        if self._variant == "second":  # in which titles are equal in lower case
-            items = tables["items"]
-            place = items.schema.get_field_index("title")
-            tables["items"] = items.set_column(place, "title", pc.utf8_lower(items["title"]))
-        first = self._database.insert_tables(tables, len(batch))
+        first, once = len(self._known), self._variant == "once"
+        for name, rows in self._read(batch).items():
+            if rows:
+                arrived = pa.table([*map(pa.array, zip(*rows, strict=True))], [*"abcde"[: len(rows[0])]])
+                self._connection.register("arrived", arrived)
+                self._connection.execute(f"INSERT INTO {name} SELECT * FROM arrived")
+        line = lru_cache(maxsize=None)(self._pieces)
         for kind in _JOINS:
-            found = self._database.connection.execute(self._statement(kind, first))
-            while rows := found.fetchall() if self._variant == "once" else found.fetchmany(10_000):
-                told = self._not_told(rows) if self._variant == "once" else rows
-                self._lines.write("".join(self._line(*row) for row in told).encode())
+            found = self._connection.execute(self._statement(kind, first, batch[0].t0))
+            while rows := found.fetchall() if once else found.fetchmany(10_000):
+                pieces = ((name, *line(*docs)) for name, *docs in (self._not_told(rows) if once else rows))
+                text = "".join([f'{{"query": "{name}{head}{name}{rest}' for name, head, rest in pieces])
+                self._lines.write(text.encode())
 
-    def _statement(self, kind: str, first: int) -> str:
-        joins, columns, last, more, group = _JOINS[kind], "l.doc, r.doc", "r", "", ""
+    def _read(self, batch: Documents) -> dict[str, list[Any]]:
+        rows: dict[str, list[Any]] = {name: [] for name in _TABLES}
+        for doc, one in enumerate(batch, len(self._known)):
+            root = etree.fromstring(one.xml_bytes())
+            texts = {node.tag: node.text or "" for node in root.iterchildren("item_url", "channel_url", "title")}
+            title = texts["title"].lower() if self._variant in ("second", "near") else texts["title"]
+            rows["items"].append((doc, one.t0, texts["channel_url"], texts["item_url"], title))
+            rows["authors"] += [(doc, node.text) for node in root.iterchildren("author")]
+            rows["links"] += [(doc, node.get("href")) for node in root.iterchildren("link")]
+            body = json.dumps(etree.tostring(root, encoding="unicode"), ensure_ascii=False)[1:-1]
+            self._known.append((one.t0, one.t1, json.dumps(one.id), json.dumps(one.stream), body))
+        if self._variant == "near":
+            rows["near"] += self._near([row[4] for row in rows["items"]])
+        return rows
+
+    def _near(self, titles: Sequence[str]) -> Iterator[tuple[int, int]]:
+        first = len(self._words)
+        self._words += [frozenset(re.findall("[0-9a-z]+", title)) for title in titles]
+        if not first:
+            self._counts.update(chain.from_iterable(self._words))
+        for doc, words in enumerate(self._words[first:], first):
+            since = bisect_left(self._known, (self._known[doc][0] - LONGEST_WINDOWS["title"] * HOUR,))
+            met = set[int]()
+            for key in sorted(words, key=lambda word: (self._counts[word], word))[: len(words) // 5 + 1]:
+                with_key = self._with_key[key]
+                met.update(with_key[bisect_left(with_key, since) :])
+                with_key.append(doc)
+            yield from ((o, doc) for o in met if 5 * len(words & self._words[o]) >= 4 * len(words | self._words[o]))
+
+    def _statement(self, kind: str, first: int, begin: int) -> str:
+        joins, docs, more, width = _JOINS[kind], ["l", "r"], "", LONGEST_WINDOWS[kind] * HOUR
         if self._variant == "second" and kind != "author":
             more = " AND l.channel <> r.channel"
+        elif self._variant == "near" and kind == "title":
+            joins = "items l JOIN near n ON n.one = l.doc JOIN items r ON r.doc = n.other"
         elif self._variant == "three":
-            joins, columns, last, more = f"{joins} JOIN {_THIRD[kind]}", "l.doc, r.doc, x.doc", "x", " AND r.t < x.t"
-        elif self._variant == "once":
-            columns, group = f"l.doc, r.doc, list(DISTINCT {_KEYS[kind]})", " GROUP BY p.name, l.doc, r.doc"
-        where = f"p.kind = '{kind}' AND {last}.doc >= {first} AND l.t < r.t AND {last}.t - l.t <= p.width{more}"
-        return f"SELECT DISTINCT p.name, {columns} FROM parameters p JOIN {joins} WHERE {where}{group}"
+            joins, docs, more = f"{joins} JOIN {_THIRD[kind]}", ["l", "r", "x"], " AND r.t < x.t"
+        last, keys = docs[-1], f", list({_KEYS[kind]}) AS keys" if self._variant == "once" else ""
+        columns = ", ".join([f"{last}.t - l.t AS apart", "l.channel", *(f"{one}.doc AS {one}" for one in docs)])
+        where = f"{last}.doc >= {first} AND l.t >= {begin - width} AND l.t < r.t AND apart <= {width}{more}"
+        pairs = f"SELECT {columns}{keys} FROM {joins} WHERE {where} GROUP BY ALL"
+        near = f"p.kind = '{kind}' AND p.channel = s.channel AND s.apart <= p.width"
+        return f"SELECT p.name, s.* EXCLUDE (apart, channel) FROM ({pairs}) s JOIN parameters p ON {near}"
 
     def _not_told(self, rows: list[Any]) -> Iterator[tuple[str, int, int]]:
         """The rows with a key that was not told before, in the order of output lines."""
-        for name, *pair, keys in sorted(rows, key=lambda row: (row[2], *(self._documents[doc].id for doc in row[1:3]))):
+        for name, *pair, keys in sorted(rows, key=lambda row: (row[2], *(self._known[doc][2] for doc in row[1:3]))):
             if not self._told.issuperset(own := {(name, key) for key in keys}):
                 self._told |= own
                 yield name, pair[0], pair[1]
 
+    def _pieces(self, *docs: int) -> tuple[str, str]:
+        """The line of some documents, without the query's name, which comes before each piece."""
+        begins, ends, ids, streams, bodies = zip(*(self._known[doc] for doc in docs), strict=True)
+        t0, t1, names = begins[0], ends[-1], f'"documents": [{", ".join(ids)}], "streams": [{", ".join(streams)}]'
+        rest = f'\\" t0=\\"{t0}\\" t1=\\"{t1}\\">{"".join(bodies)}</match>"}}\n'
+        return f'", "t0": {t0}, "t1": {t1}, {names}, "xml": "<match query=\\"', rest
+
     def close(self) -> None:
         self._lines.close()
-        self._database.connection.close()
-
-    def _line(self, name: str, *docs: int) -> str:
-        found = [self._documents[doc] for doc in docs]
-        t0, t1, body = found[0].t0, found[-1].t1, "".join([self._bodies[doc] for doc in docs])
-        xml = f'<match query="{name}" t0="{t0}" t1="{t1}">{body}</match>'
-        given = {"documents": [one.id for one in found], "streams": [one.stream for one in found]}
-        return json.dumps({"query": name, "t0": t0, "t1": t1, **given, "xml": xml}, ensure_ascii=False) + "\n"
+        self._connection.close()
 
 
 def run_engine(
     engine: str, plan: str, batches: Batches, singles: Documents, subscriptions: Sequence[Parameters], lines: Path
 ) -> ExpertRun:
     with Session(engine, plan=plan) as opened:
-
-        def register() -> None:
-            opened.subscribe(script_of(subscriptions))
-            opened.registry.flush()
-
-        registering = harness.seconds_of(register, time.process_time)
+        registering = _cpu(partial(opened.subscribe, script_of(subscriptions))) + _cpu(opened.registry.flush)
         sink = GrowingFile(lines, Position())
         sink.prepare(list)
-        with gc_frozen():
-            run = ExpertRun(*_clocked(lambda batch: sink.write(opened.process(batch)), batches, singles), registering)
+        run = ExpertRun(*_clocked(lambda batch: sink.write(opened.process(batch)), batches, singles), registering)
         sink.close()
         return run
 
 
 def _clocked(process: Callable[[Documents], object], batches: Batches, singles: Documents) -> tuple[float, list[float]]:
-    def seconds(batch: Documents) -> float:
-        return harness.seconds_of(partial(process, batch), time.process_time)
-
-    return sum(map(seconds, batches)), [seconds([document]) for document in singles]
+    with gc_frozen():
+        together = sum(_cpu(partial(process, batch)) for batch in batches)
+        return together, [_cpu(partial(process, [document])) for document in singles]
 
 
 def compared_lines(path: Path) -> Iterator[tuple[object, ...]]:

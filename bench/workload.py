@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from xml.sax.saxutils import escape, quoteattr
@@ -20,6 +21,7 @@ import duckdb
 import pyarrow as pa
 from lxml import etree
 
+from common.arrays import batch_of_rows
 from feeds.documents import Document
 
 SECOND = 1_000_000
@@ -265,19 +267,16 @@ FIELD_SCHEMAS = {
 
 def field_tables(documents: Iterable[Document], first: int) -> dict[str, pa.Table]:
     """The fields that subscriptions read, as tables: the items are numbered from `first`."""
-    return tables_of(((one, etree.fromstring(one.xml_bytes())) for one in documents), first)
-
-
-def tables_of(parsed: Iterable[tuple[Document, etree._Element]], first: int) -> dict[str, pa.Table]:
     rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in FIELD_SCHEMAS}
-    for number, (document, root) in enumerate(parsed, first):
+    for number, document in enumerate(documents, first):
+        root = etree.fromstring(document.xml_bytes())
         texts = (root.findtext(tag) for tag in ("channel_url", "item_url", "title", "guid"))
         rows["items"].append((number, document.t0, *texts))
         rows["links"] += [(number, link.get("rel"), link.get("href")) for link in root.findall("link")]
         rows["authors"] += [(number, node.text) for node in root.findall("author")]
         rows["categories"] += [(number, node.text) for node in root.findall("category")]
     return {
-        name: pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows[name]], schema=schema)
+        name: pa.Table.from_batches([batch_of_rows(rows[name], schema)] if rows[name] else [], schema)
         for name, schema in FIELD_SCHEMAS.items()
     }
 
@@ -291,14 +290,11 @@ class FieldDatabase:
             self.connection.execute(f"CREATE TABLE {name} AS SELECT * FROM empty")
 
     def insert(self, batch: Sequence[Document]) -> int:
-        return self.insert_tables(field_tables(batch, self.documents), len(batch))
-
-    def insert_tables(self, tables: Mapping[str, pa.Table], count: int) -> int:
         first = self.documents
-        for name, table in tables.items():
+        for name, table in field_tables(batch, first).items():
             self.connection.register("arrived", table)
             self.connection.execute(f"INSERT INTO {name} SELECT * FROM arrived")
-        self.documents += count
+        self.documents += len(batch)
         return first
 
 
@@ -310,13 +306,13 @@ _XSCL = {
     "author": ("[./author->p]", "p = p'", "[./author->p']"),
     "mention": ("[./item_url->u]", "u = h", "[./link/@href->h]"),
 }
-_ELSEWHERE = _XSCL | {"title": ("[./title->t]", "lower-case(t) = lower-case(t')", "[./title->t']")}
+_TITLES = {"second": "lower-case(t) = lower-case(t')", "near": "near(t, t', 0.8)"}
 _THIRD = {"title": ("t' = t''", "[./title->t'']"), "author": ("p' = p''", "[./author->p'']")}
 _THIRD["mention"] = "h = h'", "[./link/@href->h']"
 
-VARIANTS = ("plain", "second", "once", "three")
-"""`second`: titles are equal in lower case, and the other item of titles and mentions is of another channel. `once`:
-each title, author or address is told once. `three`: a third item has the title, author or link of the second."""
+VARIANTS = ("plain", "second", "near", "once", "three")
+"""`second`: titles are equal in lower case, and the other item of titles and mentions is of another channel. `near`:
+titles are near. `once`: each title, author or address is told once. `three`: a third item has what the second has."""
 
 
 @dataclass(frozen=True)
@@ -330,14 +326,11 @@ class Parameters:
     variant: str = "plain"
 
     @property
-    def elsewhere(self) -> bool:
-        return self.variant == "second" and self.kind != "author"
-
-    @property
     def xscl(self) -> str:
-        left, equal, right = (_ELSEWHERE if self.elsewhere else _XSCL)[self.kind]
+        left, equal, right = _XSCL[self.kind]
+        equal = _TITLES.get(self.variant, equal) if self.kind == "title" else equal
         here, window = f'[./channel_url = "{self.channel}"]', f"{self.hours} h"
-        if self.elsewhere:
+        if self.variant == "second" and self.kind != "author":
             left, equal, right = f"[./channel_url->c]{left}", f"{equal} AND c != c'", f"{right}[./channel_url->c']"
         text = f"FROM S//item->a{here}{left} FOLLOWED BY {{{equal}, {window}}} S//item->b{right}"
         if self.variant == "three":
@@ -349,14 +342,12 @@ class Parameters:
 def parameters(count: int, seed: int = 6, variant: str = "plain") -> list[Parameters]:
     """`count` subscriptions, the kinds in turn. Their names are those that unnamed queries get."""
     rng = Random(seed)
-    kinds = list(LONGEST_WINDOWS)
-    made = []
-    for number in range(count):
-        kind = kinds[number % len(kinds)]
-        about = int(CHANNELS * rng.random() ** 2)
-        hours = rng.randint(1, LONGEST_WINDOWS[kind])
-        made.append(Parameters(f"q{number + 1}", kind, channel(about), hours, variant))
-    return made
+
+    def made(number: int, kind: str) -> Parameters:
+        about = channel(int(CHANNELS * rng.random() ** 2))
+        return Parameters(f"q{number}", kind, about, rng.randint(1, LONGEST_WINDOWS[kind]), variant)
+
+    return list(map(made, range(1, count + 1), cycle(LONGEST_WINDOWS)))
 
 
 def write_workload() -> None:

@@ -43,7 +43,7 @@ from bench.harness import Line, columns
 from bench.near import EQUALITY, Headline, NearCase
 from bench.stage1 import ATTACKS, LIMITS, AttackCase, Stage1Case, measure_attack, measure_stage1
 from bench.stage1_workload import DOCUMENT_KINDS, VOCABULARIES, patterns, stage1_documents, xpaths
-from bench.workload import HOUR, items, parameters, queries, script_of, subscriptions, write_workload
+from bench.workload import HOUR, VARIANTS, items, parameters, queries, script_of, subscriptions, write_workload
 from feeds.documents import Document
 from join_stage.plans import PLANS
 from mmqjp.commands.bench import MODULES
@@ -395,6 +395,11 @@ def test_each_kind_of_subscription_gets_lines(tmp_path):
     found = list(whole_path.compared_lines(tmp_path / "lines"))
     assert {kinds[str(line[0])] for line in found} == {"title", "author", "mention"}
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("variant", some(VARIANTS, "near", "once"))
+def test_the_engine_and_the_expert_write_the_same_lines(variant):
+    assert whole_path.measure_expert(replace(EXPERT, variant=variant), rounds=1)[0].rows > 100
 
 
 def test_the_command_expert_prints_a_table_and_writes_lines(tmp_path, monkeypatch, capsys):
