@@ -172,8 +172,7 @@ class Expert:
         rows = [asdict(one) | {"width": one.hours * HOUR} for one in subscriptions]
         self._connection.register("given", pa.Table.from_pylist(rows))
         self._connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
-        for name, schema in _TABLES.items():
-            self._connection.execute(f"CREATE TABLE {name} ({schema})")
+        self._connection.execute("".join([f"CREATE TABLE {name} ({schema});" for name, schema in _TABLES.items()]))
         self._known = list[tuple[int, int, str, str, str]]()  # documents: interval, id, stream and body as in lines
         self._told, self._words = set[tuple[str, str]](), list[frozenset[str]]()
         self._with_key, self._counts = defaultdict[str, list[int]](list), Counter[str]()
@@ -221,7 +220,8 @@ class Expert:
                 with_key = self._with_key[key]
                 met.update(with_key[bisect_left(with_key, since) :])
                 with_key.append(doc)
-            yield from ((o, doc) for o in met if 5 * len(words & self._words[o]) >= 4 * len(words | self._words[o]))
+            pairs = ((one, len(words & self._words[one]), len(words) + len(self._words[one])) for one in met)
+            yield from ((one, doc) for one, common, both in pairs if 9 * common >= 4 * both)  # 4 of 5 are common
 
     def _statement(self, kind: str, first: int, begin: int) -> str:
         joins, docs, more, width = _JOINS[kind], ["l", "r"], "", LONGEST_WINDOWS[kind] * HOUR
