@@ -138,13 +138,17 @@ def group_starts(*ordered: Ints) -> Ints:
     return changed.nonzero()[0]
 
 
-def first_of_each(*columns: Ints) -> Ints:
-    """The ascending indices of the first row of each set of equal rows."""
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
+def number_rows(*columns: Ints) -> tuple[Ints, Ints]:
+    """The number of each row among distinct rows, in order of first occurrence, and the first row of each number.
+
+    >>> [found.tolist() for found in number_rows(np.array([7, 7, 7]), np.array([2, 3, 2]))]
+    [[0, 1, 0], [0, 1]]
+    """
+    code = dictionary_encode(columns[0])[0]
+    for column in columns[1:]:
         code, _ = dictionary_encode(code << 32 | dictionary_encode(column)[0])
     before = np.maximum.accumulate(code)[:-1] if len(code) else code
-    return np.flatnonzero(code > np.append(-1, before)) if len(code) else code
+    return code, np.flatnonzero(code > np.append(-1, before)) if len(code) else code
 
 
 def bisect_ranges(

@@ -302,6 +302,11 @@ class SideBinder:
             found.append(tuple([node for _, node in binding]))
         return found
 
+    def is_of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> bool:
+        """Whether all documents of the shape have these bindings, with the same steps."""
+        known = self._of_shape(document, nodes)
+        return known is not None and not any(one.checks for one in known[1])
+
     def _of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> _OfShape:
         """The candidates and the steps that they cost; None if they are too many."""
         if self._loose is None:

@@ -26,8 +26,8 @@ from common.arrays import (
     distinct,
     equal_ranges,
     expand_ranges,
-    first_of_each,
     group_starts,
+    number_rows,
 )
 from common.bounds import LONGEST_WINDOW
 from join_stage.near_candidates import NearTexts, TextIds, WordSets, weight_slices
@@ -443,7 +443,7 @@ def _near_texts(
     stays = sets.are_near(_texts(found.driving, ours), _texts(found.other, theirs))
     many, ours, theirs = many[stays], ours[stays], theirs[stays]
     columns = [_node(found, slot, ours, theirs) for slot in nodes]
-    first = first_of_each(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)
+    _, first = number_rows(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)
     return np.sort(np.append(np.flatnonzero(~by_words), many[first]))
 
 

@@ -573,7 +573,7 @@ class KeptMatches:
         fresh = [row for row, key in enumerate(keys) if key not in self._seen]
         if fresh:
             rows = PartRows([right.part], np.zeros(len(fresh), np.int64), places[fresh])
-            joints = Joints(right.part.plan[0], rows, matches, Values(self._records), allowed)
+            joints = Joints(right.part.plan[0], rows, matches, Values(matches, self._records), allowed)
             for block in joints.blocks():
                 for row, binding in zip(block.of.tolist(), block.bindings(), strict=True):
                     steps = Steps(left := allowed - int(joints.steps[row]))

@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 from lxml import etree
 
-from common.arrays import Ints, Mask, dictionary_encode, distinct
+from common.arrays import Ints, Mask, dictionary_encode, distinct, expand_ranges, number_rows
 from common.bounds import EARLIEST
 from common.dates import parse_timestamp
-from mmqjp.documents.record import Inputs, Record, StoredRecords
+from common.tools import lazy
+from mmqjp.documents.record import Inputs, Record, StoredRecords, parse_trees
 from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
 from templates.witness import PLAIN, plain_node
 from xpath_stage.binder import Node, SideBinder
@@ -113,6 +114,11 @@ def _constant(expr: algebra.Expr) -> str:
 # ------------------------------------------------------------ matches
 
 
+FEW = 20  # up to this many rows are faster as Python's values than by calls of Arrow
+
+Lists = list[list[str]] | pa.Array
+
+
 class Match(NamedTuple):
     """A row of R_outT: the shared row of R_T, one or two documents, and nodes in the template's numbering."""
 
@@ -149,6 +155,9 @@ class MatchColumns:
             np.minimum(appeared[one], appeared[other]),
         )
         self.width: Ints = np.where(self.right < 0, -1, self.t1 - self.t0)
+        self._parts: Ints | None = None
+        self._alike: Ints = np.full(len(self.records), -1)
+        self._shapes: dict[object, int] = {}
         watermark = [EARLIEST if one.watermark is None else one.watermark for one in self.records]
         if len(watermark) and max(watermark) > EARLIEST:
             self._widen(arrival, np.array(watermark, np.int64))
@@ -174,14 +183,55 @@ class MatchColumns:
 
     def parts(self, number: Callable[[object], int]) -> Ints:
         """Returns numbers of the records' parts, by record: -1 and less are those that `number` gives."""
-        of = (one.parts[0] if len(one.parts) == 1 else -1 - number(one.parts) for one in self.records)
-        return np.fromiter(of, np.int64, len(self.records))
+        if (found := self._parts) is None:
+            of = (one.parts[0] if len(one.parts) == 1 else -1 - number(one.parts) for one in self.records)
+            found = self._parts = np.fromiter(of, np.int64, len(self.records))
+        return found
 
-    def joined(self, places: Ints, of: Callable[[Record], Any]) -> list[Any]:
-        """Returns what records of matches have, the right one's added to the left one's."""
-        known = list(map(of, self.records))
-        sides = zip(self.left[places].tolist(), self.right[places].tolist(), strict=True)
-        return [known[left] if right < 0 else known[left] + known[right] for left, right in sides]
+    def part_ids(self, places: Ints) -> tuple[Encoded, Encoded]:
+        """Returns a JSON list's items, with ids and streams of the parts behind matches: those of the left record, and
+        of the right one after a comma, if there is one."""
+        left, right = self.left[places], self.right[places]
+        first, second = self._part_ids
+        return Encoded(left, first), Encoded(np.where(right < 0, len(self.records), right), second)
+
+    @lazy
+    def _part_ids(self) -> tuple[list[str], list[str]]:
+        first = [", ".join(map(json_text, one.part_ids)) for one in self.records]
+        return first, [*(f", {one}" for one in first), ""]
+
+    def sources(self, places: Ints) -> tuple[Lists, Lists]:
+        """Returns the ids and the streams of the external documents behind matches."""
+        left, right = self.left[places], self.right[places]
+        if len(places) <= FEW:
+            sides = zip(left.tolist(), right.tolist(), strict=True)
+            records = [self.records[at : at + 1] + (self.records[to : to + 1] if to >= 0 else []) for at, to in sides]
+            behind = [[source for record in of for source in record.sources] for of in records]
+            return [[id for id, _ in of] for of in behind], [[stream for _, stream in of] for of in behind]
+        ends, ids, streams = self._sources
+        of_match = np.stack((left, right), axis=1)
+        end = np.append(ends, 0)[of_match]  # of none, which -1 indexes, nothing
+        start = np.append(np.append(0, ends[:-1]), 0)[of_match]
+        offsets = pa.array(np.append(0, (end - start).sum(axis=1).cumsum()), pa.int32())
+        at = pa.array(expand_ranges(start.ravel(), end.ravel())[0])
+        return tuple(pa.ListArray.from_arrays(offsets, texts.take(at)) for texts in (ids, streams))
+
+    @lazy
+    def _sources(self) -> tuple[Ints, pa.Array, pa.Array]:
+        behind = [source for one in self.records for source in one.sources]
+        ids, streams = (pa.array([source[of] for source in behind], pa.string()) for of in (0, 1))
+        return np.cumsum([len(one.sources) for one in self.records]), ids, streams
+
+    def alike(self, which: Ints) -> Ints:
+        """Returns for each of some records one of the same shape. Documents whose shapes are not compared stand for
+        themselves."""
+        if len(new := distinct(which[self._alike[which] < 0])):
+            records = [self.records[place] for place in new.tolist()]
+            parse_trees(records)
+            for place, record in zip(new.tolist(), records, strict=True):
+                outline = record.tree.outline
+                self._alike[place] = place if outline is None else self._shapes.setdefault(outline, place)
+        return self._alike[which]
 
     def inputs(self, place: int) -> Inputs:
         left, right = int(self.left[place]), int(self.right[place])
@@ -269,52 +319,66 @@ def value_of(binding: JointBinding, term: Term) -> BoundValue:
 
 
 class Values:
-    """The nodes of a chunk's variables, coded. The variable of a tuple is a node of an earlier document."""
+    """The nodes of a chunk's variables, coded: the place of the record, and the plain node id. The variable of a tuple
+    is a node of an earlier document."""
 
-    def __init__(self, records: StoredRecords) -> None:
-        self._records = records
-        self._codes: dict[tuple[int, int], int] = {}
-        self.bound: list[BoundValue] = []
-        self.docids: list[int] = []
-        self.nodes: list[int] = []
-        self._texts: list[str | None] = []
+    def __init__(self, matches: MatchColumns, stored: StoredRecords) -> None:
+        self._records, self._stored = list(matches.records), stored
+        self._hidden: Mask = np.array([one.kind == "hidden" for one in self._records], np.bool_)
+        self._docids: Ints = np.array([one.docid for one in self._records], np.int64)
+        self.texts: dict[int, str] = {}
 
-    def clear(self) -> None:
-        for known in (self._codes, self.bound, self.docids, self.nodes, self._texts):
-            known.clear()
+    @lazy
+    def _places(self) -> dict[int, int]:
+        return {docid: place for place, docid in enumerate(self._docids.tolist())}
 
-    def codes(self, records: Sequence[Record], which: Ints, nodes: Ints) -> Ints:
+    def codes(self, which: Ints, nodes: Ints) -> Ints:
         """Returns the codes of plain node ids, each in the record that `which` indexes."""
-        keys, place = np.unique(which << _NODE_BITS | nodes, return_inverse=True)
-        of_keys = [self._code(records[key >> _NODE_BITS], key & PLAIN) for key in keys.tolist()]
-        return np.array(of_keys, np.int64)[place]
+        codes = which << _NODE_BITS | nodes
+        if self._hidden.any() and (hidden := self._hidden[which]).any():
+            of, known = dictionary_encode(codes[hidden])
+            codes[hidden] = np.array(list(map(self._behind, known.tolist())), np.int64)[of]
+            self._docids = np.array([one.docid for one in self._records], np.int64)
+        return codes
 
-    def _code(self, record: Record, id: int) -> int:
-        node = plain_node(id)
-        if record.kind == "hidden":
-            docid, node = record.bound[node[0] - 1]
-            record = self._records[docid]
-            id = node[0] | node[1] << 32
-        key = record.docid, id
-        if (code := self._codes.get(key)) is None:
-            code = self._codes[key] = len(self.bound)
-            self.bound.append(BoundValue(record, node))
-            self.docids.append(record.docid)
-            self.nodes.append(id)
-            self._texts.append(None)
-        return code
+    def _behind(self, code: int) -> int:
+        docid, (element, attribute) = self._records[code >> _NODE_BITS].bound[(code & 0xFFFFFFFF) - 1]
+        if (place := self._places.get(docid)) is None:
+            place = self._places[docid] = len(self._records)
+            self._records.append(self._stored[docid])
+        return place << _NODE_BITS | attribute << 32 | element
 
-    def value(self, code: int, functions: tuple[str, ...]) -> BoundValue:
-        one = self.bound[code]
-        return BoundValue(one.record, one.node, functions) if functions else one
+    def documents_and_nodes(self, codes: Ints) -> tuple[Ints, Ints]:
+        return self._docids[codes >> _NODE_BITS], codes & PLAIN
+
+    def value(self, code: int, functions: tuple[str, ...] = ()) -> BoundValue:
+        return BoundValue(self._records[code >> _NODE_BITS], plain_node(code & PLAIN), functions)
+
+    def column(self, codes: Ints, functions: tuple[str, ...]) -> ValueColumn:
+        of, known = dictionary_encode(codes)
+        return ValueColumn(of, [self.value(code, functions) for code in known.tolist()], codes & PLAIN)
 
     def text(self, code: int) -> str:
-        if (found := self._texts[code]) is None:
-            found = self._texts[code] = self.bound[code].text()
+        if (found := self.texts.get(code)) is None:
+            found = self.texts[code] = self.value(code).text()
         return found
 
 
 _NODE_BITS = PLAIN.bit_length()
+
+
+class ValueColumn(NamedTuple):
+    """The code of each row's value, the distinct values by code, and the plain node id of each row."""
+
+    codes: Ints
+    values: list[BoundValue]
+    nodes: Ints
+
+    def texts(self, text_of: Callable[[BoundValue], str]) -> Encoded:
+        return Encoded(self.codes, list(map(text_of, self.values)))
+
+    def json(self) -> Encoded | Ints:
+        return self.texts(BoundValue.json) if int(self.nodes.max(initial=0)) >> 32 else self.nodes
 
 
 class Encoded(NamedTuple):
@@ -329,6 +393,9 @@ class Encoded(NamedTuple):
 
     def rows(self) -> list[str]:
         return list(map(self.texts.__getitem__, self.codes.tolist()))
+
+    def take(self) -> pa.Array:
+        return pa.array(self.texts, pa.large_string()).take(pa.array(self.codes))
 
 
 # ------------------------------------------------------------ joint bindings
@@ -424,21 +491,21 @@ class Joints:
         rows, which = self._rows.take(some), self._which[number][some]
         fixed_sides = [part.sides[number] for part in rows.parts]
         known = {fixed: place for place, fixed in enumerate(dict.fromkeys(fixed_sides))}
-        of_part = np.array([known[fixed] for fixed in fixed_sides], np.int64)
+        of_part = np.array([known[fixed] for fixed in fixed_sides], np.int64)[rows.part]
         nodes = [self._matches.node(rows.place, slot) for slot in side.slots]
-        code = of_part[rows.part] * len(self._matches.records) + which
-        for column in nodes:
-            code = dictionary_encode(dictionary_encode(code)[0] << 32 | dictionary_encode(column)[0])[0]
-        _, first, place = np.unique(code, return_index=True, return_inverse=True)
-        asked = [fixed.binder for fixed in known]
+        records, asked = self._matches.records, [fixed.binder for fixed in known]
+
+        def distinct_rows(which: Ints) -> tuple[Ints, Iterator[tuple[SideBinder, Record, list[int]]]]:
+            of, first = number_rows(of_part, which, *nodes)
+            columns = (column[first].tolist() for column in (of_part, which, *nodes))
+            return of, ((asked[one], records[at], ids) for one, at, *ids in zip(*columns, strict=True))
+
+        of, those = distinct_rows(alike := self._matches.alike(which))
+        is_of_shape = [binder.is_of_shape(record.tree, tuple(map(plain_node, ids))) for binder, record, ids in those]
+        place, those = distinct_rows(np.where(np.array(is_of_shape)[of], alike, which))
         counts, steps, found = [], [], list[tuple[Node, ...]]()
-        for fixed, record, *ids in zip(
-            of_part[rows.part[first]].tolist(),
-            which[first].tolist(),
-            *(column[first].tolist() for column in nodes),
-            strict=True,
-        ):
-            bindings, took = _bindings(asked[fixed], self._matches.records[record], ids, self._allowed)
+        for binder, record, ids in those:
+            bindings, took = _bindings(binder, record, ids, self._allowed)
             found += bindings
             counts.append(len(bindings))
             steps.append(took)
@@ -469,7 +536,7 @@ class Joints:
         raise AssertionError(f"{var} is searched for")
 
     def _above(self, which: Ints, ids: Ints, levels: int) -> Ints:
-        keys, place = np.unique(which << _NODE_BITS | ids, return_inverse=True)
+        place, keys = dictionary_encode(self._matches.alike(which) << _NODE_BITS | ids)
         records = self._matches.records
         found = [
             DerivedVariable("", 0, levels).node(records[key >> _NODE_BITS].tree, (key & PLAIN,))[0]
@@ -521,8 +588,8 @@ class Joints:
             yield from self._satisfying(JointBlock(self, rows[of], at))
 
     def _satisfying(self, block: JointBlock) -> Iterator[JointBlock]:
-        if len(self.values.bound) > BLOCK:
-            self.values.clear()  # no block uses the codes of another
+        if len(self.values.texts) > BLOCK:
+            self.values.texts.clear()
         if self._stopped.any():
             block = block.take(~self._stopped[block.of])
         for expr in self._plan.residual:
@@ -575,7 +642,7 @@ class JointBlock:
             nodes = found.nodes[var][places]
         else:
             nodes = joints.fixed_nodes(var)[self.of]
-        return joints.values.codes(joints._matches.records, which, nodes)
+        return joints.values.codes(which, nodes)
 
     def text(self, expr: algebra.Expr) -> Encoded:
         """Returns the texts of an operand."""
@@ -588,15 +655,13 @@ class JointBlock:
                 return Encoded(codes, [algebra.derive(name, text) for text in texts])
         return Encoded(np.zeros(len(self.of), np.int64), [_constant(expr)])
 
-    def value(self, term: Term) -> tuple[Ints, Mapping[int, BoundValue]]:
-        """Returns the codes of a term's nodes, and the value of each code."""
-        codes, values = self.codes(term.var), self.joints.values
-        return codes, {code: values.value(code, term.functions) for code in set(codes.tolist())}
+    def column(self, term: Term) -> ValueColumn:
+        return self.joints.values.column(self.codes(term.var), term.functions)
 
     def bindings(self) -> Iterator[dict[str, BoundValue]]:
         """Yields the value of each variable."""
         joints = self.joints
-        columns = [[joints.values.bound[code] for code in self.codes(var).tolist()] for var in joints.variables]
+        columns = [list(map(joints.values.value, self.codes(var).tolist())) for var in joints.variables]
         for values in zip(*columns, strict=True) if columns else ([()] * len(self.of)):
             yield dict(zip(joints.variables, values, strict=True))
 
@@ -609,10 +674,7 @@ _ORDER: Mapping[str, Callable[[Any, Any], Mask]] = {
 def _holding(predicate: Predicate, operands: Sequence[Encoded]) -> Mask:
     if predicate.op is not None:
         return _compared_by_rank(predicate, operands)
-    code = np.zeros(len(operands[0].codes), np.int64)
-    for one in operands:
-        code = dictionary_encode(code * len(one.texts) + one.codes)[0]
-    _, first, place = np.unique(code, return_index=True, return_inverse=True)
+    place, first = number_rows(*(one.codes for one in operands))
     texts = zip(*(map(one.texts.__getitem__, one.codes[first].tolist()) for one in operands), strict=True)
     return np.array([predicate.test(*some) for some in texts], np.bool_)[place]
 

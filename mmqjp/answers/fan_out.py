@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from pathlib import Path
@@ -24,12 +24,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from common.arrays import Ints, group_starts
-from common.tools import in_batches, lazy
+from common.arrays import Ints, group_starts, rows_of
+from common.tools import in_batches
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
-from mmqjp.answers.bindings import json_nodes, node_orders, read_nodes
-from mmqjp.answers.output import AnswerColumns, Body, Output, json_texts, output_order
+from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
+from mmqjp.answers.output import AnswerColumns, Body, Output, output_order
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
@@ -59,53 +59,70 @@ def answer_rows(
 ) -> AnswerRows:
     """Numbers the answers that have recipients, in the order of outputs, and these from `first_seq`."""
     recipients = count_recipients(given, members, batch)
-    order = _in_order(given, np.flatnonzero(recipients))
+    order = np.flatnonzero(recipients)
+    order = order[line_order(given.rows.take(pa.array(order)).select(_ORDERED))]
     counts, count = recipients[order], len(order)
     number = np.arange(first_answer, first_answer + count)
     first, last, place = _numbers(given.ints("t1")[order], counts, first_seq)
-    places = order.tolist()
-    columns: dict[str, object] = {name: list(map(given[name].__getitem__, places)) for name in _ATTRIBUTES}
-    columns |= {"answer": number, "batch": np.full(count, batch), "place": place, "recipients": counts}
-    columns |= {"first_seq": first, "last_seq": last}
+    new = {"answer": number, "batch": np.full(count, batch), "place": place, "recipients": counts}
+    new |= {"first_seq": first, "last_seq": last}
     of_place: Ints = np.full(len(given), -1)
     of_place[order] = number
     linked, matches = given.links()
     is_output = of_place[linked] >= 0
     behind = np.stack([of_place[linked], matches])[:, is_output]
     behind = behind[:, np.lexsort(behind[::-1])]
-    withheld = [(answer, qid) for answer, place in enumerate(places, first_answer) for qid in given["withheld"][place]]
+    ids = list(given.withheld)
+    numbers = of_place[given.places(np.array(ids, np.int64))].tolist()
+    withheld = [(one, qid) for one, id in zip(numbers, ids, strict=True) if one >= 0 for qid in given.withheld[id]]
     return AnswerRows(
-        pa.table({name: columns[name] for name in ANSWERS.names}, ANSWERS),
-        schema.rows_table(withheld, WITHHELD),
+        _stored(given.rows, order, new),
+        schema.rows_table(sorted(withheld), WITHHELD),
         pa.table([pa.array(column) for column in behind], schema=ANSWER_MATCHES),
     )
 
 
-_ATTRIBUTES = (
-    "form", "t0", "t1", "documents", "streams", "nodes", "head", "tail", "choice", "width", "appeared", "first_qid",
-    "arrival",
-)  # fmt: skip
-"""Columns of `answers` copied from an answer's."""
+def _stored(rows: pa.Table, order: Ints, new: Mapping[str, Ints]) -> pa.Table:
+    """Returns rows of `answers`, in chunks that strings can address."""
+    sizes = np.cumsum(pc.binary_length(rows["tail"]).to_numpy()[order])
+    cuts = np.flatnonzero(np.diff(sizes // MOST_CHARACTERS, prepend=0))
+    found = [ANSWERS.empty_table()]
+    for start, end in pairwise((0, *cuts.tolist(), len(order))):
+        some = rows.take(pa.array(order[start:end]))
+        columns = [pa.array(new[name][start:end]) if name in new else some[name] for name in ANSWERS.names]
+        found.append(pa.table(columns, ANSWERS.names).cast(ANSWERS))
+    return pa.concat_tables(found)
+
+
+MOST_CHARACTERS = 1 << 30  # bytes of bodies in a chunk
 
 
 def count_recipients(given: AnswerColumns, members: Mapping[str, Members], batch: int) -> Ints:
     """Returns the number of members of its form that get each answer."""
     found: Ints = np.zeros(len(given), np.int64)
     columns = [given.ints(name) for name in ("width", "appeared", "first_qid", "arrival")]
-    by_form: dict[str, list[int]] = {}
-    for place, form in enumerate(given["form"]):
-        by_form.setdefault(form, []).append(place)
-    for form, places in by_form.items():
+    forms, code = coded(given.rows["form"])
+    order = np.argsort(code, kind="stable")
+    starts = group_starts(code[order])
+    for form, places in zip(forms, np.split(order, starts[1:]), strict=True):
         if form in members:
             width, appeared, first_qid, arrival = (column[places] for column in columns)
             found[places] = members[form].counts(width, appeared, first_qid, batch, arrival)
-    for place, withheld in enumerate(given["withheld"]):
-        if withheld and found[place]:
-            of_form = members[given["form"][place]]
+    for place, withheld in zip(
+        given.places(np.array(list(given.withheld), np.int64)).tolist(), given.withheld.values(), strict=True
+    ):
+        if place >= 0 and found[place]:
+            of_form = members[forms[code[place]]]
             *of, arrived = (int(column[place]) for column in columns)
             gets = of_form.get(slice(None), of[0], of[1], of[2], batch, arrived)
             found[place] = np.count_nonzero(gets & ~np.isin(of_form.qids, withheld))
     return found
+
+
+def coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
+    """Returns the distinct texts of a column, and the place of each row's among them, in order of first occurrence."""
+    found = column.combine_chunks().dictionary_encode()
+    return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
 
 
 def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:
@@ -127,30 +144,39 @@ def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
     return np.repeat(ends - outputs, sizes), np.repeat(ends - 1, sizes), place
 
 
-def _in_order(given: AnswerColumns, places: Ints) -> Ints:
-    """Sorts places of answers by output order. Parses nodes, which is slow, only where documents are equal."""
-    if not len(places):
-        return places
-    documents = given["documents"]
-    ids = {id for place in places.tolist() for id in documents[place]}
-    rank = {id: place for place, id in enumerate(sorted(ids))}
-    most = max((len(documents[place]) for place in places.tolist()), default=0)
-    columns = [given.ints("t1")[places]]
-    for at in range(most):
-        of_place = (documents[place] for place in places.tolist())
-        columns.append(np.array([rank[one[at]] if at < len(one) else -1 for one in of_place], np.int64))
+_ORDERED = ("t1", "documents", "nodes", "choice", "form")
+
+
+def line_order(answers: pa.Table, *, by_t1: bool = True) -> Ints:
+    """Returns the places of answers in the order of the output lines of one query; without t1 only by what follows.
+    Parses nodes, which is slow, only where documents are equal, and each text once."""
+    lists = answers["documents"].combine_chunks()
+    texts, code = coded(pa.chunked_array([lists.flatten()]))
+    ranks = np.append(_ranks(texts)[code], -1)
+    starts, ends = lists.offsets.to_numpy()[:-1].astype(np.int64), lists.offsets.to_numpy()[1:].astype(np.int64)
+    columns = [answers["t1"].to_numpy()] if by_t1 else []
+    for at in range(int((ends - starts).max(initial=0))):
+        columns.append(ranks[np.where(starts + at < ends, starts + at - starts[:1], -1)])
+    if not columns:
+        columns.append(np.zeros(len(answers), np.int64))
     order = np.lexsort(columns[::-1])
-    places = places[order]
     starts = group_starts(*(column[order] for column in columns))
-    ends = np.append(starts[1:], len(places))
-    for start, end in zip(starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True):
-        several = places[start:end].tolist()
-        keys = {
-            place: (node_orders(read_nodes(given["nodes"][place])), given["choice"][place], given["form"][place])
-            for place in several
-        }
-        places[start:end] = sorted(several, key=keys.__getitem__)
-    return places
+    group = np.repeat(np.arange(len(starts)), sizes := np.diff(np.append(starts, len(order))))
+    several = np.flatnonzero((sizes > 1)[group])
+    if len(several):
+        tied = answers.take(pa.array(order[several]))
+        nodes, choices, forms = (coded(tied[name]) for name in ("nodes", "choice", "form"))
+        by_nodes = _ranks([node_orders(read_nodes(text)) for text in nodes[0]])[nodes[1]]
+        keys = _ranks(forms[0])[forms[1]], _ranks(choices[0])[choices[1]], by_nodes, group[several]
+        order[several] = order[several][np.lexsort(keys)]
+    return order
+
+
+def _ranks(values: Sequence[Any]) -> Ints:
+    """Returns the rank of each of distinct values."""
+    ranks: Ints = np.empty(len(values), np.int64)
+    ranks[sorted(range(len(values)), key=values.__getitem__)] = np.arange(len(values))
+    return ranks
 
 
 ROWS_AT_A_TIME, CHARACTERS_AT_A_TIME = 10_000, 16 << 20
@@ -192,14 +218,17 @@ class FanOut:
         *,
         by_time: bool = False,
     ) -> None:
+        # In one piece, because rows are taken from them again and again.
+        if "tail" in answers.column_names:
+            at = answers.schema.get_field_index("tail")
+            answers = answers.set_column(at, "tail", answers["tail"].cast(pa.large_string()))
+        answers = answers.combine_chunks()
         self._answers, self._withheld = answers, withheld
-        of_answers = answers["form"].to_pylist()
-        of_form = {form: place for place, form in enumerate(dict.fromkeys(of_answers))}
-        known = [members[form] for form in of_form]
+        forms, form = coded(answers["form"])
+        known = [members[form] for form in forms]
         self._members = concatenated(known) if known else None
         self._one_form = len(known) <= 1
         ends = np.cumsum([len(one) for one in known], dtype=np.int64)
-        form = np.array([of_form[form] for form in of_answers], np.int64)
         starts: Ints = ends - np.array([len(one) for one in known], np.int64)
         self._low, self._high = (starts[form], ends[form]) if known else (form, form)
         names = (*GIVEN, "first_seq", "t0", "t1", "answer")
@@ -207,9 +236,7 @@ class FanOut:
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
         self._order = np.arange(len(answers))
         if by_time:  # those of equal times are in the order of lines: documents, nodes; ties by `choice` and `form`
-            columns = (answers[name].to_pylist() for name in ("documents", "nodes", "choice", "form"))
-            keys = [(one[0], node_orders(read_nodes(one[1])), *one[2:]) for one in zip(*columns, strict=True)]
-            self._order[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
+            self._order[line_order(answers, by_t1=False)] = np.arange(len(answers))
 
     def chunks(self) -> Iterator[OutputChunk]:
         given: dict[int, int] = {}
@@ -298,34 +325,8 @@ class FanOut:
         assert self._members is not None, "outputs have members"
         return self._members
 
-    def answers(self, places: Ints) -> list[_Shared]:
-        names = ("t0", "t1", "documents", "streams", "nodes", "head", "tail")
-        some = self._answers.take(places)
-        choices = map(str.encode, some["choice"].to_pylist())
-        return list(map(_Shared, *(some[name].to_pylist() for name in names), choices))
-
-
-@dataclass
-class _Shared:
-    """The part that all outputs of an answer share."""
-
-    t0: int
-    t1: int
-    documents: list[str]
-    streams: list[str]
-    nodes: str
-    head: str
-    tail: str
-    choice: bytes
-
-    @lazy
-    def line(self) -> tuple[str, str]:
-        """The line between the query's two names, which ends with the XML before the second, and after it."""
-        return (
-            f', "t0": {self.t0}, "t1": {self.t1}, "documents": {json_texts(self.documents)}, '
-            f'"streams": {json_texts(self.streams)}, "nodes": {self.nodes}, "xml": {json_text(self.head)[:-1]}',
-            f"{json_text(self.tail)[1:]}}}\n",
-        )
+    def answers(self, places: Ints) -> pa.Table:
+        return self._answers.take(pa.array(places))
 
 
 class OutputChunk:
@@ -369,32 +370,78 @@ class OutputChunk:
         wanted = np.array([self._fan_out.members.names[member] in names for member in members.tolist()], bool)[place]
         return self._take(wanted)
 
-    def _rows(self) -> Iterator[tuple[_Shared, int, int]]:
-        places, of = np.unique(self._answer, return_inverse=True)
-        answers = self._fan_out.answers(places)
-        return zip(map(answers.__getitem__, of.tolist()), self._member.tolist(), self._seq.tolist(), strict=True)
-
     def outputs(self) -> Iterator[Output]:
-        members = self._fan_out.members
-        known: dict[str, dict[str, int | str]] = {}
-        for answer, member, seq in self._rows():
-            if answer.nodes not in known:
-                known[answer.nodes] = read_nodes(answer.nodes)
-            name, nodes, id = members.names[member], known[answer.nodes], members.identities[member].id(answer.choice)
-            documents, streams, xml = tuple(answer.documents), tuple(answer.streams), Body(answer.head, answer.tail)
-            yield Output(name, answer.t0, answer.t1, documents, streams, nodes, xml.xml(name), id, seq)
+        places, of = np.unique(self._answer, return_inverse=True)
+        some, members = self._fan_out.answers(places), self._fan_out.members
+        columns = (some[name].to_pylist() for name in ("t0", "t1", "documents", "streams", "head", "tail", "choice"))
+        known = {text: read_nodes(text) for text in some["nodes"].unique().to_pylist()}
+        nodes = [known[text] for text in some["nodes"].to_pylist()]
+        answers = list(zip(nodes, *columns, strict=True))
+        for at, member, seq in zip(of.tolist(), self._member.tolist(), self._seq.tolist(), strict=True):
+            shown, t0, t1, documents, streams, head, tail, choice = answers[at]
+            name, id = members.names[member], members.identities[member].id(choice.encode())
+            xml = Body(head, tail).xml(name)
+            yield Output(name, t0, t1, tuple(documents), tuple(streams), shown, xml, id, seq)
 
     def output(self, place: int) -> Output:
         return next(self._take(slice(place, place + 1)).outputs())
 
     def lines(self) -> OutputLines:
-        names, identities = self._fan_out.members.names, self._fan_out.members.identities
-        found = []
-        for answer, member, seq in self._rows():
-            (between, end), name, id = answer.line, names[member], identities[member].id(answer.choice)
-            # Query names need no escapes.
-            found.append(f'{{"id": "{id}", "seq": {seq}, "query": "{name}"{between}{name if answer.head else ""}{end}')
-        return OutputLines("".join(found).encode(), len(found), int(self._seq.max(initial=-1)))
+        greatest = int(self._seq.max(initial=-1))
+        if len(self) <= FEW:
+            return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), greatest)
+        places, of = np.unique(self._answer, return_inverse=True)
+        some, members = self._fan_out.answers(places), self._fan_out.members
+        answer, member = pa.array(of), self._member.tolist()
+        choices = zip(member, map(str.encode, some["choice"].take(answer).to_pylist()), strict=True)
+        ids = [members.identities[one].id(choice) for one, choice in choices]
+        names = _large([members.names[one] for one in member])
+        shared = _concatenated(
+            ', "t0": ', some["t0"], ', "t1": ', some["t1"],
+            ', "documents": [', _json_lists(some["documents"]), '], "streams": [', _json_lists(some["streams"]),
+            '], "nodes": ', some["nodes"], ', "xml": "', _json_inside(some["head"]),
+        )  # fmt: skip
+        in_xml = pc.if_else(pc.equal(pc.binary_length(some["head"]), 0).take(answer), "", names)
+        lines = _concatenated(  # query names need no escapes
+            '{"id": "', _large(ids), '", "seq": ', pa.array(self._seq), ', "query": "', names, '"',
+            shared.take(answer), in_xml, _json_inside(some["tail"]).take(answer), '"}\n',
+        )  # fmt: skip
+        return OutputLines(b"".join(map(_bytes, lines.chunks)), len(self), greatest)
+
+
+def _large(texts: Sequence[str]) -> pa.Array:
+    return pa.array(texts, pa.large_string())
+
+
+def _concatenated(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:
+    texts = [pa.scalar(part) if isinstance(part, str) else part for part in (*parts, "")]
+    found = pc.binary_join_element_wise(*(text.cast(pa.large_string()) for text in texts))
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+def _bytes(texts: pa.LargeStringArray) -> memoryview:
+    """Returns all texts one after the other."""
+    _, offsets, data = texts.buffers()
+    if data is None:
+        return memoryview(b"")
+    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data)[ends[0] : ends[-1]]
+
+
+def _json_inside(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns texts as in JSON strings, without the quotes."""
+    if any((np.frombuffer(_bytes(one.cast(pa.large_string())), np.uint8) < ord(" ")).any() for one in texts.chunks):
+        return pa.chunked_array([_large([json_text(text)[1:-1] for text in texts.to_pylist()])])
+    return pc.replace_substring(pc.replace_substring(texts, "\\", r"\\"), '"', r"\"")
+
+
+def _json_lists(lists: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns lists of texts as JSON lists, without the brackets."""
+    one = lists.combine_chunks()
+    items = _concatenated('"', _json_inside(pa.chunked_array([one.flatten()])), '"').combine_chunks()
+    offsets = pa.array(np.append(0, np.cumsum(one.value_lengths())), pa.int32())
+    comma = pa.scalar(", ", pa.large_string())
+    return pa.chunked_array([pc.binary_join(pa.ListArray.from_arrays(offsets, items), comma)])
 
 
 SHOWN = 20  # maximum number of outputs in a `repr`, since all might not fit in memory
@@ -661,16 +708,16 @@ class Outbox:
         asked = pa.table({"qid": pa.array(own, pa.int64()), "identity": pa.array(own.values(), pa.string())})
         again = set(schema.registered_before(self._store, asked, first_qid)["qid"].to_pylist()) if own else set()
         rows = [
-            (place, qid, own[qid], choice)
-            for place, (form, choice) in enumerate(zip(answers["form"], answers["choice"], strict=True))
-            for qid in (again.intersection(members[form].qids.tolist()) if again and form in members else ())
+            (id, qid, own[qid], choice)
+            for id, form, choice in (rows_of(answers.rows, "id", "form", "choice") if again else ())
+            for qid in (again.intersection(members[form].qids.tolist()) if form in members else ())
         ]
         if not rows:
             return
         given = dict(zip(("place", "qid", "identity", "choice"), zip(*rows, strict=True), strict=True))
         for row in schema.output_before(self._store, pa.table(given)).to_pylist():
-            withheld, place = answers["withheld"], row["place"]
-            withheld[place] = tuple({*withheld[place], row["qid"]})
+            withheld, id = answers.withheld, row["place"]
+            withheld[id] = tuple({*withheld.get(id, ()), row["qid"]})
 
     def save_answers(self, answers: AnswerColumns, members: Mapping[str, Members]) -> Outputs:
         """Numbers and appends answers and outputs with the matches behind them. Returns the outputs by number, which is

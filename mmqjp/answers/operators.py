@@ -14,14 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import product
-from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import GrowingInts, Ints, Mask, distinct, group_starts
+from common.arrays import GrowingInts, Ints, Mask, distinct, group_starts, number_rows
 from common.bounds import EARLIEST, INFINITE, LATEST
 from common.limits import Quota
 from join_stage.plans import JoinEngine
@@ -29,8 +28,17 @@ from join_stage.protocol import Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge
-from mmqjp.answers.bindings import JointBinding, JointBlock, Joints, MatchColumns, PartRows, Values
-from mmqjp.answers.output import Answer, AnswerColumns, AnswerTexts, Mirrors, answer_texts, match_rows
+from mmqjp.answers.bindings import Encoded, JointBinding, JointBlock, Joints, MatchColumns, PartRows, Values
+from mmqjp.answers.output import (
+    Answer,
+    AnswerColumns,
+    AnswerTexts,
+    Mirrors,
+    answer_texts,
+    joined_texts,
+    lengths,
+    match_rows,
+)
 from mmqjp.answers.quota import (
     MOST_STEPS,
     NEVER,
@@ -48,7 +56,7 @@ from mmqjp.answers.quota import (
 from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, docid_batches, published_record, tuple_record
 from mmqjp.documents.watermarks import Progress, Watermarks
 from mmqjp.queries.forms import Form, JointPlan, LiteralGroup, RowPart, Selection, TargetGroup, element
-from mmqjp.queries.model import HiddenStream, Members, Owner, Pause, Subscription, choice_of
+from mmqjp.queries.model import HiddenStream, Members, Owner, Pause, Subscription
 from mmqjp.queries.registry import KnownQueries, Registry, behind
 from mmqjp.state.eviction import JoinState, arriving
 from mmqjp.tables.schema import Ledger, TableRows, ToldRow, hidden_tuples, told_among
@@ -255,7 +263,8 @@ class Expansion:
 
     @classmethod
     def of(cls, context: StepContext, chunk: pa.RecordBatch, records: StoredRecords) -> Expansion:
-        return cls(context, chunk, MatchColumns(chunk, records), Values(records))
+        matches = MatchColumns(chunk, records)
+        return cls(context, chunk, matches, Values(matches, records))
 
     def joints(self, plan: JointPlan, rows: PartRows, allowed: int) -> Joints:
         return Joints(plan, rows, self.matches, self.values, allowed)
@@ -718,30 +727,30 @@ class _Emission:
     def emit(self, block: JointBlock, of: Ints) -> bool:
         """Adds the answers of joint bindings, `of` a row each. Returns whether all rows may have more."""
         selection, place, known = self._selection, self._rows.place[of], self._context.answers.next_id
-        columns = [block.value(term) for term in selection.terms]
-        ids = self._ids(of, place, [codes for codes, _ in columns])
-        _, first = np.unique(ids, return_index=True)
+        columns = [block.codes(term.var) for term in selection.terms]
+        ids = self._ids(of, place, columns)
+        _, first = number_rows(ids)
         first = first[ids[first] >= known]
         self._link(ids, place)
         if len(first):
-            some = block.take(first)
-            holes = [hole if isinstance(hole, str) else some.value(hole) for hole in selection.holes]
-            terms = [(codes[first], values) for codes, values in columns]
+            some, values = block.take(first), self._of.values
+            holes = [hole if isinstance(hole, str) else some.column(hole) for hole in selection.holes]
+            terms = zip(columns, selection.terms, strict=True)
+            shown = [values.column(codes[first], term.functions) for codes, term in terms]
             t0, t1 = self._matches.t0[place[first]], self._matches.t1[place[first]]
-            self._add(answer_texts(selection, t0, t1, terms, holes), ids[first], of[first], place[first])
+            self._add(answer_texts(selection, t0, t1, shown, holes), ids[first], of[first], place[first])
         if selection.is_once:
             self._note_keys(block, of, ids)
         return int(self.new.max(initial=0)) <= self._quota.matches
 
     def _ids(self, of: Ints, place: Ints, columns: Sequence[Ints]) -> Ints:
         """Returns the answers' ids of joint bindings, also of those that are new."""
-        values, matches, answers = self._of.values, self._matches, self._context.answers
-        docids, nodes = np.array(values.docids, np.int64), np.array(values.nodes, np.int64)
+        matches, answers = self._matches, self._context.answers
         parts, right = matches.parts(self._context.number), matches.right[place]
         keys = [self._form_numbers[self._rows.part[of]], parts[matches.left[place]], parts[right]]
         keys[-1][right < 0] = -1
         for codes in columns:
-            keys += [docids[codes], nodes[codes]]
+            keys += self._of.values.documents_and_nodes(codes)
         packed = np.ascontiguousarray(np.stack(keys, axis=1))
         as_bytes = packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1])))[:, 0].tolist()
         known, ids = self._context.emitted, list[int]()
@@ -768,39 +777,45 @@ class _Emission:
         self._of.places.append(place[few])
 
     def _add(self, made: AnswerTexts, ids: Ints, of: Ints, place: Ints) -> None:
-        context, matches, shares = self._context, self._matches, self._shares
+        context, matches, shares, count = self._context, self._matches, self._shares, len(of)
         np.add.at(self.new, of, 1)
-        lengths = [len(head) + len(tail) for head, tail in zip(made.heads, made.tails, strict=True)]
-        np.add.at(self.steps, of, np.array(lengths, np.int64) // XML_CHARACTERS_PER_STEP)
-        forms = [self._forms[part] for part in self._rows.part[of].tolist()]
-        withheld: list[tuple[int, ...]] = [()] * len(of)
-        if shares.single:
-            single = (shares.single.get(row) for row in of.tolist())
-            withheld = [() if one is None else tuple([query.qid for query in one.withheld]) for one in single]
-        parts = matches.joined(place, lambda record: tuple(map(json_text, record.part_ids)))
-        columns: dict[str, Sequence[Any]] = {
-            **{name: getattr(matches, name)[place].tolist() for name in ("t0", "t1", "width", "appeared", "arrival")},
-            "first_qid": [shares.first_qid] * len(of),
-            "form": [form.id for form in forms],
-            "documents": matches.joined(place, lambda record: tuple([id for id, _ in record.sources])),
-            "streams": matches.joined(place, lambda record: tuple([stream for _, stream in record.sources])),
+        np.add.at(self.steps, of, (len(made.head) + lengths(made.tails)) // XML_CHARACTERS_PER_STEP)
+        parts = self._rows.part[of]
+        documents, streams = matches.sources(place)
+        first, second = matches.part_ids(place)
+        columns: dict[str, Any] = {
+            **{name: getattr(matches, name)[place] for name in ("t0", "t1", "width", "appeared", "arrival")},
+            "first_qid": np.full(count, shares.first_qid),
+            "form": joined_texts(count, [Encoded(parts, [form.id for form in self._forms])]),
+            "documents": documents,
+            "streams": streams,
             "nodes": made.nodes,
-            "head": made.heads,
+            "head": joined_texts(count, [made.head]),
             "tail": made.tails,
-            "choice": list(map(choice_of, map(_json_list, parts), made.node_lists)),
-            "withheld": withheld,
+            "choice": joined_texts(count, [", [", first, second, "], ", *made.node_list, "]"]),  # as `choice_of`
+        }
+        single = zip(ids.tolist(), of.tolist(), strict=True) if shares.single else ()
+        withheld = {
+            id: tuple([query.qid for query in one.withheld])
+            for id, row in single
+            if (one := shares.single.get(row)) is not None and one.withheld
         }
         if not self._selection.is_once:
-            context.answers.add(columns, ids.tolist())
-        readers = {form: self._registry.read_of(form.id) for form in dict.fromkeys(forms)}
+            context.answers.add(columns, ids)
+            context.answers.withheld |= withheld
+        forms = [self._forms[part] for part in distinct(parts).tolist()]
+        readers = {form: self._registry.read_of(form.id) for form in forms}
         if not (self._selection.is_once or any(readers.values())):
             return
-        for at, (form, id, row) in enumerate(zip(forms, ids.tolist(), of.tolist(), strict=True)):
+        listed = {name: column if isinstance(column, list) else column.tolist() for name, column in columns.items()}
+        for at, (part, id, row) in enumerate(zip(parts.tolist(), ids.tolist(), of.tolist(), strict=True)):
+            form = self._forms[part]
             if form.once is None and not readers[form]:
                 continue
-            answer, account, share = Answer.of(columns, at), context.accounts.of(form), self._share(row)
+            answer, account, share = Answer.of(listed, at), context.accounts.of(form), self._share(row)
             inputs = matches.inputs(int(place[at]))
             if form.once is not None:
+                answer.withheld = withheld.get(id, ())
                 one = PutOff(answer, inputs, account, share, context.backfilled, form.once.window)
                 context.put_off.setdefault(form, {})[id] = one
                 context.deferred[id] = answer
@@ -832,10 +847,6 @@ class _Emission:
             rows = zip(*(one.rows() for one in texts), strict=True) if texts else ([()] * len(those))
             for id, row in zip(ids[those].tolist(), rows, strict=True):
                 waiting[id].keys.add(once_key(row))
-
-
-def _json_list(texts: Sequence[str]) -> str:
-    return f"[{', '.join(texts)}]"
 
 
 NOBODY = -1  # a docid before all others

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lxml import etree
 
 from common.arrays import Ints
@@ -25,8 +26,11 @@ from common.tools import ClearedCache
 from join_stage.protocol import RESULT
 from mmqjp.answers.bindings import (
     CHARACTERS_READ_PER_STEP,
+    FEW,
     BoundValue,
+    Encoded,
     Match,
+    ValueColumn,
     json_nodes,
     node_orders,
     read_nodes,
@@ -229,6 +233,7 @@ class Answer:
     def of(cls, columns: Mapping[str, Sequence[Any]], place: int) -> Answer:
         """Returns the answer at a place of `ANSWER_COLUMNS`."""
         given = {name: columns[name][place] for name in ANSWER_COLUMNS}
+        given |= {name: tuple(given[name]) for name in ("documents", "streams")}
         return cls(body=Body(given.pop("head"), given.pop("tail")), **given)
 
     @property
@@ -238,31 +243,91 @@ class Answer:
 
 _INTS = ("t0", "t1", "width", "appeared", "first_qid", "arrival")
 
-ANSWER_COLUMNS = (*_INTS, "form", "documents", "streams", "nodes", "head", "tail", "choice", "withheld")
+ANSWER_COLUMNS = (*_INTS, "form", "documents", "streams", "nodes", "head", "tail", "choice")
 """An answer's attributes; its body is `head` and `tail`."""
 
 
+def _type_of(name: str) -> pa.DataType:
+    # Many bodies are longer than what strings can address.
+    given = ANSWER_TABLES["answers"].field(name).type if name in ANSWER_COLUMNS else pa.int64()
+    return pa.large_string() if given == pa.string() else given
+
+
+_ROWS = pa.schema([(name, _type_of(name)) for name in (*ANSWER_COLUMNS, "id")])
+
+Texts = list[str] | pa.Array
+"""Up to FEW texts as a list, more as Arrow's."""
+
+Part = str | Encoded | Ints
+"""A text that all rows have, or that of each row."""
+
+
+def joined_texts(count: int, parts: Sequence[Part]) -> Texts:
+    """Returns texts put together of parts, for each row."""
+    merged: list[Part] = [""]
+    for part in parts:
+        if isinstance(part, str) and isinstance(last := merged[-1], str):
+            merged[-1] = last + part
+        else:
+            merged.append(part)
+    if count <= FEW:
+        rows = [[part] * count if isinstance(part, str) else _rows(part) for part in merged]
+        return list(map("".join, zip(*rows, strict=True)))
+    if len(merged) == 1:
+        return pa.repeat(pa.scalar(merged[0], pa.large_string()), count)
+    columns = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else _arrow(part) for part in merged]
+    return pc.binary_join_element_wise(*columns, pa.scalar("", pa.large_string()))
+
+
+def _rows(part: Encoded | Ints) -> list[str]:
+    return part.rows() if isinstance(part, Encoded) else list(map(str, part.tolist()))
+
+
+def _arrow(part: Encoded | Ints) -> pa.Array:
+    return part.take() if isinstance(part, Encoded) else pa.array(part).cast(pa.large_string())
+
+
+def lengths(texts: Texts) -> Ints:
+    """Returns the number of characters of each text."""
+    found = list(map(len, texts)) if isinstance(texts, list) else pc.utf8_length(texts)
+    return np.asarray(found, np.int64)
+
+
+def between(pieces: Sequence[str], columns: Iterable[Part]) -> list[Part]:
+    """Returns the pieces with columns between them."""
+    return [part for pair in zip(pieces, columns, strict=False) for part in pair] + [pieces[-1]]
+
+
 class AnswerColumns:
-    """The uncommitted answers of a step, by columns. Each has an id, by which matches behind it are linked to it."""
+    """The uncommitted answers of a step, by columns. Each has an id, by which matches behind it are linked to it, and
+    the qids `withheld` from it, if there are any."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in (*ANSWER_COLUMNS, "id")}
+        self._tables: list[pa.Table] = []
+        self._few: dict[str, list[Any]] = {name: [] for name in _ROWS.names}  # what came in small numbers
         self._links: list[tuple[Ints, Ints]] = []
+        self.withheld: dict[int, tuple[int, ...]] = {}
         self.next_id = 0
 
     def __len__(self) -> int:
-        return len(self._columns["id"])
+        return len(self._few["id"]) + sum(map(len, self._tables))
 
-    def add(self, columns: Mapping[str, Sequence[Any]], ids: Sequence[int]) -> None:
-        """Adds answers with ids that `next_id` gave."""
-        for name in ANSWER_COLUMNS:
-            self._columns[name] += columns[name]
-        self._columns["id"] += ids
+    def add(self, columns: Mapping[str, Any], ids: Ints) -> None:
+        """Adds answers with ids that `next_id` gave, by columns as sequences or as arrays."""
+        given: Mapping[str, Any] = {**columns, "id": ids}
+        if len(ids) <= FEW:
+            for name, column in self._few.items():
+                column += given[name].tolist() if isinstance(given[name], np.ndarray) else given[name]
+        else:
+            self._tables.append(pa.table({name: given[name] for name in _ROWS.names}, _ROWS))
 
     def append(self, answer: Answer) -> None:
         given = {name: getattr(answer, name) for name in ANSWER_COLUMNS if name not in ("head", "tail")}
-        given |= {"head": answer.body.before, "tail": answer.body.after}
-        self.add({name: (value,) for name, value in given.items()}, (self.next_id,))
+        given |= {"head": answer.body.before, "tail": answer.body.after, "id": self.next_id}
+        for name, column in self._few.items():
+            column.append(given[name])
+        if answer.withheld:
+            self.withheld[self.next_id] = answer.withheld
         if answer.matches:
             self.link(np.full(len(answer.matches), self.next_id), np.array(answer.matches, np.int64))
         self.next_id += 1
@@ -272,98 +337,100 @@ class AnswerColumns:
         self._links.append((ids, matches))
 
     def clear(self) -> None:
-        for column in self._columns.values():
+        self._tables.clear()
+        for column in self._few.values():
             column.clear()
         self._links.clear()
+        self.withheld.clear()
+
+    @property
+    def rows(self) -> pa.Table:
+        """The answers: ANSWER_COLUMNS and `id`."""
+        if self._few["id"]:
+            self._tables.append(pa.table(self._few, _ROWS))
+            self._few = {name: [] for name in _ROWS.names}
+        if len(self._tables) != 1:
+            self._tables = [pa.concat_tables([_ROWS.empty_table(), *self._tables]).combine_chunks()]
+        return self._tables[0]
 
     def forms(self) -> set[str]:
-        return set(self._columns["form"])
-
-    def __getitem__(self, name: str) -> list[Any]:
-        """A column, in the order of addition."""
-        return self._columns[name]
+        return {*self.rows["form"].unique().to_pylist()}
 
     def ints(self, name: str) -> Ints:
-        return np.array(self._columns[name], np.int64)
+        found: Ints = self.rows[name].to_numpy()
+        return found
+
+    def places(self, ids: Ints) -> Ints:
+        """Returns the places of answers in `rows`, -1 of ids that were not added."""
+        own = self.ints("id")
+        if not len(own):
+            return np.full(len(ids), -1)
+        order = np.argsort(own, kind="stable")
+        at = np.minimum(own[order].searchsorted(ids), len(own) - 1)
+        return np.where(own[order][at] == ids, order[at], -1)
 
     def links(self) -> tuple[Ints, Ints]:
         """Returns places of answers, and the match of each; other ids are of answers that were not added."""
         if not self._links:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         ids, matches = (np.concatenate(column) for column in zip(*self._links, strict=True))
-        own = self.ints("id")
-        order = np.argsort(own, kind="stable")
-        at = np.minimum(own[order].searchsorted(ids), max(len(own) - 1, 0))
-        known = own[order][at] == ids if len(own) else np.zeros(len(ids), np.bool_)
-        return order[at[known]] if len(own) else at[known], matches[known]
+        places = self.places(ids)
+        return places[places >= 0], matches[places >= 0]
 
     def split(self, part: Ints, parts: int) -> list[AnswerColumns]:
         """Returns the answers of each part, given the part of each answer."""
         places, matches = self.links()
-        found = []
+        ids, found = self.ints("id"), []
         for number in range(parts):
             one = AnswerColumns()
-            those = np.flatnonzero(part == number)
-            for name, column in self._columns.items():
-                one._columns[name] = list(map(column.__getitem__, those.tolist()))
+            one._tables.append(self.rows.take(pa.array(np.flatnonzero(part == number))))
             own = part[places] == number
-            one.link(self.ints("id")[places[own]], matches[own])
+            one.link(ids[places[own]], matches[own])
+            those = set(one.ints("id").tolist()) if self.withheld else ()
+            one.withheld = {id: qids for id, qids in self.withheld.items() if id in those}
             one.next_id = self.next_id
             found.append(one)
         return found
 
     def extend(self, other: AnswerColumns, matches_of: Ints | None = None, first: int = 0) -> None:
         """Adds all answers of other columns. Their matches, `matches_of` in order, are then numbered from `first`."""
-        for name in ANSWER_COLUMNS:
-            self._columns[name] += other._columns[name]
-        self._columns["id"] += [id + self.next_id for id in other._columns["id"]]
-        for ids, matches in other._links:
+        ids = pa.array(other.ints("id") + self.next_id)
+        self._tables.append(other.rows.set_column(_ROWS.get_field_index("id"), "id", ids))
+        for of, matches in other._links:
             numbers = matches if matches_of is None else matches_of.searchsorted(matches) + first
-            self.link(ids + self.next_id, numbers)
+            self.link(of + self.next_id, numbers)
+        self.withheld |= {id + self.next_id: qids for id, qids in other.withheld.items()}
         self.next_id += other.next_id
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerTexts:
-    """What answers of one selection show, in parallel lists: the texts before and after the query's name, the nodes as
-    a JSON object, and as a JSON list."""
+    """What answers of one selection show: the texts before and after the query's name, the nodes as a JSON object, and
+    the parts of a JSON list of them."""
 
-    heads: list[str]
-    tails: list[str]
-    nodes: list[str]
-    node_lists: list[str]
-
-
-_Column = tuple[Ints, Mapping[int, BoundValue]]  # the code of each row's value, and the values by code
+    head: str
+    tails: Texts
+    nodes: Texts
+    node_list: list[Part]
 
 
 def answer_texts(
-    selection: Selection, t0: Ints, t1: Ints, values: Sequence[_Column], holes: Sequence[_Column | str]
+    selection: Selection, t0: Ints, t1: Ints, values: Sequence[ValueColumn], holes: Sequence[ValueColumn | str]
 ) -> AnswerTexts:
     """Returns the output documents of rows, given the columns of the selection's terms, and of a constructor's holes in
     order."""
-    count, constructor = len(t0), selection.constructor
-    nodes = [_texts(column, BoundValue.json) for column in values]
-    shared = (
-        list(map(template.__mod__, zip(*nodes, strict=True))) if nodes else [template % ()] * count
-        for template in (selection.nodes, selection.node_list)
-    )
-    if constructor is not None:
-        return AnswerTexts([""] * count, _constructed(selection, count, holes), *shared)
-    rest, children, texts = iter(values), "", list[list[str]]()
-    for item in selection.items:
-        if item.constant is None:
-            texts.append(_texts(next(rest), partial(_child, item, star=selection.star)))
-        children += "%s" if item.constant is None else item.constant.replace("%", "%%")
-    tail = f'" t0="%s" t1="%s"{end_of_match(children)}'
-    tails = list(map(tail.__mod__, zip(t0.tolist(), t1.tolist(), *texts, strict=True)))
-    return AnswerTexts(['<match query="'] * count, tails, *shared)
-
-
-def _texts(column: _Column, text_of: Callable[[BoundValue], T]) -> list[T]:
-    codes, values = column
-    texts = {code: text_of(value) for code, value in values.items()}
-    return list(map(texts.__getitem__, codes.tolist()))
+    count = len(t0)
+    nodes = [column.json() for column in values]
+    shared = joined_texts(count, between(selection.nodes, nodes)), between(selection.node_list, nodes)
+    if selection.constructor is not None:
+        return AnswerTexts("", _constructed(selection, count, holes), *shared)
+    rest = iter(values)
+    children: list[Part] = [
+        next(rest).texts(partial(_child, item, star=selection.star)) if item.constant is None else item.constant
+        for item in selection.items
+    ]
+    inside: list[Part] = [">", *children, "</match>"] if children else ["/>"]
+    return AnswerTexts('<match query="', joined_texts(count, ['" t0="', t0, '" t1="', t1, '"', *inside]), *shared)
 
 
 def end_of_match(children: str) -> str:
@@ -386,22 +453,25 @@ def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
     return element(name, value.text())
 
 
-def _constructed(selection: Selection, count: int, holes: Sequence[_Column | str]) -> list[str]:
+def _constructed(selection: Selection, count: int, holes: Sequence[ValueColumn | str]) -> Texts:
     constructor = selection.constructor
     assert constructor is not None, "the output is constructed"
-    template, are_attributes = _template(constructor, selection.namespaces)
-    texts: list[list[str]] = []
+    pieces, are_attributes = _template(constructor, selection.namespaces)
+    texts: list[Part] = []
     for hole, is_attribute in zip(holes, are_attributes, strict=True):
         if isinstance(hole, str):
-            texts.append([_escaped(hole, is_attribute)] * count)
-        elif any(one.is_element() and one.record.has_namespaces for one in hole[1].values()) and not is_attribute:
+            texts.append(_escaped(hole, is_attribute))
+        elif any(one.is_element() and one.record.has_namespaces for one in hole.values) and not is_attribute:
             break
         else:
-            texts.append(_texts(hole, partial(_in_hole, is_attribute=is_attribute)))
+            texts.append(hole.texts(partial(_in_hole, is_attribute=is_attribute)))
     else:
-        return list(map(template.__mod__, zip(*texts, strict=True))) if texts else [template % ()] * count
+        return joined_texts(count, between(pieces, texts))
     # Where prefixes are declared depends on what is around them.
-    values = [[hole] * count if isinstance(hole, str) else _texts(hole, lambda value: value) for hole in holes]
+    values = [
+        [hole] * count if isinstance(hole, str) else list(map(hole.values.__getitem__, hole.codes.tolist()))
+        for hole in holes
+    ]
     made = (_build(constructor, selection.namespaces, iter(row)) for row in zip(*values, strict=True))
     return [etree.tostring(root, encoding="unicode") for root in made]
 
@@ -413,13 +483,13 @@ _HOLE = "hole" + token_hex(8)
 @lru_cache(1_000)
 def _template(
     constructor: algebra.ElementConstructor, namespaces: tuple[tuple[str, str], ...]
-) -> tuple[str, tuple[bool, ...]]:
-    """Returns the text with `%s` for each hole, and which holes are in attributes."""
+) -> tuple[list[str], tuple[bool, ...]]:
+    """Returns the text around the holes, and which holes are in attributes."""
     holes = list(algebra.holes_of(constructor))
     root = _build(constructor, namespaces, iter([_HOLE] * len(holes)))
     parts = etree.tostring(root, encoding="unicode").split(_HOLE)
     in_tag = [part.rfind("<") > part.rfind(">") for part in _prefixes(parts)]
-    return "%s".join(part.replace("%", "%%") for part in parts), tuple(in_tag)
+    return parts, tuple(in_tag)
 
 
 def _prefixes(parts: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter, itemgetter
@@ -23,7 +23,7 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.tables import schema
 from xpath_stage.binder import Node
-from xpath_stage.documents import ParsedDocument, parse_document, parse_documents
+from xpath_stage.documents import DocumentOutline, ParsedDocument, parse_document, parse_documents
 
 DocumentKind = Literal["external", "published", "hidden"]
 
@@ -53,12 +53,23 @@ class Record:
     arrival: int = -1
     appeared: tuple[DocId, ...] = ()
     watermark: Micros | None = None
+    outline: DocumentOutline | None = field(default=None, compare=False, repr=False)
+    """That of its tree, which outlives it."""
 
     @lazy
     def tree(self) -> ParsedDocument:
-        return parse_document(self.xml.encode(), trusted=True)
+        return self._with_outline(parse_document(self.xml.encode(), trusted=True))
 
-    @property
+    def _with_outline(self, tree: ParsedDocument) -> ParsedDocument:
+        tree.outline = self.outline
+        return tree
+
+    def release_tree(self) -> None:
+        if (tree := self.__dict__.pop("tree", None)) is not None:
+            self.outline = tree.outline
+            self.__dict__.pop("fragments", None)
+
+    @lazy
     def has_namespaces(self) -> bool:
         return "xmlns" in self.xml
 
@@ -277,7 +288,8 @@ class StoredRecords:
     def release_trees(self) -> None:
         """Frees the parsed trees and shrinks the cache to its limit."""
         self._shrink(0)
-        _release_trees(self._used.values())
+        for record in self._used.values():
+            record.release_tree()
         self._used.clear()
 
     def _shrink(self, needed: int) -> None:
@@ -310,11 +322,7 @@ class Records(StoredRecords):
         """Returns documents with parsed trees; batched parsing is faster."""
         self.load(docids)
         records = [self[docid] for docid in docids]
-        waiting = [record for record in records if "tree" not in record.__dict__]
-        trees = parse_documents((record.xml.encode() for record in waiting), trusted=True)
-        for record, tree in zip(waiting, trees, strict=True):
-            if isinstance(tree, ParsedDocument):  # otherwise whoever reads it gets the error
-                record.tree = tree
+        parse_trees(records)
         return records
 
     def write(self) -> None:
@@ -327,7 +335,8 @@ class Records(StoredRecords):
         self.write()
         self._records.update(self._fresh)
         self._size += sum([len(record.xml) for record in self._fresh.values()])
-        _release_trees(self._fresh.values())
+        for record in self._fresh.values():
+            record.release_tree()
         self._fresh.clear()
         self._written = -1
         self.release_trees()
@@ -340,10 +349,13 @@ class Records(StoredRecords):
             self._used.pop(docid, None)
 
 
-def _release_trees(records: Iterable[Record]) -> None:
-    for record in records:
-        record.__dict__.pop("tree", None)
-        record.__dict__.pop("fragments", None)
+def parse_trees(records: Iterable[Record]) -> None:
+    """Parses those without a tree together, which is faster. What cannot be parsed is an error of whoever reads it."""
+    waiting = [record for record in records if "tree" not in record.__dict__]
+    trees = parse_documents((record.xml.encode() for record in waiting), trusted=True)
+    for record, tree in zip(waiting, trees, strict=True):
+        if isinstance(tree, ParsedDocument):
+            record.tree = record._with_outline(tree)
 
 
 def docid_batches(

@@ -184,8 +184,9 @@ class OutputChild(NamedTuple):
 class Selection:
     """What normal forms SELECT.
 
-    `terms` are the non-constant values. `nodes` and `node_list` format their nodes as a JSON object (for output lines)
-    and list. `items` are the children of a default output. A `constructor` has `holes`, in order.
+    `terms` are the non-constant values. `nodes` and `node_list` are what stands around and between their nodes in a
+    JSON object (for output lines) and list. `items` are the children of a default output. A `constructor` has `holes`,
+    in order.
     """
 
     __slots__ = ("constructor", "holes", "is_once", "items", "namespaces", "node_list", "nodes", "star", "terms")
@@ -203,9 +204,8 @@ class Selection:
         self.is_once = is_once  # whether ONCE PER decides who gets it
         chosen = [(entry.key, entry.value) for entry in entries if isinstance(entry.value, joins.Term)]
         self.terms = tuple(term for _, term in chosen)
-        keys = (json_text(key).replace("%", "%%") for key, _ in chosen)
-        self.nodes = f"{{{', '.join(f'{key}: %s' for key in keys)}}}"
-        self.node_list = f"[{', '.join(['%s'] * len(chosen))}]"
+        self.nodes = _around("{", [f"{json_text(key)}: " for key, _ in chosen], "}")
+        self.node_list = _around("[", [""] * len(chosen), "]")
         items = []
         for entry in entries:
             name = entry.key.replace("'", "_")
@@ -213,6 +213,11 @@ class Selection:
             constant = element(name, entry.value) if isinstance(entry.value, str) else None
             items.append(OutputChild(name, before, after, constant))
         self.items = tuple(items)
+
+
+def _around(opening: str, names: Sequence[str], closing: str) -> tuple[str, ...]:
+    items = [f"{', ' if place else opening}{name}" for place, name in enumerate(names)]
+    return (*items, closing) if items else (opening + closing,)
 
 
 _selection = lru_cache(10_000)(Selection)
