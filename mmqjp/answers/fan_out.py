@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from common.arrays import Ints, group_starts, rows_of
-from common.tools import in_batches
+from common.arrays import Ints, dictionary_encode, group_starts, rows_of
+from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
@@ -300,10 +300,14 @@ class FanOut:
     def _ranks(self, member: Ints) -> Ints:
         if self._one_form:
             return self.members.name_ranks[member]
-        some, place = np.unique(member, return_inverse=True)
-        names = [self.members.names[i] for i in some.tolist()]
-        rank = {name: rank for rank, name in enumerate(sorted(set(names)))}
-        return np.array([rank[name] for name in names], np.int64)[place]
+        if len(member) > len(self.members) // 16:
+            return self._all_ranks[member]
+        place, some = dictionary_encode(member)
+        return _name_ranks([self.members.names[i] for i in some.tolist()])[place]
+
+    @lazy
+    def _all_ranks(self) -> Ints:
+        return _name_ranks(self.members.names)
 
     def _seq(self, answer: Ints, given: dict[int, int]) -> Ints:
         """Numbers outputs consecutively within each group of a batch. `given` counts those numbered so far."""
@@ -327,6 +331,11 @@ class FanOut:
 
     def answers(self, places: Ints) -> pa.Table:
         return self._answers.take(pa.array(places))
+
+
+def _name_ranks(names: Sequence[str]) -> Ints:
+    found: Ints = pc.rank(pa.array(names, pa.string()), tiebreaker="dense").to_numpy().astype(np.int64)
+    return found
 
 
 class OutputChunk:
@@ -391,20 +400,23 @@ class OutputChunk:
         if len(self) <= FEW:
             return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), greatest)
         places, of = np.unique(self._answer, return_inverse=True)
-        some, members = self._fan_out.answers(places), self._fan_out.members
-        answer, member = pa.array(of), self._member.tolist()
-        choices = zip(member, map(str.encode, some["choice"].take(answer).to_pylist()), strict=True)
-        ids = [members.identities[one].id(choice) for one, choice in choices]
+        if len(places) == len(self):
+            places, of = self._answer, np.arange(len(self))
+        some, members, member = self._fan_out.answers(places), self._fan_out.members, self._member.tolist()
+        choices, identities = some["choice"].cast(pa.large_binary()).to_pylist(), members.identities
+        ids = [identities[one].id(choices[at]) for one, at in zip(member, of.tolist(), strict=True)]
         names = _large([members.names[one] for one in member])
         shared = _concatenated(
             ', "t0": ', some["t0"], ', "t1": ', some["t1"],
             ', "documents": [', _json_lists(some["documents"]), '], "streams": [', _json_lists(some["streams"]),
             '], "nodes": ', some["nodes"], ', "xml": "', _json_inside(some["head"]),
         )  # fmt: skip
-        in_xml = pc.if_else(pc.equal(pc.binary_length(some["head"]), 0).take(answer), "", names)
+        tail, named = _json_inside(some["tail"]), pc.not_equal(some["head"], "")
+        if len(places) < len(self):
+            shared, tail, named = (column.take(pa.array(of)) for column in (shared, tail, named))
         lines = _concatenated(  # query names need no escapes
             '{"id": "', _large(ids), '", "seq": ', pa.array(self._seq), ', "query": "', names, '"',
-            shared.take(answer), in_xml, _json_inside(some["tail"]).take(answer), '"}\n',
+            shared, pc.if_else(named, names, ""), tail, '"}\n',
         )  # fmt: skip
         return OutputLines(b"".join(map(_bytes, lines.chunks)), len(self), greatest)
 
