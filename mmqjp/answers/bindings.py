@@ -12,7 +12,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring as json_text
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from common.dates import parse_timestamp
 from common.tools import lazy
 from mmqjp.documents.record import Inputs, Record, StoredRecords, parse_trees
 from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
-from templates.witness import PLAIN, plain_node
+from templates.witness import ATTRIBUTE_SHIFT, PLAIN, plain_node
 from xpath_stage.binder import Node, SideBinder
 from xscl.algebra import values as algebra
 from xscl.algebra.joins import Term
@@ -116,7 +117,7 @@ def _constant(expr: algebra.Expr) -> str:
 
 FEW = 20  # up to this many rows are faster as Python's values than by calls of Arrow
 
-Lists = list[list[str]] | pa.Array
+Lists: TypeAlias = list[list[str]] | Any  # an array of Arrow, if they are not few
 
 
 class Match(NamedTuple):
@@ -145,8 +146,10 @@ class MatchColumns:
         self._nodes: Ints = chunk["nodes"].flatten().to_numpy()
         lengths = chunk["nodes"].value_lengths().to_numpy().astype(np.int64)
         self._starts: Ints = np.cumsum(lengths) - lengths
-        columns = [(one.t0, one.t1, one.arrival, min(one.appeared)) for one in self.records]
-        t0, t1, arrival, appeared = np.array(columns, np.int64).T
+        t0, t1, arrival = (
+            np.array(list(map(attrgetter(of), self.records)), np.int64) for of in ("t0", "t1", "arrival")
+        )
+        appeared = np.array(list(map(min, map(attrgetter("appeared"), self.records))), np.int64)
         one, other = self.left, np.where(self.right < 0, self.left, self.right)
         self.begins, self.ends = t0, t1
         self.t0, self.t1 = np.minimum(t0[one], t0[other]), np.maximum(t1[one], t1[other])
@@ -197,7 +200,7 @@ class MatchColumns:
 
     @lazy
     def _part_ids(self) -> tuple[list[str], list[str]]:
-        first = [", ".join(map(json_text, one.part_ids)) for one in self.records]
+        first = [", ".join(map(json_text, ids)) for ids in map(attrgetter("part_ids"), self.records)]
         return first, [*(f", {one}" for one in first), ""]
 
     def sources(self, places: Ints) -> tuple[Lists, Lists]:
@@ -226,11 +229,14 @@ class MatchColumns:
         """Returns for each of some records one of the same shape. Documents whose shapes are not compared stand for
         themselves."""
         if len(new := distinct(which[self._alike[which] < 0])):
-            records = [self.records[place] for place in new.tolist()]
+            places = new.tolist()
+            records = [self.records[place] for place in places]
             parse_trees(records)
-            for place, record in zip(new.tolist(), records, strict=True):
-                outline = record.tree.outline
-                self._alike[place] = place if outline is None else self._shapes.setdefault(outline, place)
+            outlines = [record.tree.outline for record in records]
+            self._alike[new] = [
+                place if outline is None else self._shapes.setdefault(outline, place)
+                for place, outline in zip(places, outlines, strict=True)
+            ]
         return self._alike[which]
 
     def inputs(self, place: int) -> Inputs:
@@ -327,6 +333,7 @@ class Values:
         self._hidden: Mask = np.array([one.kind == "hidden" for one in self._records], np.bool_)
         self._docids: Ints = np.array([one.docid for one in self._records], np.int64)
         self.texts: dict[int, str] = {}
+        self.markups: dict[int, str] = {}
 
     @lazy
     def _places(self) -> dict[int, int]:
@@ -355,30 +362,54 @@ class Values:
         return BoundValue(self._records[code >> _NODE_BITS], plain_node(code & PLAIN), functions)
 
     def column(self, codes: Ints, functions: tuple[str, ...]) -> ValueColumn:
-        of, known = dictionary_encode(codes)
-        return ValueColumn(of, [self.value(code, functions) for code in known.tolist()], codes & PLAIN)
+        return ValueColumn(self, *dictionary_encode(codes), functions, codes & PLAIN)
 
     def text(self, code: int) -> str:
         if (found := self.texts.get(code)) is None:
             found = self.texts[code] = self.value(code).text()
         return found
 
+    def markup(self, code: int) -> str:
+        if (found := self.markups.get(code)) is None:
+            found = self.markups[code] = self.value(code).markup()
+        return found
+
+    def shrink(self) -> None:
+        for known in (self.texts, self.markups):
+            if len(known) > BLOCK:
+                known.clear()
+
 
 _NODE_BITS = PLAIN.bit_length()
 
 
-class ValueColumn(NamedTuple):
-    """The code of each row's value, the distinct values by code, and the plain node id of each row."""
+@dataclass(frozen=True, slots=True)
+class ValueColumn:
+    """Values of rows: the place of each among the `distinct` codes, the functions applied, and plain node ids."""
 
-    codes: Ints
-    values: list[BoundValue]
+    of: Values
+    places: Ints
+    distinct: Ints
+    functions: tuple[str, ...]
     nodes: Ints
 
+    def values(self) -> list[BoundValue]:
+        return [self.of.value(code, self.functions) for code in self.distinct.tolist()]
+
     def texts(self, text_of: Callable[[BoundValue], str]) -> Encoded:
-        return Encoded(self.codes, list(map(text_of, self.values)))
+        return Encoded(self.places, list(map(text_of, self.values())))
 
     def json(self) -> Encoded | Ints:
-        return self.texts(BoundValue.json) if int(self.nodes.max(initial=0)) >> 32 else self.nodes
+        return self.texts(BoundValue.json) if self._has_attributes() else self.nodes
+
+    def markups(self) -> Encoded | None:
+        """Returns the elements' markup; None if there are other values."""
+        if self.functions or self._has_attributes():
+            return None
+        return Encoded(self.places, list(map(self.of.markup, self.distinct.tolist())))
+
+    def _has_attributes(self) -> bool:
+        return int(self.nodes.max(initial=0)) >> ATTRIBUTE_SHIFT > 0
 
 
 class Encoded(NamedTuple):
@@ -588,8 +619,7 @@ class Joints:
             yield from self._satisfying(JointBlock(self, rows[of], at))
 
     def _satisfying(self, block: JointBlock) -> Iterator[JointBlock]:
-        if len(self.values.texts) > BLOCK:
-            self.values.texts.clear()
+        self.values.shrink()
         if self._stopped.any():
             block = block.take(~self._stopped[block.of])
         for expr in self._plan.residual:

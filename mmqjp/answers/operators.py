@@ -796,9 +796,9 @@ class _Emission:
         }
         single = zip(ids.tolist(), of.tolist(), strict=True) if shares.single else ()
         withheld = {
-            id: tuple([query.qid for query in one.withheld])
+            id: tuple([query.qid for query in alone.withheld])
             for id, row in single
-            if (one := shares.single.get(row)) is not None and one.withheld
+            if (alone := shares.single.get(row)) is not None and alone.withheld
         }
         if not self._selection.is_once:
             context.answers.add(columns, ids)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring as json_text
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -255,8 +255,8 @@ def _type_of(name: str) -> pa.DataType:
 
 _ROWS = pa.schema([(name, _type_of(name)) for name in (*ANSWER_COLUMNS, "id")])
 
-Texts = list[str] | pa.Array
-"""Up to FEW texts as a list, more as Arrow's."""
+Texts: TypeAlias = list[str] | Any
+"""Up to FEW texts as a list, more as an array of Arrow."""
 
 Part = str | Encoded | Ints
 """A text that all rows have, or that of each row."""
@@ -424,11 +424,14 @@ def answer_texts(
     shared = joined_texts(count, between(selection.nodes, nodes)), between(selection.node_list, nodes)
     if selection.constructor is not None:
         return AnswerTexts("", _constructed(selection, count, holes), *shared)
-    rest = iter(values)
-    children: list[Part] = [
-        next(rest).texts(partial(_child, item, star=selection.star)) if item.constant is None else item.constant
-        for item in selection.items
-    ]
+    rest, children = iter(values), list[Part]()
+    for item in selection.items:
+        if item.constant is not None:
+            children.append(item.constant)
+        elif (markups := (column := next(rest)).markups()) is not None:
+            children += item.before, markups, item.after
+        else:
+            children.append(column.texts(partial(_child, item, star=selection.star)))
     inside: list[Part] = [">", *children, "</match>"] if children else ["/>"]
     return AnswerTexts('<match query="', joined_texts(count, ['" t0="', t0, '" t1="', t1, '"', *inside]), *shared)
 
@@ -461,7 +464,7 @@ def _constructed(selection: Selection, count: int, holes: Sequence[ValueColumn |
     for hole, is_attribute in zip(holes, are_attributes, strict=True):
         if isinstance(hole, str):
             texts.append(_escaped(hole, is_attribute))
-        elif any(one.is_element() and one.record.has_namespaces for one in hole.values) and not is_attribute:
+        elif not is_attribute and any(one.is_element() and one.record.has_namespaces for one in hole.values()):
             break
         else:
             texts.append(hole.texts(partial(_in_hole, is_attribute=is_attribute)))
@@ -469,7 +472,7 @@ def _constructed(selection: Selection, count: int, holes: Sequence[ValueColumn |
         return joined_texts(count, between(pieces, texts))
     # Where prefixes are declared depends on what is around them.
     values = [
-        [hole] * count if isinstance(hole, str) else list(map(hole.values.__getitem__, hole.codes.tolist()))
+        [hole] * count if isinstance(hole, str) else list(map(hole.values().__getitem__, hole.places.tolist()))
         for hole in holes
     ]
     made = (_build(constructor, selection.namespaces, iter(row)) for row in zip(*values, strict=True))
