@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, count, islice
 from operator import itemgetter
 from secrets import token_hex
 from typing import NamedTuple
@@ -54,7 +54,8 @@ class DocumentOutline:
         self.key = outline_key(self.tags, self.counts)
         self.inner = {element.tag for element in elements if len(element)}
         self.owners = {element.tag for element in elements if element.attrib}
-        self._match = re.compile(_pattern(skeleton)).fullmatch
+        self._skeleton, self._match = skeleton, re.compile(_pattern(skeleton)).fullmatch
+        self._starts: dict[int, re.Pattern[str]] = {}
 
     def texts(self, text: str) -> list[str | None] | None:
         """The text of each element up to its first child; None for a document without this outline."""
@@ -62,6 +63,14 @@ class DocumentOutline:
         if found is None:
             return None
         return [*map(_unescaped, found.groups())] if "&" in text else [*found.groups()]
+
+    def text_of(self, number: int, text: str) -> str:
+        """The text of an element up to its first child, of a document with this outline: a tenth of reading a tree."""
+        if (start := self._starts.get(number)) is None:
+            start = self._starts[number] = re.compile(_pattern(self._skeleton, number))
+        found = start.match(text)
+        assert found is not None, "the document has this outline"
+        return _unescaped(found[1])
 
     @lazy
     def parents(self) -> list[int | None]:
@@ -157,12 +166,16 @@ def skeleton_of(text: str) -> str:
     return _VALUE.sub(lambda attribute: attribute[1] or _ANY, skeleton) if '"' in skeleton else skeleton
 
 
-def _pattern(skeleton: str) -> str:
-    parts = []
+def _pattern(skeleton: str, only: int | None = None) -> str:
+    """Matches a document with groups for the texts of elements; the start of one with that of a single element."""
+    parts, starts = [], count()
     for tag in _TAG.findall(skeleton):
-        tag_itself = f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"')
-        text = "()[^<]*+" if tag.endswith("/") else "[^<]*+" if tag.startswith("/") else "([^<]*+)"
-        parts.append(tag_itself + text)
+        number = -1 if tag.startswith("/") else next(starts)
+        is_text = number >= 0 if only is None else number == only
+        text = "[^<]*+" if not is_text else "()[^<]*+" if tag.endswith("/") else "([^<]*+)"
+        parts.append(f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"') + text)
+        if number == only:
+            break
     return "".join(parts)
 
 
@@ -321,7 +334,12 @@ class ParsedDocument:
 
     def string_value(self, element: int, attribute: int = 0) -> str:
         """XPath's string value: of an attribute, or all text in an element (`attribute` 0)."""
-        return self.attribute(element, attribute)[1] if attribute else element_text(self.elements[element])
+        if attribute:
+            return self.attribute(element, attribute)[1]
+        outline, text = self.outline, self.text
+        if outline is not None and text is not None and not outline.counts[element] and "elements" not in self.__dict__:
+            return outline.text_of(element, text)
+        return element_text(self.elements[element])
 
 
 class StreamDocument(NamedTuple):

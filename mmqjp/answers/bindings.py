@@ -273,21 +273,10 @@ class BoundValue:
         return not self.node[1] and not self.functions
 
     def markup(self) -> str:
-        record, number = self.record, self.node[0]
-        if number == 0 and record.kind == "external" and not record.has_namespaces:
-            return record.xml  # which was serialized in the same way
-        if (found := record.fragments.get(number)) is None:
-            element = record.tree.elements[number]
-            if record.has_namespaces:
-                # In a tree of its own, so that namespaces are declared where they are used.
-                etree.Element("match").append(element := self.copy())
-            found = record.fragments[number] = etree.tostring(element, encoding="unicode", with_tail=False)
-        return found
+        return markup_of(self.record, self.node[0])
 
     def copy(self) -> etree._Element:
-        copied = deepcopy(self.record.tree.elements[self.node[0]])
-        copied.tail = None
-        return copied
+        return _copied(self.record.tree.elements[self.node[0]])
 
     def json_id(self) -> int | str:
         element, place = self.node
@@ -295,6 +284,25 @@ class BoundValue:
 
     def json(self) -> str:
         return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+
+
+def markup_of(record: Record, number: int) -> str:
+    """Returns an element of a document, serialised once as long as its tree lives."""
+    if number == 0 and record.kind == "external" and not record.has_namespaces:
+        return record.xml  # which was serialized in the same way
+    if (found := record.fragments.get(number)) is None:
+        element = record.tree.elements[number]
+        if record.has_namespaces:
+            # In a tree of its own, so that namespaces are declared where they are used.
+            etree.Element("match").append(element := _copied(element))
+        found = record.fragments[number] = etree.tostring(element, encoding="unicode", with_tail=False)
+    return found
+
+
+def _copied(element: etree._Element) -> etree._Element:
+    copied = deepcopy(element)
+    copied.tail = None
+    return copied
 
 
 def json_nodes(nodes: Mapping[str, int | str]) -> str:
@@ -333,7 +341,6 @@ class Values:
         self._hidden: Mask = np.array([one.kind == "hidden" for one in self._records], np.bool_)
         self._docids: Ints = np.array([one.docid for one in self._records], np.int64)
         self.texts: dict[int, str] = {}
-        self.markups: dict[int, str] = {}
 
     @lazy
     def _places(self) -> dict[int, int]:
@@ -369,15 +376,9 @@ class Values:
             found = self.texts[code] = self.value(code).text()
         return found
 
-    def markup(self, code: int) -> str:
-        if (found := self.markups.get(code)) is None:
-            found = self.markups[code] = self.value(code).markup()
-        return found
-
-    def shrink(self) -> None:
-        for known in (self.texts, self.markups):
-            if len(known) > BLOCK:
-                known.clear()
+    def markups(self, codes: Ints) -> list[str]:
+        places, numbers = (codes >> _NODE_BITS).tolist(), (codes & PLAIN).tolist()
+        return list(map(markup_of, map(self._records.__getitem__, places), numbers))
 
 
 _NODE_BITS = PLAIN.bit_length()
@@ -406,7 +407,7 @@ class ValueColumn:
         """Returns the elements' markup; None if there are other values."""
         if self.functions or self._has_attributes():
             return None
-        return Encoded(self.places, list(map(self.of.markup, self.distinct.tolist())))
+        return Encoded(self.places, self.of.markups(self.distinct))
 
     def _has_attributes(self) -> bool:
         return int(self.nodes.max(initial=0)) >> ATTRIBUTE_SHIFT > 0
@@ -619,7 +620,8 @@ class Joints:
             yield from self._satisfying(JointBlock(self, rows[of], at))
 
     def _satisfying(self, block: JointBlock) -> Iterator[JointBlock]:
-        self.values.shrink()
+        if len(self.values.texts) > BLOCK:
+            self.values.texts.clear()
         if self._stopped.any():
             block = block.take(~self._stopped[block.of])
         for expr in self._plan.residual:
