@@ -399,6 +399,10 @@ class OutputChunk:
         greatest = int(self._seq.max(initial=-1))
         if len(self) <= FEW:
             return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), greatest)
+        parts = (self._take(slice(at, at + LINES_AT_A_TIME)) for at in range(0, len(self), LINES_AT_A_TIME))
+        return OutputLines(b"".join(text for part in parts for text in part._texts()), len(self), greatest)
+
+    def _texts(self) -> Iterator[memoryview]:
         places, of = np.unique(self._answer, return_inverse=True)
         if len(places) == len(self):
             places, of = self._answer, np.arange(len(self))
@@ -418,7 +422,7 @@ class OutputChunk:
             '{"id": "', _large(ids), '", "seq": ', pa.array(self._seq), ', "query": "', names, '"',
             shared, pc.if_else(named, names, ""), tail, '"}\n',
         )  # fmt: skip
-        return OutputLines(b"".join(map(_bytes, lines.chunks)), len(self), greatest)
+        return map(_bytes, lines.chunks)
 
 
 def _large(texts: Sequence[str]) -> pa.Array:
@@ -455,6 +459,8 @@ def _json_lists(lists: pa.ChunkedArray) -> pa.ChunkedArray:
     comma = pa.scalar(", ", pa.large_string())
     return pa.chunked_array([pc.binary_join(pa.ListArray.from_arrays(offsets, items), comma)])
 
+
+LINES_AT_A_TIME = 2_000  # they are copied several times as they are put together
 
 SHOWN = 20  # maximum number of outputs in a `repr`, since all might not fit in memory
 

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from common import limits
-from common.arrays import Ints, Mask, bisect_ranges, group_starts
+from common.arrays import Ints, Mask, bisect_ranges, group_starts, number_rows
 from common.limits import Excess, LimitName, Quota, first_excess, sums_in_blocks
 from mmqjp.documents.record import Inputs
 from mmqjp.queries.model import Audience, JoinSubscription, Members, Subscription
@@ -184,6 +185,70 @@ class Holder(NamedTuple):
     until: int
 
 
+class StepCharges:
+    """An owner's charges in a step. Columns are of a `_Columns`; several rows may have one arrival and key."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, ...]] = []
+        self._packed: list[Ints] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._rows or self._packed)
+
+    def add(self, row: tuple[int, ...]) -> None:
+        self._rows.append(row)
+        if len(self._rows) == MOST_ROWS:
+            self._pack()
+
+    def extend(self, columns: Ints) -> None:
+        if columns.shape[1] <= FEW:
+            for row in zip(*columns.tolist(), strict=True):
+                self.add(row)
+        else:
+            self._packed.append(columns)
+
+    def merge(self, other: StepCharges) -> None:
+        self._packed += other._packed
+        for row in other._rows:
+            self.add(row)
+
+    def _pack(self) -> None:
+        self._packed.append(_summed(np.array(self._rows, np.int64).T))
+        self._rows = []
+
+    def columns(self) -> Ints:
+        if self._rows:
+            self._pack()
+        if len(self._packed) != 1:
+            self._packed = [np.concatenate([np.zeros((len(_Columns._fields), 0), np.int64), *self._packed], axis=1)]
+        return self._packed[0]
+
+    def by_key(self, block: int) -> Iterator[tuple[ChargeKey, Usage]]:
+        """Yields what the arrivals of a block charge; a key may come again."""
+        if self._packed:
+            columns = self.columns()
+            rows: Iterable[Sequence[int]] = _summed(columns[1:, columns[0] // limits.BLOCK == block]).T.tolist()
+        else:
+            rows = (of for arrival, *of in self._rows if arrival // limits.BLOCK == block)
+        return ((ChargeKey(*key), Usage(outputs, work)) for *key, outputs, work in rows)
+
+
+def _summed(columns: Ints) -> Ints:
+    """Adds the last two columns up over rows that are otherwise equal."""
+    if not columns.shape[1]:
+        return columns
+    number, first = number_rows(*columns[:-2])
+    found: Ints = columns[:, first]
+    for place in (-2, -1):
+        found[place] = 0
+        np.add.at(found[place], number, columns[place])
+    return found
+
+
+FEW, MOST_ROWS = 20, 10_000
+"""Charges that are faster as rows than as columns, and rows that are packed."""
+
+
 @dataclass(eq=False, slots=True)
 class Book:
     """An owner's charges in a step, and those before it in the same block.
@@ -197,15 +262,14 @@ class Book:
     total: Usage
     looking: EqualTimeBudget
     used: Usage = field(default_factory=Usage)
-    step: defaultdict[tuple[int, ChargeKey], Usage] = field(default_factory=lambda: defaultdict(Usage))
+    step: StepCharges = field(default_factory=StepCharges)
     less: defaultdict[tuple[int, int], Usage] = field(default_factory=lambda: defaultdict(Usage))
     ties: Counter[tuple[int, ChargeKey]] = field(default_factory=Counter)
     untied: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
     def add(self, other: Book) -> None:
         """Merges another book of the same owner and step."""
-        for charge, used in other.step.items():
-            self.step[charge].add(used)
+        self.step.merge(other.step)
         for of_query, used in other.less.items():
             self.less[of_query].add(used)
         self.used.add(other.used)
@@ -295,13 +359,13 @@ class Charges:
     @classmethod
     def of(cls, block: int, books: Iterable[tuple[Book, int]]) -> Charges:
         """Returns the charges of books, each with its multiplicity."""
-        step: list[tuple[int, ...]] = []
-        before: list[tuple[int, ...]] = []
+        step, before = [StepCharges().columns()], list[tuple[int, ...]]()
         for book, times in books:
-            step += ((at, *key, times * used.outputs, times * used.work) for (at, key), used in book.step.items())
+            factors = np.array([1] * 5 + [times] * 2)
+            step.append(book.step.columns() * factors[:, None])
             before += ((-1, *key, times * used.outputs, times * used.work) for key, used in book.before.items())
-        step.sort()
-        return cls(block, *(_Columns(*np.array(rows, np.int64).reshape(-1, 7).T) for rows in (step, before)))
+        rows = np.array(before, np.int64).reshape(-1, len(_Columns._fields))
+        return cls(block, _Columns(*np.concatenate(step, axis=1)), _Columns(*rows.T))
 
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
@@ -405,10 +469,15 @@ class Account(ABC):
     def note(self, arrival: int, share: Share, outputs: int, work: int) -> None:
         """Charges without a check, which must follow."""
         book, used = self._book, Usage(outputs, work)
-        book.step[arrival, share.key].add(used)
+        book.step.add((arrival, *share.key, outputs, work))
         for query in share.withheld:
             book.less[arrival, query.qid].add(used)
         book.used.add(used)
+
+    def note_all(self, columns: Ints) -> None:
+        """Makes charges, given as `_Columns`, from which nothing is withheld; without a check, too."""
+        self._book.step.extend(columns)
+        self._book.used.add(Usage(*columns[-2:].sum(axis=1).tolist()))
 
     def check(self) -> None:
         """Finds the queries over their quotas, if there may be any."""
@@ -442,11 +511,10 @@ class Account(ABC):
     def spent(self, block: int) -> dict[ChargeKey, Usage]:
         """Returns a block's usage, including that before the step, for the keys charged in it."""
         found: dict[ChargeKey, Usage] = {}
-        for (arrival, key), used in self._book.step.items():
-            if arrival // limits.BLOCK == block:
-                if key not in found:
-                    found[key] = replace(self._book.before.get(key, _NOTHING) if block == self._block else _NOTHING)
-                found[key].add(used)
+        for key, used in self._book.step.by_key(block):
+            if key not in found:
+                found[key] = replace(self._book.before.get(key, _NOTHING) if block == self._block else _NOTHING)
+            found[key].add(used)
         return found
 
 
@@ -592,9 +660,11 @@ class SharedAccount(Account):
         """Yields each member's holder, with qids reduced to what makes a difference."""
         members = self.audience.members
         until = [NEVER] * len(members) if self._until is None else self._until.tolist()
-        keys = {key for book, _ in self._books() for key in book.before}
-        keys |= {key for book, _ in self._books() for _, key in book.step}
-        first_qids = sorted({key.first_qid for key in keys})
+        first_qids = sorted(
+            {key.first_qid for book, _ in self._books() for key in book.before}.union(
+                *(_Columns(*book.step.columns()).first_qid.tolist() for book, _ in self._books())
+            )
+        )
         columns = (members.windows, members.sinces, members.qids, members.begun)
         for window, since, qid, begun, end in zip(*(c.tolist() for c in columns), until, strict=True):
             at = bisect_right(first_qids, qid)
@@ -692,11 +762,13 @@ class Shares:
         starts = group_starts(*(column[order] for column in columns))
         if len(starts):
             first = order[starts]
-            sums = (np.add.reduceat(column[order], starts).tolist() for column in (outputs, work))
-            given = (column[first].tolist() for column in (*columns, self.begun))
-            for place, at, window, since, begun, new, steps in zip(*given, *sums, strict=True):
-                key = ChargeKey(window, since, self.first_qid, begun)
-                self.accounts[place].note(at, Share(key, -1, 0, 0), new, steps)
+            sums = [np.add.reduceat(column[order], starts) for column in (outputs, work)]
+            of_first = [column[first] for column in (arrival, self.window, self.since, self.begun)]
+            of_first.insert(3, np.full(len(first), self.first_qid))
+            charges, account = np.stack(of_first + sums), self.account[first]
+            bounds = [*group_starts(account).tolist(), len(account)]
+            for start, end in pairwise(bounds):
+                self.accounts[account[start]].note_all(charges[:, start:end])
         for place in set(self.account.tolist()):
             self.accounts[place].check()
 
