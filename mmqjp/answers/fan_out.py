@@ -104,7 +104,7 @@ def count_recipients(given: AnswerColumns, members: Mapping[str, Members], batch
     forms, code = coded(given.rows["form"])
     order = np.argsort(code, kind="stable")
     starts = group_starts(code[order])
-    for form, places in zip(forms, np.split(order, starts[1:]), strict=True):
+    for form, places in zip(forms, np.split(order, starts)[1:], strict=True):
         if form in members:
             width, appeared, first_qid, arrival = (column[places] for column in columns)
             found[places] = members[form].counts(width, appeared, first_qid, batch, arrival)

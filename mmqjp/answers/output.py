@@ -255,16 +255,16 @@ def _type_of(name: str) -> pa.DataType:
 
 _ROWS = pa.schema([(name, _type_of(name)) for name in (*ANSWER_COLUMNS, "id")])
 
-Texts: TypeAlias = list[str] | Any
+TextColumn: TypeAlias = list[str] | Any
 """Up to FEW texts as a list, more as an array of Arrow."""
 
-Part = str | Encoded | Ints
+TextPart = str | Encoded | Ints
 """A text that all rows have, or that of each row."""
 
 
-def joined_texts(count: int, parts: Sequence[Part]) -> Texts:
+def joined_texts(count: int, parts: Sequence[TextPart]) -> TextColumn:
     """Returns texts put together of parts, for each row."""
-    merged: list[Part] = [""]
+    merged: list[TextPart] = [""]
     for part in parts:
         if isinstance(part, str) and isinstance(last := merged[-1], str):
             merged[-1] = last + part
@@ -287,13 +287,13 @@ def _arrow(part: Encoded | Ints) -> pa.Array:
     return part.take() if isinstance(part, Encoded) else pa.array(part).cast(pa.large_string())
 
 
-def lengths(texts: Texts) -> Ints:
+def lengths(texts: TextColumn) -> Ints:
     """Returns the number of characters of each text."""
     found = list(map(len, texts)) if isinstance(texts, list) else pc.utf8_length(texts)
     return np.asarray(found, np.int64)
 
 
-def between(pieces: Sequence[str], columns: Iterable[Part]) -> list[Part]:
+def between(pieces: Sequence[str], columns: Iterable[TextPart]) -> list[TextPart]:
     """Returns the pieces with columns between them."""
     return [part for pair in zip(pieces, columns, strict=False) for part in pair] + [pieces[-1]]
 
@@ -409,9 +409,9 @@ class AnswerTexts:
     the parts of a JSON list of them."""
 
     head: str
-    tails: Texts
-    nodes: Texts
-    node_list: list[Part]
+    tails: TextColumn
+    nodes: TextColumn
+    node_list: list[TextPart]
 
 
 def answer_texts(
@@ -424,7 +424,7 @@ def answer_texts(
     shared = joined_texts(count, between(selection.nodes, nodes)), between(selection.node_list, nodes)
     if selection.constructor is not None:
         return AnswerTexts("", _constructed(selection, count, holes), *shared)
-    rest, children = iter(values), list[Part]()
+    rest, children = iter(values), list[TextPart]()
     for item in selection.items:
         if item.constant is not None:
             children.append(item.constant)
@@ -432,7 +432,7 @@ def answer_texts(
             children += item.before, markups, item.after
         else:
             children.append(column.texts(partial(_child, item, star=selection.star)))
-    inside: list[Part] = [">", *children, "</match>"] if children else ["/>"]
+    inside: list[TextPart] = [">", *children, "</match>"] if children else ["/>"]
     return AnswerTexts('<match query="', joined_texts(count, ['" t0="', t0, '" t1="', t1, '"', *inside]), *shared)
 
 
@@ -456,11 +456,11 @@ def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
     return element(name, value.text())
 
 
-def _constructed(selection: Selection, count: int, holes: Sequence[ValueColumn | str]) -> Texts:
+def _constructed(selection: Selection, count: int, holes: Sequence[ValueColumn | str]) -> TextColumn:
     constructor = selection.constructor
     assert constructor is not None, "the output is constructed"
     pieces, are_attributes = _template(constructor, selection.namespaces)
-    texts: list[Part] = []
+    texts: list[TextPart] = []
     for hole, is_attribute in zip(holes, are_attributes, strict=True):
         if isinstance(hole, str):
             texts.append(_escaped(hole, is_attribute))
