@@ -199,7 +199,6 @@ _DOCUMENT_RULES = (
     Rule("ONCE PER without what to tell once", "write it in parentheses, as in ONCE PER (title)", before=r"(?i:\bper)",
          expects="LPAR"),
     Rule("ONCE PER without PUBLISH", "write PUBLISH and a name before it", r"(?i:once)\b", expects="PUBLISH"),
-    Rule("ONCE PER tells nothing once", "write a variable between the parentheses", r"\)", r"(?i:per)\s*\("),
     Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
     Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
     Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),

@@ -321,7 +321,7 @@ def _once(rng: Random, query: syntax.Query, number: int, share: int) -> syntax.Q
     names = [(name, kind) for name, kind in visible_names(query.source).items() if kind != "constant"]
     if not names or not chance(rng, share):
         return query
-    keys = tuple(_key(rng, *rng.choice(names)) for _ in range(rng.choice((1, 1, 1, 2))))
+    keys = tuple(_key(rng, *rng.choice(names)) for _ in range(rng.choice((0, 1, 1, 1, 2))))
     us = rng.choice(ONCE_WITHIN)
     once = syntax.Once(keys, None if us is None else syntax.Window(us))
     return replace(query, publish=query.publish or f"once{number}", once=once)
