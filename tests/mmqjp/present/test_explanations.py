@@ -166,7 +166,8 @@ def test_queries_that_are_unknown_removed_paused_or_newer():
 
 
 def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path):
-    with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
+    options: dict[str, Any] = {"lateness": 0, "belated": "drop", "now": lambda: 20 * HOUR}
+    with Session("duckdb", state=tmp_path, **options) as engine:
         engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH p")
         for id, hour in (("old", 1), ("new", 20), ("late", 2)):
             engine.process([Document(id, "<a>v</a>", time=hour * HOUR)])
@@ -577,7 +578,8 @@ def test_all_that_held_and_what_fed_the_output(chained):
 
 
 def test_an_output_of_a_removed_query_and_one_whose_documents_have_gone(tmp_path):
-    with Session("duckdb", state=tmp_path, now=lambda: 20 * HOUR, lateness=0) as engine:
+    options: dict[str, Any] = {"lateness": 0, "belated": "drop", "now": lambda: 20 * HOUR}
+    with Session("duckdb", state=tmp_path, **options) as engine:
         engine.subscribe("FROM S/a->x FOLLOWED BY {x = y, 6 h} S/b->y PUBLISH gone")
         for xml, hour in {"<a>v</a>": 1, "<b>v</b>": 5}.items():
             engine.process([Document(xml, xml, time=hour * HOUR)])
