@@ -185,6 +185,12 @@ def _shape(text: str) -> str:
     return re.sub(r'"[uv]"|[0-9]+ s|PUBLISH .*', "", text).strip()
 
 
+def small_case(rng: Random, queries: int, length: int) -> tuple[Script, list[Doc]]:
+    """Short queries, most of them with joins, and small documents that they match."""
+    script = parse_script("; ".join(_query(rng, JOINS) for _ in range(queries)))
+    return script, [_document(rng, number, length) for number in range(length)]
+
+
 def _case(rng: Random, length: int, joins: Sequence[int]) -> tuple[Script, list[Doc]]:
     """Queries, most of them with one of some numbers of joins, and documents that they match, in the order of
     arrival."""

@@ -311,7 +311,7 @@ class LiveModel:
             new = [
                 one
                 for one in query.answers.over(
-                    seen, self.course, self._sources, self._inner, backfill=query in (backfilled or ())
+                    seen, self.course, self._sources, self._inner, backfill=backfilled is not None
                 )
                 if (one.inputs, one.nodes) not in query.given
             ]
@@ -384,15 +384,13 @@ class LiveModel:
         return self._opened.max_ahead is not None and time - self.now > self._opened.max_ahead
 
     def _refusal(self, document: Doc) -> str | None:
-        if self.course.drops(document, self._sources(document.stream)):
-            return "late"
         if self._is_ahead(document.t1):
             return "from the future"
         try:
             Tree(document.xml)
         except etree.XMLSyntaxError:
             return "unreadable"
-        return None
+        return "late" if self.course.drops(document, self._sources(document.stream)) else None
 
 
 class InnerAbsences:

@@ -219,34 +219,34 @@ class Live:
 
     def _compare(self, change: Change, got: Expected, expected: Expected) -> None:
         if isinstance(change, Subscribe):
-            _same("names", got.names, expected.names)
+            same("names", got.names, expected.names)
             self._compare_undelivered()
             self._compare_queries()
         elif isinstance(change, Batch):
             self.outputs += len(got.outputs)
-            _same_rows("outputs", got.outputs, map(self._of_any, expected.outputs))
-            _same("dead letters", sorted(got.dead_letters), sorted(expected.dead_letters))
+            same_rows("outputs", got.outputs, map(self._of_any, expected.outputs))
+            same("dead letters", sorted(got.dead_letters), sorted(expected.dead_letters))
         elif isinstance(change, Prune):
             self._compare_kept()
 
     def _compare_undelivered(self) -> None:
         outputs = list(self._engine.outputs(self._engine.position(OUTPUT_SINK).acked))
         if outputs:  # numbers have no gaps, whatever was rolled back
-            _same("numbers", [o.seq for o in outputs], list(range(outputs[0].seq, self._engine.last_seq + 1)))
+            same("numbers", [o.seq for o in outputs], list(range(outputs[0].seq, self._engine.last_seq + 1)))
         ids = [output.id for output in self._engine.outputs()]
-        _same("ids that are told twice", [id for id, count in Counter(ids).items() if count > 1], [])
+        same("ids that are told twice", [id for id, count in Counter(ids).items() if count > 1], [])
         left = [self._row(output) for output in undelivered(self._engine)]
-        _same_rows("undelivered outputs", left, map(self._of_any, self._model.undelivered))
+        same_rows("undelivered outputs", left, map(self._of_any, self._model.undelivered))
 
     def _compare_queries(self) -> None:
         texts, registry = self._engine.queries(), self._engine.registry
-        _same("forms", registry._forms.keys(), {query.form_id for query in registry.subscriptions.values()})
+        same("forms", registry._forms.keys(), {query.form_id for query in registry.subscriptions.values()})
         every = [(name, text) for name, some in texts.items() for text in some]
         statements = Counter((name, text) for name, text in every if text in STATEMENTS)
-        _same("event statements", statements, Counter((one.name, one.text) for one in self._model.statements))
+        same("event statements", statements, Counter((one.name, one.text) for one in self._model.statements))
         got = Counter((name, parsed_events(text)) for name, text in every if text not in STATEMENTS)
         kept = Counter((one.name, Script((one.query,), one.namespaces)) for one in self._model.queries)
-        _same("queries", got, kept)
+        same("queries", got, kept)
 
     def _compare_kept(self, *, shown: bool = True) -> None:
         """Compares all that is kept: undelivered outputs, queries, which of them are paused, dead letters,
@@ -258,17 +258,15 @@ class Live:
         paused = Counter(s.name for s in self._engine.registry.subscriptions.values() if s.paused is not None)
         resting = Counter(one.name for one in self._model.queries if one.paused is not None)
         resting += Counter(one.name for one in self._model.statements if one.paused is not None)
-        _same("paused", paused, resting)
+        same("paused", paused, resting)
         letters = sorted(_letter(row) for row in self._engine.dead_letters())
-        _same("kept dead letters", letters, sorted(letter for _, letter in self._model.dead_letters))
+        same("kept dead letters", letters, sorted(letter for _, letter in self._model.dead_letters))
         sql = "SELECT stream, id, kind FROM documents WHERE kind <> 'hidden'"
         rows = self._engine.sql(sql).to_pylist()
         outside = sorted((row["stream"], row["id"]) for row in rows if row["kind"] == "external")
-        _same(
-            "kept documents", outside, sorted((d.stream, str(d.identity)) for d in self._model.documents if d.outside)
-        )
+        same("kept documents", outside, sorted((d.stream, str(d.identity)) for d in self._model.documents if d.outside))
         published = Counter(row["stream"] for row in rows if row["kind"] == "published")
-        _same("published", published, Counter(d.stream for d in self._model.documents if not d.outside))
+        same("published", published, Counter(d.stream for d in self._model.documents if not d.outside))
 
     def _compare_asked(self) -> None:
         """Compares what strangers' SQL sees, in a process of its own, with what this process does."""
@@ -277,7 +275,7 @@ class Live:
             # On Spark, a worker may answer from a snapshot that is STALE seconds old.
             with patch.object(sql_worker, "STALE", 0.0):
                 seen, there = (sorted(map(repr, question.answer().to_pylist())) for question in asked)
-            _same(f"what SQL sees of {table}", seen, there)
+            same(f"what SQL sees of {table}", seen, there)
 
 
 class Breaking:
@@ -331,12 +329,12 @@ def _letter(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["stream"], row["id"], kind
 
 
-def _same(what: str, got: object, expected: object) -> None:
+def same(what: str, got: object, expected: object) -> None:
     if got != expected:
         raise Parted(f"{what}:\n  {got}\nexpected:\n  {expected}")
 
 
-def _same_rows(what: str, got: Iterable[OutputRow | EventRow], expected: Iterable[OutputRow | EventRow]) -> None:
+def same_rows(what: str, got: Iterable[OutputRow | EventRow], expected: Iterable[OutputRow | EventRow]) -> None:
     one, other = _counted(list(got)), _counted(list(expected))
     if one != other:
         extra, missing = list((one - other).elements()), list((other - one).elements())

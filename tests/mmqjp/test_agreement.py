@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import groupby, pairwise, product
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from lxml import etree
 
 from bench.workload import items, queries
 from common.bounds import EARLIEST, INFINITE, LATEST
 from feeds.documents import Document, Visit
+from feeds.tail import read_documents
 from join_stage import near_candidates
 from join_stage.plans import DEFAULT_PLAN, PLANS
 from join_stage.signature import join
@@ -23,13 +26,15 @@ from join_stage.views import CACHE_BYTES
 from mmqjp.answers import bindings, fan_out, output, quota
 from mmqjp.engine import Session
 from tests.generate.absences import with_absences
+from tests.generate.crawls import HOUR, crawl
 from tests.generate.documents import SECOND, START
 from tests.generate.near import near_case
 from tests.generate.queries import with_once
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
-from tests.live.cases import fed
+from tests.live.cases import fed, small_case
 from tests.live.operations import Doc, taken
+from tests.live.run import same, same_rows
 from tests.oracle.bindings import OutputRow
 from tests.oracle.cases import arriving, brief, cases, docs
 from tests.oracle.course import Course
@@ -180,39 +185,80 @@ def test_all_is_decided_at_the_end_of_a_run(seed):
 # ---------------------------------------------------------------- watermarks
 
 
-def world(seed: int) -> tuple[Script, list[Doc | Visit]]:
+def world(seed: int) -> tuple[Script, list[Document | Visit]]:
     """Documents in about the order of time, in two worlds of three as entries of feeds that are visited."""
     rng = random.Random(-seed)
-    script, documents = (near_case if seed % 4 == 3 else random_case)(seed, 12, 2 * DOCUMENTS)
+    script, documents = small_case(rng, 7, 16)
+    if seed % 10 < 2:
+        script, samples = (random_case, near_case)[seed % 10](seed, 7, 16)
+        documents = list(map(taken, samples))
     script = with_once(rng, with_absences(rng, script, rng.choice((0, 30, 60))), rng.choice((0, 0, 40)))
-    found = sorted(map(taken, documents), key=lambda one: one.t1 + rng.randrange(6) * SECOND)
-    return script, fed(rng, found) if seed % 3 else [*found]
+    found = sorted(documents, key=lambda one: one.t1 + rng.randrange(6) * SECOND)
+    items = fed(rng, found) if seed % 3 else found
+    return script, [one.document() if isinstance(one, Doc) else one for one in items]
 
 
-@pytest.mark.parametrize("seed", seeds(4, 3_000))
-def test_what_watermarks_decide_depends_on_no_batch_or_restart(seed, tmp_path):
-    script, items = world(seed)
-    rng, course, got = random.Random(seed), Course(), list[OutputRow]()
-    lateness: dict[str, int | None] = {"*": rng.choice((0, 2, 5)) * SECOND, "T": rng.choice((1, 4, 30)) * SECOND}
-    belated = rng.choice(("take", "take", "take", {"*": "take", "S": "drop"}))
-    timing: dict[str, Any] = {"lateness": lateness, "idle_after": rng.choice((6 * SECOND, None)), "belated": belated}
-    course.reopen(**timing)
-    cuts = sorted(rng.sample(range(1, len(items)), min(len(items) - 1, rng.choice((2, 5, 9, 20)))))
+def assert_lives(
+    rng: random.Random, script: Script, items: Sequence[Document | Visit], timing: dict[str, Any], place: Path | None
+) -> None:
+    """Processes items in some batches; without a `place` of state as a finite run, else with restarts."""
+    course, got = Course(**timing), list[OutputRow]()
+    cuts = sorted(rng.sample(range(1, len(items)), min(len(items) - 1, rng.choice((1, 3, 5, 12)))))
     batches = [items[begin:end] for begin, end in pairwise([0, *cuts, len(items)])]
-    lasts, waiting = seed % 5 > 0, list(batches)
+    waiting = list(batches)
     while waiting:
-        state, plan = tmp_path if lasts else None, rng.choice(PLANS)
-        with Session("duckdb", state=state, plan=plan, now=lambda: START, quiet=True, **timing) as engine:
+        count = rng.choice((1, 3, 9)) if place else len(batches)
+        with Session("duckdb", state=place, plan=rng.choice(PLANS), now=lambda: START, quiet=True, **timing) as engine:
             engine.ensure(script)
-            for _ in range(rng.choice((1, 2, 9)) if lasts else len(batches)):
-                if waiting:
-                    given = (one.document() if isinstance(one, Doc) else one for one in waiting.pop(0))
-                    got += map(as_row, engine.process(given))
+            for batch in waiting[:count]:
+                got += map(as_row, engine.process(batch))
+            del waiting[:count]
             got += map(as_row, engine.finish())
             rows = engine.sql("SELECT stream, id, watermark FROM documents WHERE kind = 'external'").to_pylist()
-    assert comparable(got) == comparable(evaluate_in_steps(script, batches, course, finish=not lasts))
-    kept = {(row["stream"], row["id"]): row["watermark"] for row in rows}
-    assert kept == {key: watermark for key, (_, watermark) in course.taken.items()}
+            belated = engine.belated().by_stream
+    steps = batches if any(query.once for query in script.queries) else [items]
+    same_rows("outputs", got, evaluate_in_steps(script, steps, course, finish=place is None))
+    kept = {(row["stream"], row["id"], row["watermark"]) for row in rows}
+    same("watermarks", kept, {(*key, watermark) for key, (_, watermark) in course.taken.items()})
+    same("belated", belated, +course.belated)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 5_000))
+def test_what_watermarks_decide_depends_on_no_batch_or_restart(seed, tmp_path):
+    script, items = world(seed)
+    rng = random.Random(seed)
+    lateness = {"*": rng.choice((0, 0, 2, 5)) * SECOND, "T": rng.choice((0, 1, 4)) * SECOND}
+    belated = rng.choice(("take", "take", "take", {"*": "take", "S": "drop"}))
+    timing = {"lateness": lateness, "idle_after": rng.choice((6 * SECOND, None)), "belated": belated}
+    assert_lives(rng, script, items, timing, tmp_path if seed % 5 else None)
+
+
+CRAWLED = """
+SELECT t FROM S/item[./title->t] JOIN UNORDERED {lower-case(t) = lower-case(u), 6 h} S/item[./title->u] PUBLISH pairs;
+FROM S/item->x[./title->t] FOLLOWED BY {t = u, 3 h} S/item->y[./title->u] PUBLISH again;
+FROM S/item->x[./title->t] NOT FOLLOWED BY {t = u, 8 h} S/item[./title->u] PUBLISH silent;
+FROM S/item->x[./title->t] NOT PRECEDED BY {t = u, 8 h} S/item[./title->u] PUBLISH first;
+SELECT t FROM S/item[./title->t] PUBLISH told ONCE PER (lower-case(t)) WITHIN 5 h;
+FROM pairs//title->t NOT JOIN {t = u, 2 h} told//title->u PUBLISH alone;
+FROM S/item->x[./title->t] JOIN {t = u, 4 h} S/item->y[./title->u] FOLLOWED BY {u = v, 9 h} S/item[./title->v]
+"""
+
+
+@pytest.mark.parametrize("seed", seeds(2, 1_000))
+def test_a_crawl_gives_what_its_feeds_showed_when_they_were_visited(seed, tmp_path):
+    rng = random.Random(seed)
+    written = crawl(rng, tmp_path / "crawl")
+    read = [one for one in read_documents([tmp_path / "crawl"], feeds="item") if isinstance(one, Document | Visit)]
+    same("items", *([_brief(one) for one in some] for some in (read, written)))
+    timing = {"lateness": rng.choice((0, 0, 1, 24)) * HOUR, "idle_after": rng.choice((4 * HOUR, None))}
+    assert_lives(rng, parse_script(CRAWLED), read, timing, tmp_path / "state" if seed % 4 else None)
+
+
+def _brief(item: Document | Visit) -> object:
+    if isinstance(item, Visit):
+        return item
+    title = item.xml if item.id == item.xml else etree.fromstring(item.xml_bytes()).findtext("title")
+    return title, item.t0, item.t1, item.feed
 
 
 @pytest.mark.parametrize(("script", "items", "expected"), cases("belated"))

@@ -19,7 +19,7 @@ from mmqjp.documents import record
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import at_length, seeds
 from tests.live import operations as ops
-from tests.live.cases import BOUNDED, FREE, SILENT, operations_with_events, random_operations
+from tests.live.cases import BOUNDED, FED, FREE, SILENT, operations_with_events, random_operations
 from tests.live.events import SETTLE
 from tests.live.operations import (
     Batch,
@@ -265,11 +265,11 @@ def test_what_went_wrong_once(cause, plan, tmp_path):
     Live("duckdb", tmp_path, START).run(operations)
 
 
-LIVES = [(FREE, False), (BOUNDED, False), (SILENT, False), (BOUNDED, True), (SILENT, True)]
+LIVES = [(FREE, False), (BOUNDED, False), (SILENT, False), (FED, False), (BOUNDED, True), (SILENT, True), (FED, True)]
 """Of which timings random lives are, and whether they have absences in longer queries."""
 
 
-@pytest.mark.parametrize("seed", seeds(5, 5_000, first=9))
+@pytest.mark.parametrize("seed", seeds(len(LIVES), 5_000, first=7))
 def test_live_use_gives_what_the_model_expects(seed, tmp_path):
     timing, inner = LIVES[seed % len(LIVES)]
     length = (14 if inner else 18) if at_length() else 9

@@ -60,11 +60,13 @@ class Course:
         self.arrivals = 0
         self.taken: dict[tuple[str, str], tuple[int, float | None]] = {}
         """The arrival of each document, by stream and id, and the watermark then if it is belated."""
+        self.belated = Counter[str]()
+        """How many documents of each stream came behind its watermark."""
         self._has_ended = has_ended
         self.reopen(lateness, idle_after, belated)
 
     def reopen(self, lateness: ByStream, idle_after: int | None, belated: ByStream = "take") -> None:
-        self._lateness, self._idle_after, self._belated = lateness, idle_after, belated
+        self._lateness, self._idle_after, self._rule = lateness, idle_after, belated
         for name in self.streams:
             self._move(name)
 
@@ -78,15 +80,14 @@ class Course:
         self._move(visit.stream)
 
     def drops(self, document: Any, sources: Iterable[str]) -> bool:
-        return bool(of_stream(self._belated, document.stream) == "drop" and document.t1 < self.as_of(sources))
+        return bool(of_stream(self._rule, document.stream) == "drop" and document.t1 < self.as_of(sources))
 
     def take(self, document: Any, sources: Iterable[str]) -> None:
         """A document is admitted. `sources` are the external streams behind its stream."""
-        key = document.stream, document.id
-        if key in self.taken:
-            return
         watermark = self.as_of(sources)
-        self.taken[key] = self.arrivals, watermark if document.t1 < watermark else None
+        is_belated = document.t1 < watermark
+        self.taken[document.stream, document.id] = self.arrivals, watermark if is_belated else None
+        self.belated[document.stream] += is_belated
         self.arrivals += 1
         stream = self.streams.setdefault(document.stream, Stream())
         if not document.feed:
@@ -119,10 +120,6 @@ class Course:
 
     def progress(self) -> dict[str, int]:
         return {name: int(stream.progress) for name, stream in self.streams.items() if stream.progress > -inf}
-
-    def belated(self) -> Counter[str]:
-        """How many documents of each stream came behind its watermark."""
-        return Counter(stream for (stream, _), (_, watermark) in self.taken.items() if watermark is not None)
 
     def _move(self, name: str) -> None:
         stream, late = self.streams[name], of_stream(self._lateness, name)

@@ -59,8 +59,9 @@ def external(doc: Doc, course: Course = ENDED) -> Stored:
 
 
 class Evaluation:
-    _sees_all = False
-    """Whether partners of absences count that came after their decision, as in a backfill."""
+    _is_backfill = False
+    """Then partners of absences count that came after their decision, and what is derived is as belated as the document
+    that came last."""
 
     def __init__(self, script: Script, documents: Sequence[Doc], course: Course = ENDED) -> None:
         self._script, self._course = script, course
@@ -173,15 +174,15 @@ class Evaluation:
 
     def _can_be_told(self, join: Join, left: Match) -> bool:
         """Whether all that could be partners of a match of the left side were in the window when it came."""
-        window = join.window.us
-        if left.watermark is None or window is None:
+        watermark, window = self._watermark(join.left, left), join.window.us
+        if watermark is None or window is None:
             return True
-        return (left.t1 + 1 if join.op == "NOT FOLLOWED BY" else left.t1 - window) >= left.watermark - window
+        return (left.t1 + 1 if join.op == "NOT FOLLOWED BY" else left.t1 - window) >= watermark - window
 
     def _is_alone(self, join: Join, left: Match, decided: float, rights: Callable[[], Sequence[Match]]) -> bool:
         if not self._can_be_told(join, left):
             return False
-        in_time = [right for right in rights() if self._sees_all or right.arrival <= decided]
+        in_time = [right for right in rights() if self._is_backfill or right.arrival <= decided]
         return not any(True for _ in self._pairs(join, [left], in_time))
 
     def _sources(self, source: Input) -> set[str]:
@@ -209,8 +210,22 @@ class Evaluation:
         """Whether neither of two matches came so late that the other was out of its window by then."""
         if join.window.us is None or join.op in NEGATED:
             return True
-        later = [(one, other) for one, other in ((left, right), (right, left)) if one.arrival >= other.arrival]
-        return all(one.watermark is None or join.window.us >= one.watermark - other.t0 for one, other in later)
+        belated: list[tuple[float | None, Match]] = []
+        if left.arrival >= right.arrival:
+            belated.append((self._watermark(join.left, left), right))
+        if right.arrival >= left.arrival:
+            belated.append((self._watermark(join.right, right), left))
+        return all(watermark is None or join.window.us >= watermark - other.t0 for watermark, other in belated)
+
+    def _watermark(self, source: Input, match: Match) -> float | None:
+        """The watermark of an input when a match of it arrived, if the match ends before it."""
+        return self._of_derived(self._sources(source), match) if match.hidden else match.inputs[0].watermark
+
+    def _of_derived(self, sources: Collection[str], match: Match) -> float | None:
+        if self._is_backfill:
+            return match.watermark
+        watermark = self._course.as_of(sources, match.arrival)
+        return watermark if match.t1 < watermark else None
 
     def _in_time(self, join: Join, left: Match, right: Match) -> bool:
         """Checks the window and the order. For inner joins, these apply to the intervals of hidden documents."""
@@ -309,7 +324,8 @@ class Evaluation:
         externals = tuple(external for document in match.inputs for external in document.externals)
         documents, streams = tuple(id for id, _ in externals), tuple(stream for _, stream in externals)
         row = OutputRow(name, match.t0, match.t1, documents, streams, nodes, xml)
-        stored = Stored(name, id, match.t0, match.t1, xml, externals, match.arrival, match.watermark)
+        watermark = self._of_derived(self._sources_of(name), match)
+        stored = Stored(name, id, match.t0, match.t1, xml, externals, match.arrival, watermark)
         return Answer(row, stored, match.inputs, nodes)
 
 

@@ -41,6 +41,7 @@ class QueryAnswers(Evaluation):
         self._whole = without_brackets(query.source)
         self._alone: dict[int, Decisions] = {}
         self._inner: Inner | None = None
+        self._watermarks: dict[tuple[int, tuple[Stored, ...]], float | None] = {}
         self._behind_stream: Callable[[str], Collection[str]] = super()._sources_of
         self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
 
@@ -59,13 +60,20 @@ class QueryAnswers(Evaluation):
         """Every answer over these documents, when external streams have come as far as in `course`; `sources_of` has
         those behind a stream. What was alone or not when its time was over stays so. Absences that more is made of are
         decided as `inner` says, which other queries may have, too."""
-        self._streams, self._course, self._inner, self._sees_all = streams, course, inner, backfill
+        self._streams, self._course, self._inner, self._is_backfill = streams, course, inner, backfill
         self._behind_stream = sources_of or super()._sources_of
         self._outputs.clear()
         return self.outputs(0)
 
     def _sources_of(self, stream: str) -> set[str]:
         return set(self._behind_stream(stream))
+
+    def _watermark(self, source: Input, match: Match) -> float | None:
+        """What a match was when it came, whatever has been subscribed since."""
+        key = id(source), match.inputs
+        if key not in self._watermarks:
+            self._watermarks[key] = super()._watermark(source, match)
+        return self._watermarks[key]
 
     def _stream(self, name: str) -> list[Stored]:
         return list(self._streams.get(name, ()))
@@ -97,7 +105,7 @@ class QueryAnswers(Evaluation):
         if (found := self._decided(join).get(_place(left))) is not None:
             return found[0]
         decided = super()._decided_by(join, left)
-        return left.arrival if decided is not None and self._sees_all else decided
+        return left.arrival if decided is not None and self._is_backfill else decided
 
     def _is_alone(self, join: Join, left: Match, decided: float, rights: Callable[[], Sequence[Match]]) -> bool:
         place, known = _place(left), self._decided(join)

@@ -153,7 +153,7 @@ def host(text: str) -> str:
 
 def domain(text: str) -> str:
     """The registrable domain, by the algorithm that publicsuffix.org gives: the rule that prevails, and one label."""
-    found = ada_url.URL(text.strip()).hostname.rstrip(".") if ada_url.check_url(text.strip()) else ""
+    found = ada_url.URL(text.strip()).hostname.lower().rstrip(".") if ada_url.check_url(text.strip()) else ""
     labels = found.split(".")
     if not all(labels) or "[" in found or labels[-1].isdigit():
         return ""
