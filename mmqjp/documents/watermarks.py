@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.bounds import EARLIEST, LATEST, Micros
+from common.dates import DAY
 from common.errors import InvalidValue
 from feeds.documents import Visit, VisitOutcome
 from join_stage.plans import JoinEngine
@@ -76,10 +77,23 @@ class Timing:
 
 # ------------------------------------------------------------ feeds
 
-LastVisit = tuple[int, VisitOutcome]
-"""The last complete visit of a feed, EARLIEST if it had none, and what was said of it last."""
+ONE_VISIT = DAY  # how long a feed that was visited once is live, the longest interval of fetching
 
-UNKNOWN_FEED: LastVisit = (EARLIEST, "ended")
+
+class LastVisit(NamedTuple):
+    """The last complete visit of a feed and the one before that, EARLIEST if there is none, and what was said last."""
+
+    visited: int
+    earlier: int
+    outcome: VisitOutcome
+
+    def live_for(self, idle_after: int) -> int:
+        """Returns how long it is live without another visit: at least twice the interval of its last two, since feeds
+        are visited at intervals of their own."""
+        return max(idle_after, ONE_VISIT if self.earlier == EARLIEST else 2 * (self.visited - self.earlier))
+
+
+UNKNOWN_FEED = LastVisit(EARLIEST, EARLIEST, "ended")
 
 
 class FeedTimes:
@@ -94,19 +108,19 @@ class FeedTimes:
 
     def note(self, feed: str, time: int, outcome: VisitOutcome) -> bool:
         """Returns whether that changed anything."""
-        visited, before = self.states.get(feed, UNKNOWN_FEED)
+        visited, earlier, before = self.states.get(feed, UNKNOWN_FEED)
         if outcome == before and (outcome != "complete" or time <= visited) and feed in self.states:
             return False
-        if outcome == "awaited" and before == "complete":
-            return False  # it was visited before
-        if outcome == "complete":
-            visited = max(visited, time)
-        self.put(feed, (visited, outcome))
+        if (outcome == "awaited" and before == "complete") or (outcome == "ended" and time < visited):
+            return False  # it was visited since
+        if outcome == "complete" and time > visited:
+            visited, earlier = time, EARLIEST if before == "ended" else visited
+        self.put(feed, LastVisit(visited, earlier, outcome))
         return True
 
     def put(self, feed: str, state: LastVisit) -> None:
-        visited, outcome = state
-        self._awaited += (outcome == "awaited") - (self.states.get(feed, UNKNOWN_FEED)[1] == "awaited")
+        visited, _, outcome = state
+        self._awaited += (outcome == "awaited") - (self.states.get(feed, UNKNOWN_FEED).outcome == "awaited")
         self.states[feed] = state
         self.greatest = max(self.greatest, visited)
         if outcome == "complete":
@@ -120,12 +134,12 @@ class FeedTimes:
             del self.states[feed]
             if state is not None:
                 self.states[feed] = state
-        self.greatest = max((visited for visited, _ in self.states.values()), default=EARLIEST)
-        self._awaited = sum(outcome == "awaited" for _, outcome in self.states.values())
+        self.greatest = max((state.visited for state in self.states.values()), default=EARLIEST)
+        self._awaited = sum(state.outcome == "awaited" for state in self.states.values())
         self._rebuild()
 
     def _rebuild(self) -> None:
-        self._heap = [(visited, feed) for feed, (visited, outcome) in self.states.items() if outcome == "complete"]
+        self._heap = [(one.visited, feed) for feed, one in self.states.items() if one.outcome == "complete"]
         heapify(self._heap)
 
     @property
@@ -137,11 +151,12 @@ class FeedTimes:
         """Returns the least last visit of live feeds; None while a feed is awaited, or if none is live."""
         if self._awaited:
             return None
-        heap, states = self._heap, self.states
-        low = EARLIEST if idle_after is None else self.greatest - idle_after
+        heap = self._heap
         while heap:
             visited, feed = heap[0]
-            if visited >= low and states[feed] == (visited, "complete"):
+            state = self.states[feed]
+            is_live = idle_after is None or self.greatest - visited <= state.live_for(idle_after)
+            if is_live and state.outcome == "complete" and state.visited == visited:
                 return visited
             heappop(heap)
         return None
@@ -149,7 +164,7 @@ class FeedTimes:
     def slowest(self, idle_after: int | None) -> str | None:
         """Returns a feed that is awaited, else the live one whose last visit is the earliest; None if none is live."""
         if self._awaited:
-            return min(feed for feed, (_, outcome) in self.states.items() if outcome == "awaited")
+            return min(feed for feed, state in self.states.items() if state.outcome == "awaited")
         return None if self.least(idle_after) is None else self._heap[0][1]
 
 
@@ -170,8 +185,8 @@ class StreamTimes:
     def stored(store: JoinEngine, ledger: Ledger, timing: Timing) -> StreamTimes:
         noted: dict[str, Any] = json.loads(ledger.setting(WATERMARKS) or "{}")
         found = StreamTimes(noted.get("greatest", {}), noted.get("documents", {}), noted.get("least", {}))
-        for stream, feed, visited, outcome, _ in TableRows(store).tuples("feeds", _FEED_COLUMNS, "batch"):
-            found.feeds.setdefault(stream, FeedTimes()).put(feed, (visited, outcome))
+        for stream, feed, *state, _ in TableRows(store).tuples("feeds", _FEED_COLUMNS, "batch"):
+            found.feeds.setdefault(stream, FeedTimes()).put(feed, LastVisit(*state))
         for stream, time in found.progress.items():
             before = _watermark(noted["lateness"], stream, time)
             least = max(found.least.get(stream, EARLIEST), before)
@@ -180,7 +195,7 @@ class StreamTimes:
         return found
 
 
-_FEED_COLUMNS = "stream feed visited outcome batch"
+_FEED_COLUMNS = "stream feed visited earlier outcome batch"
 
 
 def note_earlier_documents(store: JoinEngine, ledger: Ledger) -> None:

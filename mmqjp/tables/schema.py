@@ -98,7 +98,7 @@ def by_file(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Offset]:
 SETTING_TABLES = {
     "settings": schema(key=TEXT, value=TEXT, batch=INT),
     # The time of the last complete visit of a feed, and what a batch was told of it: complete, awaited or ended.
-    "feeds": schema(stream=TEXT, feed=TEXT, visited=INT, outcome=TEXT, batch=INT),
+    "feeds": schema(stream=TEXT, feed=TEXT, visited=INT, earlier=INT, outcome=TEXT, batch=INT),
 }
 
 SPARK_VIEWS = {

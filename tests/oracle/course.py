@@ -17,10 +17,11 @@ from feeds.documents import Visit
 
 @dataclass
 class Stream:
-    """`visits` has the last complete visit of each feed and what was said of it last. `own` is the greatest end of the
-    documents without a feed. `steps` are the arrivals at which the watermark moved, and `reached` to where."""
+    """`visits` has the last complete visit of each feed, the one before, and what was said of it last. `own` is the
+    greatest end of the documents without a feed. `steps` are the arrivals at which the watermark moved, and `reached`
+    to where."""
 
-    visits: dict[str, tuple[float, str]] = field(default_factory=dict)
+    visits: dict[str, tuple[float, float, str]] = field(default_factory=dict)
     own: float | None = None
     progress: float = -inf
     watermark: float = -inf
@@ -29,11 +30,15 @@ class Stream:
 
     def come_to(self, idle_after: int | None) -> float:
         """Where the stream has come to by its feeds and by its own documents."""
-        newest = max((time for time, _ in self.visits.values()), default=-inf)
-        holding = [(time, said) for time, said in self.visits.values() if said != "ended"]
-        if any(said == "awaited" for _, said in holding):
+        newest = max((time for time, _, _ in self.visits.values()), default=-inf)
+        holding = [one for one in self.visits.values() if one[2] != "ended"]
+        if any(said == "awaited" for _, _, said in holding):
             return -inf
-        live = [time for time, _ in holding if idle_after is None or newest - time <= idle_after]
+        live = []
+        for time, before, _ in holding:
+            longest = 24 * 3600e6 if before == -inf else 2 * (time - before)
+            if idle_after is None or newest - time <= max(idle_after, longest):
+                live.append(time)
         return min(live if self.own is None else [*live, self.own], default=-inf)
 
 
@@ -72,11 +77,13 @@ class Course:
 
     def visit(self, visit: Visit) -> None:
         visits = self.streams.setdefault(visit.stream, Stream()).visits
-        time, said = visits.get(visit.feed, (-inf, "ended"))
+        time, before, said = visits.get(visit.feed, (-inf, -inf, "ended"))
         if visit.outcome == "complete":
-            visits[visit.feed] = max(time, visit.time), "complete"
-        elif visit.outcome == "ended" or said == "ended":
-            visits[visit.feed] = time, visit.outcome
+            if visit.time > time:
+                time, before = visit.time, -inf if said == "ended" else time
+            visits[visit.feed] = time, before, "complete"
+        elif visit.time >= time if visit.outcome == "ended" else said == "ended":
+            visits[visit.feed] = time, before, visit.outcome
         self._move(visit.stream)
 
     def drops(self, document: Any, sources: Iterable[str]) -> bool:

@@ -19,7 +19,7 @@ from common.files import make_inside
 from feeds.fetch.lists import read_feed_list
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, change_feeds
 from feeds.items import LONGEST_TITLE, one_line
-from mmqjp.documents.watermarks import WATERMARKS, FeedTimes
+from mmqjp.documents.watermarks import WATERMARKS, FeedTimes, LastVisit
 from mmqjp.process import pluralise
 from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_named, known_feeds
 from mmqjp.tables.lookup import latest_setting
@@ -114,7 +114,8 @@ def _file(site: Site) -> Path:
     return site.state / DROPS / STATE_FILE
 
 
-VISITS = """SELECT stream, feed, arg_max(visited, batch) AS visited, arg_max(outcome, batch) AS outcome
+VISITS = """SELECT stream, feed, arg_max(visited, batch) AS visited, arg_max(earlier, batch) AS earlier,
+  arg_max(outcome, batch) AS outcome
 FROM feeds GROUP BY stream, feed"""
 """SQL for the last complete visit of each feed that was read, and for what was read of it last."""
 
@@ -138,11 +139,13 @@ def _visits(site: Site) -> dict[str, _FeedTime]:
     idle_after: int | None = json.loads(noted or "{}").get("idle_after")
     streams: dict[str, FeedTimes] = {}
     for row in rows:
-        streams.setdefault(row["stream"], FeedTimes()).put(row["feed"], (row["visited"], row["outcome"]))
+        streams.setdefault(row["stream"], FeedTimes()).put(
+            row["feed"], LastVisit(row["visited"], row["earlier"], row["outcome"])
+        )
     found: dict[str, _FeedTime] = {}
     for feeds in streams.values():
         least = feeds.least(idle_after)
-        for feed, (visited, outcome) in feeds.states.items():
+        for feed, (visited, _, outcome) in feeds.states.items():
             waits = outcome == "awaited" or (outcome == "complete" and visited == least)
             found[feed] = _FeedTime(visited if visited > EARLIEST else None, feeds.greatest, waits)
     return found

@@ -123,8 +123,16 @@ COURSE: list[tuple[Document | Visit, int | None]] = [
     (doc(145), 145),
     (doc(170), 150),
     (visit("two", 86_401 + 200), 150),  # from the future
-    (visit("one", 155, "ended"), 150),
+    (visit("one", 155, "ended"), 150),  # it was visited since
+    (visit("one", 160, "ended"), 150),
     (visit("two", 156, "ended"), 170),  # no feed is there any more
+    (doc(1000), 1000),
+    (visit("five", 1100), 1000),
+    (doc(5000), 1100),
+    (visit("six", 1800), 1100),  # who was visited once is waited for a day
+    (visit("five", 1700), 1700),
+    (visit("six", 2900), 1700),  # twice its interval has not passed
+    (visit("six", 2901), 2901),
 ]
 """What arrives, and how far it brings the stream, in seconds after NOW."""
 
@@ -140,7 +148,7 @@ def test_a_stream_comes_as_far_as_visits_of_its_feeds_say(how: str, tmp_path: Pa
     engine = opened()
     if how == "at once":
         engine.process([item for item, _ in COURSE])
-        assert engine.watermarks() == {"S": NOW + 169 * SECOND}
+        assert engine.watermarks() == {"S": NOW + 2900 * SECOND}
         return
     for number, (item, expected) in enumerate(COURSE):
         if how == "failures":
