@@ -5,7 +5,7 @@ at both ends of the times and windows that are allowed is what they find among o
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import groupby, pairwise, product
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -263,7 +263,7 @@ def _brief(item: Document | Visit) -> object:
 
 @pytest.mark.parametrize(("script", "items", "expected"), cases("belated"))
 def test_belated_documents(script, items, expected):
-    for plan, size in product(PLANS, (1, 3, 100)):
+    for plan, size in zip(PLANS, (1, 3, 100), strict=True):
         with Session("duckdb", plan=plan, lateness=2 * SECOND, quiet=True) as engine:
             engine.ensure(script)
             given = arriving(items)

@@ -285,7 +285,7 @@ def test_live_use_of_event_statements_gives_what_the_model_expects(seed: int, tm
 @pytest.mark.parametrize(("seed", "with_events"), [(5, 6), (6, 9)])
 def test_live_use_on_spark_gives_what_the_model_expects(seed, with_events, spark, tmp_path):
     live = Live(spark, tmp_path, START)
-    live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long
+    live.run(random_operations(Random(seed), FED, 6))  # not shrunk: each trial takes long
     assert live.outputs > 0
     for patterns in ("driver", "executors"):
         live = Live(spark, tmp_path, START, patterns)
