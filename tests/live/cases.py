@@ -291,7 +291,7 @@ def _reopen(rng: Random, timing: Timing) -> Reopen:
         return Reopen(plan)
     lateness = rng.choice((2, 4, 7)) * SECOND
     by_stream = {"*": lateness, "T": rng.choice((0, 3, 6)) * SECOND}
-    bounds = (lateness, by_stream, None) if "silent" not in timing else (lateness, by_stream)
+    bounds = (lateness, by_stream) if timing == SILENT else (lateness, by_stream, None)
     belated = rng.choice(("take", "take", "take", "drop", {"*": "take", "T": "drop"}))
     if "silent" not in timing:
         return Reopen(plan, rng.choice(bounds), belated=belated)

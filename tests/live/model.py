@@ -350,8 +350,10 @@ class LiveModel:
 
     @property
     def _bounded(self) -> bool:
+        """Whether a stream has a watermark, or can get one."""
         lateness = self._opened.lateness
-        return any(late is not None for late in (lateness.values() if isinstance(lateness, Mapping) else (lateness,)))
+        limits = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
+        return any(late is not None for late in limits) or any(s.steps for s in self.course.streams.values())
 
     def watermark(self, streams: Iterable[str]) -> int | None:
         """The least watermark of the external streams that some streams derive from; None if one has none."""
