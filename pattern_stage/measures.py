@@ -6,7 +6,7 @@ one class over one input share stored events, whatever their OVER and since."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple, cast
@@ -146,8 +146,12 @@ def measures_of(one: Aggregated) -> tuple[Measure, ...]:
             return Measure("sum", numeric(one.args[0])), Measure("known", numeric(one.args[0]))
         case "min" | "max":
             return (Measure(one.name, numeric(one.args[0])),)
+        case "count distinct":
+            return (Measure("value", one.args[0]),)
         case "argmax":
             return Measure("value", one.args[0]), Measure("value", numeric(one.args[1]))
+        case "median" | "percentile":
+            return tuple(Measure("value", numeric(argument)) for argument in one.args)
 
 
 def compile_measure(measure: Measure, schema: Schema, texts: Texts) -> Callable[[Pairs], Column]:
@@ -331,6 +335,11 @@ def aggregate_ranges(
         return counts_in(all_known, starts, ends).astype(np.float64)
     if name in ("sum", "avg"):
         return sums(name, arguments[0], counts_in(all_known, starts, ends), starts, ends)  # type: ignore[arg-type]
+    if name == "count distinct":
+        return distinct_in(arguments[0], all_known, starts, ends).astype(np.float64)
+    if name in ("median", "percentile"):
+        shares = arguments[1][starts] / 100 if len(arguments) > 1 else np.full(len(starts), 0.5)
+        return quantiles_in(arguments[0], shares, starts, ends)  # type: ignore[arg-type]  # numbers
     # The greatest by a rank that is different for all rows.
     if name == "argmax":
         order = np.lexsort((_falling(arguments[0], texts), arguments[1]))
@@ -449,6 +458,57 @@ def _digits(limbs: Sequence[Ints]) -> tuple[list[Ints], Ints]:
         digits.append(total & _LOW)
         carried = total >> _BITS
     return digits, carried
+
+
+def distinct_in(column: Column, known: Mask, starts: Ints, ends: Ints) -> Ints:
+    """Returns the number of distinct known values of each range: those whose last occurrence lies before it."""
+    order = np.argsort(values := same(column), kind="stable")
+    again = np.flatnonzero(values[order][1:] == values[order][:-1]) + 1
+    last = np.zeros(len(order), np.int64)  # one past the place of the last occurrence; 0 without one
+    last[order[again]] = order[again - 1] + 1
+    last[~known] = len(order) + 1
+    found = np.zeros(len(starts), np.int64)
+    begins, stops = starts, ends
+    for bit, zeros in _bits(last, len(order) + 1):
+        low, high = zeros[begins], zeros[stops]
+        ones = (starts >> bit) & 1 > 0  # of the bound, which is not past the range
+        found += np.where(ones, high - low, 0)
+        begins, stops = _side(ones, zeros, begins, stops)
+    return found + stops - begins
+
+
+def quantiles_in(numbers: Floats, shares: Floats, starts: Ints, ends: Ints) -> Floats:
+    """Returns what lies at this share of the way from the least to the greatest number of each range, in proportion
+    between the two nearest; NaN without numbers."""
+    values, ranks = np.unique(numbers, return_inverse=True)  # NaN is the last
+    places = np.maximum(counts_in(known(numbers), starts, ends) - 1, 0) * shares
+    low, high = np.floor(places), np.ceil(places)
+    wanted = np.concatenate([low, high]).astype(np.int64)
+    begins, stops = np.tile(starts, 2), np.tile(ends, 2)
+    found = np.zeros(len(wanted), np.int64)
+    for bit, zeros in _bits(ranks, len(values)):
+        count = zeros[stops] - zeros[begins]
+        ones = wanted >= count
+        wanted, found = wanted - np.where(ones, count, 0), found | (ones.astype(np.int64) << bit)
+        begins, stops = _side(ones, zeros, begins, stops)
+    one, other = np.split(values[found] if len(values) else found.astype(np.float64), 2)
+    result: Floats = one * (1 - (places - low)) + other * (places - low) + 0.0
+    return result
+
+
+def _bits(values: Ints, most: int) -> Iterator[tuple[int, Ints]]:
+    """A wavelet matrix of values up to `most`: for each bit, the highest first, yields before each place how many are 0
+    there. After each, the values are ordered by it, stably."""
+    for bit in range(most.bit_length() - 1, -1, -1):
+        is_zero = (values >> bit) & 1 == 0
+        yield bit, np.append(0, np.cumsum(is_zero))
+        values = np.concatenate([values[is_zero], values[~is_zero]])
+
+
+def _side(ones: Mask, zeros: Ints, begins: Ints, stops: Ints) -> tuple[Ints, Ints]:
+    """Returns where the values of ranges with a 1, or a 0, are at the next bit of `_bits`."""
+    low, high = zeros[begins], zeros[stops]
+    return np.where(ones, zeros[-1] + begins - low, low), np.where(ones, zeros[-1] + stops - high, high)
 
 
 def greatest_in(ranks: Ints, starts: Ints, ends: Ints) -> Ints:

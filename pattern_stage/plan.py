@@ -112,11 +112,11 @@ def s_sigma(placement: NodePlacement) -> NodePlacement:
 
 def s_alpha(placement: NodePlacement) -> NodePlacement:
     """s_α: AGGREGATEs over one input aggregate simultaneous events once, in their finest groups, and roll up; except
-    argmax and what computes with constants."""
+    what needs each value, such as argmax and median, and what computes with constants."""
     operator = placement.definition.operator
     if not isinstance(operator, algebra.Aggregate) or placement.definition.kinds:
         return placement
-    if any(one.name == "argmax" for _, one in operator.items):
+    if any(one.name not in ("count", "sum", "avg", "min", "max") for _, one in operator.items):
         return placement
     return replace(placement, partial=("α", placement.inputs))
 

@@ -20,6 +20,7 @@ from pattern_stage.fan_out import Slots, grow_array
 from pattern_stage.index import each_shape
 from pattern_stage.plan import BoundForm, Changes, EventPlan, MOp, add_statements
 from xscl.algebra import events as algebra
+from xscl.algebra.values import call_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def operator_text(operator: AlgebraOp, parameter: Callable[[algebra.Parameter], 
             return f"FOLD{{{condition(chooses)}, {condition(continues)}, {items(sets, bare=False)}}}"
         case algebra.Aggregate(_, functions, by):
             written = (
-                f"{one.name}({', '.join(expression_text(arg, parameter, True) for arg in one.args)}) AS {name}"
+                f"{call_text(one.name, (expression_text(arg, parameter, True) for arg in one.args))} AS {name}"
                 for name, one in functions
             )
             return f"AGGREGATE{{{', '.join(written)}{' BY ' * bool(by)}{', '.join(by)}{over}}}"

@@ -235,6 +235,8 @@ _EVENT_PARTS = (
     Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
     Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over))"),
     Rule("% has no right side", "write a value behind it, or 80% without a blank", r"(?:[,})]|$)", r"[0-9]\s+%"),
+    Rule("DISTINCT is of one value", 'write count(DISTINCT concat(x, " ", y))', ",", r"(?i:\bdistinct)[^,]*",
+         expects="RPAR", without="COMMA"),
     *_WITHOUT_SIDE,
     Rule("a comparison of a comparison", "write AND between two comparisons", _COMPARISON, expects="AND"),
     Rule("a name is missing", "write one behind AS", r"(?!\w)", before=r"(?i:\bas)"),

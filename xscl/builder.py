@@ -363,6 +363,13 @@ class EventBuilder(_ExpressionBuilder):
 
     duration = window
 
+    def call_distinct(self, children: list[Any]) -> exp.Call:
+        name, _, word, arg, _ = children
+        if name != "count":
+            hint = "only count() counts values once; AGGREGATE{count() AS n BY x} gives an event for each value"
+            raise Problem(f"DISTINCT in {name}()", _span(word, word), hint)
+        return exp.Call(exp.COUNT_DISTINCT, (arg,), _span(name, children[-1]))
+
     negated = _node(exp.Not, 1)
     minus = _node(syntax.Minus, 1)
     bare = _node(lambda name, span: syntax.Reference("", _name(name), span), 0)

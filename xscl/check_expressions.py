@@ -31,7 +31,11 @@ _OF_FILTERS = SIGNATURES | {"string": (1, 1), "count": (1, 1)}
 
 _MOST_ARGUMENTS = 100
 _SEVERAL = (2, _MOST_ARGUMENTS)
-AGGREGATES = {"count": (0, 1), "sum": (1, 1), "avg": (1, 1), "min": (1, 1), "max": (1, 1), "argmax": (2, 2)}
+AGGREGATES = {
+    "count": (0, 1),
+    **dict.fromkeys(("sum", "avg", "median", "min", "max"), (1, 1)),
+    **dict.fromkeys(("percentile", "argmax"), (2, 2)),
+}
 EVENT_FUNCTIONS = SIGNATURES | {"coalesce": _SEVERAL, "concat": _SEVERAL, "abs": (1, 1)} | AGGREGATES
 
 _NO_CLOCK = (
@@ -57,7 +61,7 @@ _KNOWN_ELSEWHERE = {
     "length": "write string-length(...)",
     "like": 'write contains(text, "part"), or matches(text, "pattern")',
     "count": f"count nodes in a filter of the block, as in S//item->a[count(./author) > 1]; {EVENT_ADVICE}",
-    **dict.fromkeys(("sum", "avg", "min", "max", "argmax"), EVENT_ADVICE),
+    **dict.fromkeys(("sum", "avg", "median", "percentile", "min", "max", "argmax"), EVENT_ADVICE),
     "string": "a variable or a path stands for its text: leave out string()",
     **dict.fromkeys(("now", "today", "current-date", "current-dateTime", "current-time"), _NO_CLOCK),
     **dict.fromkeys(("dateTime", "datetime", "time", "timestamp", "to_date", "year", "month", "day"), _TIMES),
@@ -68,6 +72,7 @@ _KNOWN_ELSEWHERE = {
 _ARGUMENTS = {
     "matches": '(text, "pattern") or matches(text, "pattern", "i")',
     "near": "(x, y, 0.6)",
+    "percentile": "(x, 95)",
     **dict.fromkeys(("contains", "starts-with", "ends-with"), "(text, part)"),
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
 }
@@ -170,6 +175,9 @@ def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)")
     elif name == "near" and not (isinstance(args[2], exp.Number) and LEAST <= Fraction(args[2].text) <= MOST):
         hint = "write how large a part of the words of both together is to be in common: near(x, y, 0.6)"
         yield Problem("the threshold of near() must be a number from 0.5 to 1", args[2].span, hint)
+    elif name == "percentile" and not (isinstance(args[1], exp.Number) and float(args[1].text) <= 100):
+        hint = "write percentile(x, 95) for what 95 of 100 values do not exceed"
+        yield Problem("the second argument of percentile() must be a number from 0 to 100", args[1].span, hint)
     elif name in WITH_LITERAL and not isinstance(args[1], exp.String):
         hint = f'write it in quotes: {name}(x, " - ")'
         yield Problem(f"what {name}() looks for must be a string literal", args[1].span, hint)

@@ -11,7 +11,7 @@ from xscl import event_forms as forms
 from xscl import syntax
 from xscl.algebra import events as algebra
 from xscl.algebra.events import ALWAYS, ERRORS, EventCondition, Schema, Value, leaves, value_kind
-from xscl.algebra.values import And, Call, Span
+from xscl.algebra.values import And, Call, Span, call_text
 from xscl.event_forms import MAX_CLAUSES
 from xscl.event_resolve import EventClause, Resolver, Schemas, Scope
 from xscl.text import did_you_mean
@@ -133,8 +133,9 @@ class PatternResolver(Resolver):
     def _of_items(self, call: Call, operator: EventClause) -> Value | None:
         items = list(forms.parts_of_kind(call.args, syntax.ItemReference))
         if not items:
-            hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
-            return self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
+            example = call_text(call.name, [f"v[]{'' if call.name == 'count' else '.x'}"])
+            hint = f"write {example} with a variable v[]"
+            return self.problem(f"{call.name.partition(' ')[0]}() is of the events of a variable", call.span, hint)
         first = items[0]
         if (variable := self.variable(first.variable, first.span)) is None:
             return None
@@ -154,7 +155,9 @@ class PatternResolver(Resolver):
         if not (call.name == "count" and given == (first,) and not first.name):
             for one in items:
                 if not one.name:
-                    return self.problem(f"{call.name}() is of an attribute", one.span, f"write {one.variable}[].x")
+                    return self.problem(
+                        f"{call_text(call.name, ())} is of an attribute", one.span, f"write {one.variable}[].x"
+                    )
             if (found := self.arguments(call, Scope("AGGREGATE", variable.schema))) is None:
                 return None
             args = found

@@ -173,11 +173,11 @@ class Resolver:
 
     def _call(self, call: exp.Call, scope: Scope) -> Value | None:
         name, name_span = call.name, Span(call.span.start, call.span.start + len(call.name))
-        if name in AGGREGATES:
+        if name in AGGREGATES or name == exp.COUNT_DISTINCT:
             if scope.grouped is not None:
                 return scope.grouped(call)
-            hint = "write AGGREGATE{" + name + "(...) AS x BY y OVER 1 d} in front of the source"
-            message = f"{name}() belongs in the braces of AGGREGATE"
+            hint = "write AGGREGATE{" + exp.call_text(name, ["..."]) + " AS x BY y OVER 1 d} in front of the source"
+            message = f"{name.partition(' ')[0]}() belongs in the braces of AGGREGATE"
             if scope.operator == "AGGREGATE":
                 message, hint = "an aggregate of an aggregate", "aggregate in two steps: AGGREGATE{...} AGGREGATE{...}"
             return self.problem(message, name_span, hint)
@@ -199,7 +199,7 @@ class Resolver:
 
     def arguments(self, call: exp.Call, scope: Scope) -> tuple[Value, ...] | None:
         values = [self.value(arg, scope) for arg in call.args]
-        problems = list(check_arguments(call, *EVENT_FUNCTIONS[call.name]))
+        problems = list(check_arguments(call, *EVENT_FUNCTIONS[call.name.partition(" ")[0]]))
         self.problems += problems
         known = tuple(value for value in values if value is not None)
         return None if problems or len(known) < len(values) else known

@@ -133,7 +133,7 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
         f"{_at_least(_strength(node), node.left)} {node.op} {_at_least(_strength(node) + 1, node.right)}"
     ),
     syntax.Minus: _minus,
-    exp.Call: lambda node: f"{node.name}({_listed(node.args)})",
+    exp.Call: lambda node: exp.call_text(node.name, map(_event, node.args)),
     exp.Compare: lambda node: f"{_at_least(4, node.left)} {node.op} {_at_least(4, node.right)}",
     syntax.IsNull: lambda node: f"{_at_least(4, node.value)} IS {'NOT ' * node.negated}NULL",
     exp.And: lambda node: " AND ".join(_at_least(2, arg) for arg in node.args),

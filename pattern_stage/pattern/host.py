@@ -182,8 +182,11 @@ def map_register_texts(layout: Sequence[Register], values: Sequence[Any], text: 
         match register.kind:
             case "first" | "last" | "min" | "max":
                 return text(value) if is_text else value
-            case "sum":
+            case "sum" | "numbers":
                 return tuple(value)
+            case "distinct":
+                members = [text(one) if is_text else one for one in value]
+                return members if isinstance(value, frozenset) else frozenset(members)
             case "argmax":
                 return value[0], text(value[1]) if is_text else value[1]
             case "every" | "each":

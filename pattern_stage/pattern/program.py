@@ -267,7 +267,7 @@ class EventSlots:
 
 def aggregated_args(aggregated: algebra.Aggregated) -> list[algebra.Value]:
     """Returns an aggregate's arguments as computed: strings as numbers, where numbers are aggregated."""
-    as_is = {"count": len(aggregated.args), "argmax": 1}.get(aggregated.name, 0)
+    as_is = {"count": len(aggregated.args), "count distinct": 1, "argmax": 1}.get(aggregated.name, 0)
     return [
         algebra.Function("number", (arg,), "number") if algebra.value_kind(arg) == "string" and place >= as_is else arg
         for place, arg in enumerate(aggregated.args)
@@ -438,11 +438,14 @@ class PatternProgram:
         at = self.positive.index(of.variable)
         if isinstance(of, algebra.Length) or not of.aggregated.args:
             return RegisterRead(Register("count", at))
-        name = of.aggregated.name
-        args = aggregated_args(of.aggregated)
+        name, args = of.aggregated.name, aggregated_args(of.aggregated)
+        if name in ("median", "percentile"):
+            share = 0.5 if name == "median" else float(args[1].value) / 100  # type: ignore[union-attr]  # a constant
+            register = Register("numbers", at, (self.slots.slot(self._inputs[of.variable], args[0]),), ("number",))
+            return RegisterRead(register, share=share)
         slots = tuple(self.slots.slot(self._inputs[of.variable], arg) for arg in args)
         kinds: tuple[algebra.Kind, ...] = tuple(map(algebra.value_kind, args))
-        kind = {"count": "known", "avg": "sum"}.get(name, name)
+        kind = {"count": "known", "count distinct": "distinct", "avg": "sum"}.get(name, name)
         return RegisterRead(Register(cast(Any, kind), at, slots, kinds), average=name == "avg")
 
     def _hashed(self, state: int) -> frozenset[int]:

@@ -236,7 +236,9 @@ def scalar_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
     }
 
 
-RegisterKind = Literal["first", "last", "count", "known", "sum", "min", "max", "argmax", "every", "each"]
+RegisterKind = Literal[
+    "first", "last", "count", "known", "distinct", "sum", "numbers", "min", "max", "argmax", "every", "each"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +268,11 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead:
-    """A read of a register: its value, or the average of a sum."""
+    """A read of a register: its value, the average of a sum, or what is at a `share` of sorted numbers."""
 
     register: Register
     average: bool = False
+    share: float = 0.0
 
     def code(self, place: Callable[[Register], str]) -> str:
         """Returns Python for it; `place` gives the expression of a register."""
@@ -279,6 +282,10 @@ class RegisterRead:
                 return f"{'average' if self.average else 'total'}({at})"
             case "argmax":
                 return f"{at}[1]"
+            case "distinct":
+                return f"float(len({at}))"
+            case "numbers":
+                return f"quantile({at}, {self.share!r})"
         return at
 
 
@@ -291,6 +298,8 @@ def register_functions(texts: Texts) -> dict[str, Callable[..., Any]]:
         "least": lambda one, other: other if one != one or other < one else one,
         "most": lambda one, other: other if one != one or other > one else one,
         "better": _better(texts),
+        "inserted": lambda numbers, number: tuple(sorted((*numbers, number))) if number == number else numbers,
+        "quantile": quantile,
     }
 
 
@@ -305,6 +314,8 @@ _UPDATES: dict[RegisterKind, tuple[str, str]] = {
     "known": ("({known})", "{at} + ({known})"),
     "sum": ("grown((0,), {0})", "grown({at}, {0})"),
     "argmax": ("better(None, {is_text}, {0}, {1})", "better({at}, {is_text}, {0}, {1})"),
+    "distinct": ("frozenset(({0},) if ({known}) else ())", "{at} | ({{{0}}} if ({known}) else set())"),
+    "numbers": ("inserted((), {0})", "inserted({at}, {0})"),
     "every": ("frozenset(({tuple},))", _TUPLES),
     "each": ("frozenset()", _TUPLES),
 }
@@ -348,6 +359,15 @@ def total(sum_: tuple[float, ...]) -> float:
 def average(sum_: tuple[float, ...]) -> float:
     """Returns the average, NaN without numbers."""
     return finite_or_nan(_rounded(sum_) / sum_[0]) if sum_[0] else math.nan
+
+
+def quantile(numbers: tuple[float, ...], share: float) -> float:
+    """Returns what lies at a share of the way through sorted numbers, between the two nearest; NaN without numbers."""
+    if not numbers:
+        return math.nan
+    place = (len(numbers) - 1) * share
+    low, rest = numbers[math.floor(place)], place - math.floor(place)
+    return low * (1 - rest) + numbers[math.ceil(place)] * rest
 
 
 def _rounded(sum_: tuple[float, ...]) -> float:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tests.generate.documents import SECOND, chance
 from tests.oracle import event_syntax as cel
-from tests.oracle.event_values import Value
+from tests.oracle.event_values import DISTINCT, Value
 from tests.oracle.events import Event, World, event
 
 LENGTH = 20
@@ -193,7 +193,8 @@ class StatementMaker:
                     (cel.Fn("sum", (number,)), "s"),
                     (cel.Fn("avg", (number,)), "mean"),
                     (cel.Fn(rng.choice(("min", "max")), (number,)), "t"),
-                    (cel.Fn("count", (cel.Ref(sized),)), "k"),
+                    (cel.Fn(rng.choice(("count", DISTINCT)), (cel.Ref(sized),)), "k"),
+                    (quantile(rng, number), "m_mid"),
                     (cel.Fn("argmax", (cel.Ref(sized), number)), "best" if schema[sized] == "string" else "m_best"),
                     (cel.Op("-", cel.Fn("max", (number,)), cel.Fn("min", (number,))), "u"),
                 )
@@ -255,12 +256,18 @@ class StatementMaker:
         )
 
 
+def quantile(rng: Random, number: cel.Expr) -> cel.Expr:
+    share = rng.choice(("", *SHARES))
+    return cel.Fn("percentile", (number, cel.Num(share))) if share else cel.Fn("median", (number,))
+
+
 def is_exact(name: str) -> bool:
     """Whether sums of an attribute do not depend on their order."""
     return not name.startswith("m")
 
 
 STRINGS = ("p",) * 10 + ("q",) * 4 + ("1", "1", "Q", "1.0", "")
+SHARES = ("0", "25", "90", "99.9", "100")
 NUMBERS = ("0", "1", "1", "1", "1", "1", "1", "2", "2", "2", "3", "0.5", "-1")
 TEXTS = tuple(cel.Str(value) for value in STRINGS)
 
@@ -379,7 +386,9 @@ def _rebuilt(rng: Random, node: Any, percent: int) -> Any:
             return cel.Str(rng.choice(STRINGS))
         case cel.Window() if chance(rng, percent):
             return cel.Window(str(rng.choice((1, 2, 3, 5, 8, 12))))
-        case cel.Test("matches"):
+        case cel.Fn("percentile", (value, _)) if chance(rng, percent):
+            return cel.Fn("percentile", (_rebuilt(rng, value, percent), cel.Num(rng.choice(SHARES))))
+        case cel.Test("matches") | cel.Fn("percentile"):
             return node
         case tuple():
             return tuple(_rebuilt(rng, one, percent) for one in node)

@@ -27,7 +27,7 @@ TERMINALS = {
     "WORD": WORDS,
     "VAR": (*WORDS, "x'", "y''"),
     "FUNCTION": (
-        *("count", "sum", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown"),
+        *("count", "sum", "median", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown"),
         *("substring-after", "words", "number", "string", "date", "near"),
     ),
     "STRING": (*STRINGS, "'{x}'", '"50% RETURN"', "'é\t東'"),

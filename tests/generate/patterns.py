@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from tests.generate.documents import chance
-from tests.generate.events import NUMBERS, ORDERS, TEXTS, StatementMaker, events, is_exact, schemas, variants
+from tests.generate.events import NUMBERS, ORDERS, TEXTS, StatementMaker, events, is_exact, quantile, schemas, variants
 from tests.oracle import event_syntax as cel
 from tests.oracle import pattern_syntax as sase
+from tests.oracle.event_values import DISTINCT
 from tests.oracle.pattern_world import PatternWorld, pattern_schema
 
 _ITEMS: tuple[cel.Place, ...] = ("1", "i", "i", "i-1", "LEN", "[]")
@@ -218,8 +219,9 @@ class _Conditions:
             kind = self._schemas[one.stream][name]
             if value.place == "i":
                 if kind == "number" and is_exact(name) and chance(rng, 40):
-                    call = rng.choice(("avg", "min", "max", "sum"))
-                    return cel.Fn(call, (cel.Of(one.variable, name, "..i-1"),)), "number", name
+                    earlier = cel.Of(one.variable, name, "..i-1")
+                    call = rng.choice(("avg", "min", "max", "sum", DISTINCT, ""))
+                    return cel.Fn(call, (earlier,)) if call else quantile(rng, earlier), "number", name
                 return cel.Of(one.variable, name, "i-1"), kind, name
             return cel.Of(one.variable, name, rng.choice(("1", "LEN"))), kind, name
         other = rng.choice(self._positive)
@@ -235,12 +237,13 @@ class _Conditions:
         if chance(rng, 12):
             return cel.Len(one.variable), "number", "x"
         if chance(rng, 12):
+            items = cel.Of(one.variable, name, "[]")
             if kind == "number" and is_exact(name):
-                return (
-                    cel.Fn(rng.choice(("sum", "avg", "min", "max")), (cel.Of(one.variable, name, "[]"),)),
-                    "number",
-                    name,
-                )
+                if chance(rng, 40):
+                    return quantile(rng, items), "number", "m"
+                return cel.Fn(rng.choice(("sum", "avg", "min", "max")), (items,)), "number", name
+            if chance(rng, 30):
+                return cel.Fn(DISTINCT, (items,)), "number", "x"
             return cel.Fn("count", (cel.Of(one.variable, rng.choice(("", name)), "[]"),)), "number", "x"
         return self._changed(cel.Of(one.variable, name, rng.choice(places)), kind, name)
 

@@ -105,7 +105,8 @@ class Fn:
     args: tuple[Expr, ...] = ()
 
     def text(self) -> str:
-        return f"{self.name}({', '.join(arg.text() for arg in self.args)})"
+        name, _, word = self.name.partition(" ")
+        return f"{name}({word}{' ' * bool(word)}{', '.join(arg.text() for arg in self.args)})"
 
 
 Place = Literal["", "1", "i", "i-1", "LEN", "[]", "..i-1"]

@@ -4,7 +4,8 @@ In particular:
 - A string is a number by XPath's number() wherever a number is needed; if it is none, that is NULL, so that no
   comparison with it holds, != included.
 - `%` has the sign of its left operand, as XPath's mod. A percentage is the double nearest to the hundredth part.
-- min and max are of numbers. An aggregate skips an event for which one of its arguments is NULL.
+- min, max, median and percentile are of numbers; between two of them a percentile is in proportion. An aggregate
+  skips an event for which one of its arguments is NULL.
 - The least of several strings, for argmax, goes by code points.
 """
 
@@ -22,7 +23,8 @@ from tests.oracle.walk import walk
 Value = str | float | None
 Values = Mapping[str, Value]
 
-AGGREGATES = ("count", "sum", "avg", "min", "max", "argmax")
+DISTINCT = "count DISTINCT"
+AGGREGATES = ("count", DISTINCT, "sum", "avg", "median", "percentile", "min", "max", "argmax")
 _SECOND = 10**6
 _OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
@@ -169,9 +171,20 @@ def _aggregate(call: cel.Fn, group: Iterable[Scope]) -> Value:
         return min(known, default=None)
     if call.name == "count":
         return float(sum(None not in row for row in rows))
+    if call.name == DISTINCT:
+        return float(len({row[0] for row in rows if row[0] is not None}))
     numbers = [size for size in (as_number(row[0]) for row in rows) if size is not None]
     if not numbers:
         return None
+    if call.name in ("median", "percentile"):
+        share = 0.5
+        if call.name == "percentile":
+            (_, percent) = call.args
+            assert isinstance(percent, cel.Num)
+            share = percent.value() / 100
+        where, whole = math.modf((len(numbers) - 1) * share)
+        low, *more = sorted(numbers)[int(whole) : int(whole) + 2]
+        return low * (1 - where) + more[0] * where if more else low
     match call.name:
         case "sum":
             return finite(math.fsum(numbers))

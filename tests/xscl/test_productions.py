@@ -39,7 +39,7 @@ EVENT_QUERIES = (
     "FILTER{id IS NOT NULL} B",
     'FROM FILTER{id IS NULL OR contains(id, "b") OR v >= 1} (SELECT id, v FROM B WITHIN 9 s)',
     "FROM AGGREGATE{count() AS n, max(v) AS m BY id OVER 9 s} B",
-    "AGGREGATE{sum(v) / count(v) AS m} B",
+    "AGGREGATE{sum(v) / count(v) AS m, count(DISTINCT id) AS d, percentile(v, 95) - median(v) AS p} B",
 )
 PATTERNS = (
     "PATTERN SEQ(B a) WITHIN 9 s",
@@ -119,7 +119,7 @@ def test_each_production_has_a_statement() -> None:
 # ---------------------------------------------------------------- functions
 
 LITERAL = dict.fromkeys(WITH_LITERAL, '{0}, "-"') | dict.fromkeys(TESTS, '{0}, "1"') | {"near": "{0}, {0}, 0.6"}
-LITERAL |= {"coalesce": "{0}, {0}", "concat": "{0}, {0}", "argmax": "{0}, {0}"}
+LITERAL |= {"coalesce": "{0}, {0}", "concat": "{0}, {0}", "argmax": "{0}, {0}", "percentile": "{0}, 95"}
 PLACES = {
     "filter alone": "FROM S//b[{f(./k)}]",
     "filter compared": "FROM S//b[{f(./k)} = 1]",

@@ -265,12 +265,13 @@ class Fold:
     schema: Schema
 
 
-AggregateName = Literal["count", "sum", "avg", "min", "max", "argmax"]
+AggregateName = Literal["count", "count distinct", "sum", "avg", "median", "percentile", "min", "max", "argmax"]
 
 
 @frozen
 class Aggregated:
-    """An aggregate of a group's events: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`."""
+    """An aggregate of a group's events: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`. The second argument of
+    `percentile(x, 95)` is a Constant, or its Parameter."""
 
     name: AggregateName
     args: tuple[Value, ...]

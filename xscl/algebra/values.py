@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
@@ -113,6 +113,19 @@ class Call:
     name: str
     args: tuple[Expr, ...]
     span: Span = nowhere()
+
+
+COUNT_DISTINCT = "count distinct"  # the name of count(DISTINCT x) as a call
+
+
+def call_text(name: str, args: Iterable[str]) -> str:
+    """A call as it is written.
+
+    >>> call_text("count distinct", ["x"]), call_text("max", ["x"])
+    ('count(DISTINCT x)', 'max(x)')
+    """
+    function, _, word = name.partition(" ")
+    return f"{function}({' '.join(filter(None, (word.upper(), ', '.join(args))))})"
 
 
 @frozen

@@ -16,7 +16,7 @@ from mmqjp.explain import terms
 from pattern_stage.clauses import EVENT_SIGNS, expression_text
 from xscl.algebra import events as algebra
 from xscl.algebra.regex import PatternError, PatternLimit
-from xscl.algebra.values import TESTS, compare, xpath_number
+from xscl.algebra.values import TESTS, call_text, compare, xpath_number
 from xscl.event_forms import arithmetic, function_of
 
 AttributeValues = Mapping[str, terms.Plain]
@@ -164,17 +164,30 @@ def aggregate_group(one: algebra.Aggregated, group: Sequence[ValueScope]) -> ter
     rows = [[evaluate_value(arg, scope) for arg in one.args] for scope in group]
     if one.name == "count":
         return float(sum(None not in row for row in rows))
+    if one.name == "count distinct":
+        return float(len({value for (value,) in rows} - {None}))
     if one.name == "argmax":
         sized = [(as_number(size), chosen) for chosen, size in rows]
         known = [(size, chosen) for size, chosen in sized if size is not None and chosen is not None]
         greatest = max((size for size, _ in known), default=None)
         return min((chosen for size, chosen in known if size == greatest), default=None)
-    numbers = [number for number in (as_number(value) for (value,) in rows) if number is not None]
+    numbers = [number for number in (as_number(row[0]) for row in rows) if number is not None]
     if not numbers:
         return None
+    if one.name in ("median", "percentile"):
+        share = as_number(rows[0][1]) if one.name == "percentile" else 50.0
+        assert share is not None, "the statement says which"
+        return _quantile(sorted(numbers), share / 100)
     if one.name in ("min", "max"):
         return min(numbers) if one.name == "min" else max(numbers)
     return _finite(_sum(numbers) / len(numbers) if one.name == "avg" else _sum(numbers))
+
+
+def _quantile(numbers: Sequence[float], share: float) -> float:
+    """Returns what lies between the two nearest of sorted numbers, by their distances."""
+    place = (len(numbers) - 1) * share
+    low, high = math.floor(place), math.ceil(place)
+    return numbers[low] * (1 - (place - low)) + numbers[high] * (place - low)
 
 
 def _sum(numbers: Sequence[float]) -> float:
@@ -365,7 +378,7 @@ def referent_text(of: algebra.Referent, variables: Sequence[algebra.Variable]) -
     items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
     named = [algebra.map_leaves(arg, _named_by(lambda name: f"{items}.{name}")) for arg in of.aggregated.args]
     args = [expression_text(arg, str, bare=True) for arg in named]
-    return f"{of.aggregated.name}({', '.join(args) or items})"
+    return call_text(of.aggregated.name, args or [items])
 
 
 def component_text(variable: algebra.Variable) -> str:

@@ -1,0 +1,69 @@
+"""What event statements count is what DuckDB's own SQL counts, whatever the intervals, the m-rules and restarts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.generate.events import LENGTH, events
+from tests.generate.seeds import seeds
+from tests.oracle import event_syntax as cel
+from tests.oracle.event_values import DISTINCT
+from tests.oracle.events import World
+from tests.support.event_agreement import Runner, random_run
+
+SCHEMA: cel.Schema = {"a": "string", "b": "string", "x": "number"}
+Question = tuple[cel.Stream, tuple[str, ...], str]
+"""A stream, attributes of its results, and SQL with their intervals and these attributes."""
+
+
+def counted(rng: Random) -> Question:
+    x, share = cel.Ref("x"), rng.choice(("0", "10", "33.3", "90", "95", "99.9", "100"))
+    calls = {
+        "xs": cel.Fn(DISTINCT, (x,)),
+        "bs": cel.Fn(DISTINCT, (cel.Ref("b"),)),
+        "mid": cel.Fn("median", (x,)),
+        "high": cel.Fn("percentile", (x, cel.Num(share))),
+    }
+    by = rng.choice(((), ("a",), ("a", "b")))
+    over = rng.choice((None, 1, 3, 5, 20))
+    same = " AND ".join(f"e.{name} IS NOT DISTINCT FROM g.{name}" for name in by) or "true"
+    sql = f"""SELECT g.t1 AS t0, g.t1, {"".join(f"g.{name}, " for name in by)}
+            count(DISTINCT e.x), count(DISTINCT e.b), median(e.x), quantile_cont(e.x, {share}::DOUBLE / 100)
+        FROM (SELECT DISTINCT {", ".join(("t1", *by))} FROM A) g
+            JOIN A e ON {same} AND e.t1 > g.t1 - {10**6 * over if over else 1} AND e.t1 <= g.t1
+        GROUP BY {", ".join(("g.t1", *(f"g.{name}" for name in by)))}"""
+    items = tuple(cel.Item(call, name) for name, call in calls.items())
+    return cel.Aggregate(items, by, cel.Window(f"{over}") if over else None, cel.Name("A")), (*by, *calls), sql
+
+
+def check(seed: int) -> None:
+    rng = Random(seed)
+    given = {name: events(rng, name, SCHEMA, 24) for name in ("A", "B")}
+    questions = [make(rng) for make in (counted,)]
+    world = World(dict.fromkeys(given, SCHEMA), given, [cel.Cel(stream) for stream, _, _ in questions])
+    run = replace(random_run(rng, len(questions), LENGTH), lives={})
+    with duckdb.connect() as db:
+        for name, some in given.items():
+            db.register(name, pa.Table.from_pylist([{"t0": one.t0, "t1": one.t1, **one.values} for one in some], TABLE))
+        for found, (stream, names, sql) in zip(Runner(world, run).results(), questions, strict=True):
+            ours = [(one.t0, one.t1, *(one.values[name] for name in names)) for one in found]
+            theirs: list[Any] = db.sql(sql).fetchall()
+            assert sorted(ours, key=repr) == sorted(map(_floats, theirs), key=repr), f"{stream.text()}\n{sql}"
+
+
+TABLE = pa.schema([("t0", pa.int64()), ("t1", pa.int64()), ("a", pa.string()), ("b", pa.string()), ("x", pa.float64())])
+
+
+def _floats(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*row[:2], *(float(value) if isinstance(value, int) else value for value in row[2:]))
+
+
+@pytest.mark.parametrize("seed", seeds(5, 1_000))
+def test_duckdb_counts_the_same(seed: int) -> None:
+    check(seed)
