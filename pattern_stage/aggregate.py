@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints, Mask, distinct
+from common.bounds import END
 from pattern_stage import measures as sums
 from pattern_stage.columns import Column, Columns, Flow, each_once, joined, number_distinct, same, sorted_flow
+from pattern_stage.fan_out import Interned, grow_array
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
-from pattern_stage.values import Pairs, Texts, ints, loaded_values, saved_values
+from pattern_stage.values import Pairs, Texts, flatten_lists, ints, lists, loaded_values, saved_values
 from xscl.algebra.events import Aggregate, Schema, is_made_text
 
 FEW = 128  # fewer simultaneous events of an input row are not merged: it would cost more than it saves
@@ -149,6 +151,10 @@ def began_of(events: Columns, lineage: Lineage) -> Ints:
     return began
 
 
+class _OpenSessions(Interned):
+    group: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class _Sorted:
     """Events by group and time; `heads` and `ends` of the runs of simultaneous ones that have an event of this
@@ -205,9 +211,16 @@ class Aggregating(Bounded):
                 raise Crowded("partial")
         found = self._aggregated(come, parts)
         if self._definition.over is not None:
-            self._store.add(come, len(self._by))
+            self._keep(come)
             self._store.expire(self._groups.within, until)
         return found
+
+    def _keep(self, come: sums.WindowRows) -> None:
+        self._store.add(come, len(self._by))
+
+    def _kept(self) -> sums.WindowRows:
+        """Returns the events that wait, by group of rows."""
+        return self._store.all()
 
     def _sized(self, groups: Ints, times: Ints, weights: Ints, columns: Sequence[Column]) -> sums.WindowRows:
         sizes = np.ones(len(groups), np.int64)
@@ -325,10 +338,10 @@ class Aggregating(Bounded):
         candidates = np.flatnonzero(self.waiting() > most).tolist()
         if not candidates:
             return np.zeros(0, np.int64)
-        kept, found = self._store.all(), []
+        kept, found = self._kept(), []
         for row in candidates:
             mine = (kept.rows == self._groups.of_row[row]) & (kept.times + self._rows.within[row] > until)
-            if kept.sizes[mine & (kept.columns[-1] > self._rows.apart[row])].sum() > most:
+            if kept.sizes[mine & (kept.columns[len(self._are_texts)] > self._rows.apart[row])].sum() > most:
                 found.append(row)
         return np.array(found, np.int64)
 
@@ -339,19 +352,22 @@ class Aggregating(Bounded):
         return np.where(there, counts[np.where(there, groups, 0)], 0)
 
     def codes(self) -> Iterable[Ints]:
-        columns = self._store.all().columns[:-1]
-        return [column.astype(np.int64) for column, text in zip(columns, self._are_texts, strict=True) if text]
+        columns = compress(self._store.all().columns, self._are_texts)
+        return [column.astype(np.int64) for column in columns]
 
     def state(self) -> pa.Table:
-        kept = self._store.all()
+        kept = self._kept()
         # A row of a group stands for it.
         row_of = np.zeros(int(self._groups.of_row.max(initial=0)) + 1, np.int64)
         held = np.flatnonzero(self._groups.of_row >= 0)
         row_of[self._groups.of_row[held]] = held
-        columns = {"row": pa.array(row_of[kept.rows]), "t1": pa.array(kept.times), "began": pa.array(kept.columns[-1])}
+        began, *others = kept.columns[len(self._are_texts) :]
+        columns = {"row": pa.array(row_of[kept.rows]), "t1": pa.array(kept.times), "began": pa.array(began)}
         columns["events"] = pa.array(kept.weights)
-        for place, (column, text) in enumerate(zip(kept.columns[:-1], self._are_texts, strict=True)):
+        for place, (column, text) in enumerate(zip(kept.columns, self._are_texts, strict=False)):
             columns[str(place)] = saved_values(column, text, self._texts)
+        if others:
+            columns["parts"] = lists(others[0].astype(np.int64), np.ones(len(began), np.int64))
         return pa.table(columns)
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
@@ -365,6 +381,112 @@ class Aggregating(Bounded):
         if is_old:
             columns[len(by) :] = sums.as_measures(self._definition, columns[len(by) :], self._measures)
         columns.append(ints(table, "began")[there])
+        if "parts" in table.column_names:
+            columns.append(flatten_lists(table, "parts")[0][there])
         groups, times = self._groups.of_row[rows[there]], ints(table, "t1")[there]
         weights = np.ones(len(there), np.int64) if is_old else ints(table, "events")[there]
-        self._store.add(self._sized(groups, times, weights, columns), len(self._by))
+        self._keep(self._sized(groups, times, weights, columns))
+
+
+class SessionAggregating(Aggregating):
+    """AGGREGATE over sessions. The rows of a group have one window and one since, so they see the same events. An open
+    session is a group with values of BY; by its number, the store has its events until it is over. Behind the columns
+    of AGGREGATE, the store has the number of an event's part."""
+
+    def __init__(self, context: MOpContext, shared: Simultaneous | None) -> None:
+        super().__init__(context, shared)
+        self._store = sums.WindowStore([*self._are_texts, True, True])
+        self._open = _OpenSessions(("group", *(f"by_{place}" for place in self._by)))
+        self._ends = np.zeros(16, np.int64)  # by open session: when it is over, as far as is known
+        self._since = np.zeros(16, np.int64)  # by group
+
+    def add_rows(self, new: Ints) -> None:
+        super().add_rows(new)
+        groups = self._groups.of_row[new]
+        self._since = grow_array(self._since, int(groups.max(initial=-1)) + 1)
+        self._since[groups] = self._rows.apart[new]
+
+    def remove_rows(self, gone: Ints) -> None:
+        emptied = self._groups.remove(gone)
+        every = self._open.numbers()
+        over = every[np.isin(self._open.group[every], emptied)]
+        self._open.free(self._open.release(np.repeat(over, self._open.count[over])))
+        self._store.remove_rows(over)
+        self._classes.remove(gone)
+
+    def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+        (flow,) = inputs
+        shared = self._shared
+        come, parts = self._each(flow) if shared is None or shared.is_idle(flow) else self._together(flow, shared)
+        if len(parts):
+            numbers = self._lineage.together(parts, np.arange(len(parts)))
+            come = replace(come, columns=(*come.columns, numbers))
+            come = come.take(come.columns[len(self._are_texts)] > self._since[come.rows])
+            room.waiting -= int(come.sizes.sum())
+            if room.waiting < 0:
+                raise Crowded("partial")
+            self._keep(come)
+        return self._over(until)
+
+    def _keep(self, come: sums.WindowRows) -> None:
+        keys = [same(column) for column in come.columns[: len(self._by)]]
+        numbers, fresh, _ = self._open.intern([come.rows, *keys])
+        self._store.add(replace(come, rows=numbers), 0)
+        self._ends = grow_array(self._ends, self._open.end)
+        self._ends[fresh] = END
+        # At first that of the first event, if there was none: what comes before that goes on with the session.
+        np.minimum.at(self._ends, numbers, come.times + self._groups.within[come.rows])
+
+    def _kept(self) -> sums.WindowRows:
+        kept = self._store.all()
+        return replace(kept, rows=self._open.group[kept.rows])
+
+    def _over(self, until: int) -> Flow:
+        """Ends sessions, and returns their results."""
+        every = self._open.numbers()
+        due = every[self._ends[every] < until]
+        kept = self._store.touched(due, [])
+        kept = kept.take(np.isin(kept.rows, due))
+        kept = kept.take(np.lexsort((kept.times, kept.rows)))
+        within = self._groups.within[self._open.group[kept.rows]]
+        is_first = np.diff(kept.rows, prepend=-1) != 0
+        is_first |= np.diff(kept.times, prepend=0) >= within
+        heads, session = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+        stops = np.append(heads, len(is_first))[1:]
+        ends = kept.times[stops - 1] + within[stops - 1]
+        over = ends < until
+        self._ends[kept.rows[heads]] = ends  # of several in a group the last one counts
+        if len(due):
+            going_on = kept.take(~over[session])
+            self._open.free(self._open.release(kept.rows[over[session]]))
+            self._store.remove_rows(due)
+            self._store.add(going_on, 0)
+        # The rows of each session that is over.
+        heads, stops, ends = heads[over], stops[over], ends[over]
+        by, measured = len(self._by), kept.columns[len(self._by) : len(self._are_texts)]
+        totals = sums.totals_of(kept.weights, measured, self._measures)
+        values = tuple(column[heads] for column in kept.columns[:by])
+        values += tuple(sums.computed(item, measured, totals, heads, stops, self._texts) for item in self._items)
+        parts = kept.columns[-1][over[session]].astype(np.int64).reshape(-1, 1)
+        if len(heads):
+            parts = self._lineage.together(parts, np.repeat(np.arange(len(heads)), stops - heads)).reshape(-1, 1)
+        of, spans = self._groups.spans.of(self._open.group[kept.rows[heads]])
+        places, rows = self._groups.members.of(spans)
+        made = Columns(kept.times[heads], ends, values, parts)
+        return each_once(sorted_flow(made, of[places], rows))
+
+    def due(self) -> int | None:
+        every = self._open.numbers()
+        return int(self._ends[every].min()) if len(every) else None
+
+    def waiting(self) -> Ints:
+        every = self._open.numbers()
+        counts = np.zeros(max(int(self._groups.of_row.max(initial=0)) + 1, 1), np.int64)
+        np.add.at(counts, self._open.group[every], grow_array(self._store.counts, self._open.end)[every])
+        return np.where(self._groups.of_row >= 0, counts[self._groups.of_row], 0)
+
+    def crowded(self, until: int) -> Ints:
+        return np.flatnonzero(self.waiting() > self._meter.limits.partial)
+
+    def parts(self) -> Iterable[Ints]:
+        return [self._store.all().columns[-1].astype(np.int64)]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from common.arrays import Ints, Mask, distinct
 from common.bounds import END, Micros
 from common.limits import UNLIMITED, Excess, Quota, note_excess
-from pattern_stage.aggregate import Aggregating, Simultaneous
+from pattern_stage.aggregate import Aggregating, SessionAggregating, Simultaneous
 from pattern_stage.columns import Columns, Flow, no_events, whole
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
@@ -33,7 +33,19 @@ from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, ext
 from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts, flatten_lists, ints, lists
-from xscl.algebra.events import Aggregate, Filter, Fold, NearPattern, Next, Pattern, Schema, Select, Statement, Union
+from xscl.algebra.events import (
+    Aggregate,
+    Filter,
+    Fold,
+    NearPattern,
+    Next,
+    Pattern,
+    Schema,
+    Select,
+    Sessions,
+    Statement,
+    Union,
+)
 
 _ROWS = "/rows"
 
@@ -142,6 +154,8 @@ _OPERATORS: Mapping[type, Callable[[MOpContext], PatternOp]] = {
 def make_operator(context: MOpContext, shared: Simultaneous | None) -> PatternOp:
     """Creates the operator of an m-op; `shared` is the state shared by AGGREGATEs."""
     match context.definitions[0]:
+        case Sessions():
+            return SessionAggregating(context, shared)
         case Aggregate():
             return Aggregating(context, shared)
         case Pattern(has_sets=has_sets, maximal=maximal):

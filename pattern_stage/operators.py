@@ -182,7 +182,8 @@ class Bounded(PatternOp):
         times = np.unique(np.concatenate([one.events.t1 for one in inputs]))
         if len(times) == 1:
             yield self._epoch(inputs, int(times[0]))
-            self.attempt([_split(one, until)[1] for one in inputs], until, Room())  # so that instances expire
+            # So that instances expire, and sessions end.
+            yield self.attempt([_split(one, until)[1] for one in inputs], until, Room())
             return
         cut = int(times[len(times) // 2])
         before, behind = zip(*(_split(one, cut) for one in inputs), strict=True)

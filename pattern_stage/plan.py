@@ -135,8 +135,9 @@ def channels(placement: NodePlacement) -> NodePlacement:
 
 def c_alpha(placement: NodePlacement) -> NodePlacement:
     """c_α: an AGGREGATE definition over one input stores each event once, for any OVER and since. Queries that began at
-    different times have equal results once their windows have the same events."""
-    if isinstance(placement.definition.operator, algebra.Aggregate):
+    different times have equal results once their windows have the same events. Not so for sessions: their ends depend
+    on all events that a query sees."""
+    if is_aggregate(placement) and not isinstance(placement.definition.operator, algebra.Sessions):
         return replace(placement, own_window=False, own_since=False)
     return placement
 

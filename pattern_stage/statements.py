@@ -43,7 +43,7 @@ def described(plan: EventPlan) -> list[Described]:
     for mop in plan:
         reads, shapes, title, rows = mop.inputs, tuple(map(_shape, mop.definitions)), mop.stream, 1
         if mop.placement is not None:
-            title, rows = type(mop.definitions[0]).__name__.upper(), len(mop.rows)
+            title, rows = algebra.operator_name(mop.definitions[0]), len(mop.rows)
         if (number := number_of.get(mop.number)) is not None:
             found.setdefault(number, _partial(number, partials[number]))
             reads = (number,)
@@ -53,7 +53,11 @@ def described(plan: EventPlan) -> list[Described]:
 
 def _shape(operator: AlgebraOp) -> str:
     has_window = isinstance(operator, algebra.Aggregate) and operator.over is not None
-    return operator_text(operator, _parameter, " OVER ?" * has_window)
+    return operator_text(operator, _parameter, f" OVER {session_word(operator)}?" * has_window)
+
+
+def session_word(operator: object) -> str:
+    return "SESSION " if isinstance(operator, algebra.Sessions) else ""
 
 
 def _partial(number: int, mops: Sequence[MOp]) -> Described:

@@ -227,13 +227,13 @@ _EVENT_SPELLINGS = (
     Rule("unknown unit of time {0}", texts.UNITS_HINT, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
     Rule("unknown unit of time {0}", texts.UNITS_HINT, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
     Rule("unknown unit of time {0}", texts.UNITS_HINT, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
-         r"(?i:\b(?:within|over))\s+[0-9.]+"),
+         r"(?i:\b(?:within|over|session))\s+[0-9.]+"),
     Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
 )  # fmt: skip
 
 _EVENT_PARTS = (
     Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
-    Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over))"),
+    Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over(?:\s+session)?))"),
     Rule("% has no right side", "write a value behind it, or 80% without a blank", r"(?:[,})]|$)", r"[0-9]\s+%"),
     Rule("DISTINCT is of one value", 'write count(DISTINCT concat(x, " ", y))', ",", r"(?i:\bdistinct)[^,]*",
          expects="RPAR", without="COMMA"),
@@ -263,6 +263,7 @@ _QUERY_RULES = (
     Rule("WITHIN stands in front of PUBLISH", "write WITHIN 7 d PUBLISH name", r"(?i:within)\b", r"(?i:publish)\s+\w+"),
     *_EVENT_SPELLINGS,
     Rule("there is no {0}", "write FILTER{...} in front of the source", r"(?i:(where|having)\b)"),
+    Rule("OVER is missing", "write OVER SESSION 30 min", r"(?i:session)\b", expects="OVER"),
     Rule("there is no GROUP BY", "write AGGREGATE{count() AS n BY x OVER 1 d} in front of the source", r"(?i:group)\b"),
     # References.
     Rule("{0}.{1} is no reference", "write $1.{1} for the left event, $2.{1} for the right one, $.{1} for FOLD's last",

@@ -321,7 +321,12 @@ class EventBuilder(_ExpressionBuilder):
     filtered = _node(syntax.Filtered, 2, 4, end=3)
     together = _node(syntax.UnionStream, 0, 2, start=1, end=1)
     by = _spanning(lambda children, span: _Clause("BY", _references(children[1::2]), span))
-    over = _node(partial(_Clause, "OVER"), 1)
+
+    def over(self, children: list[Any]) -> _Clause:
+        window: syntax.Window = children[-1]
+        if len(children) > 2:
+            window = syntax.SessionGap(window.us, _span(children[1], window))
+        return _Clause("OVER", window, _span(children[0], window))
 
     def group(self, children: list[Any]) -> syntax.EventStream:
         query: syntax.EventQuery = children[1]

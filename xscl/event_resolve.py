@@ -409,7 +409,8 @@ class Resolver:
             names = {name: name for name, _ in found.values()}
         own = tuple((names[name], aggregated) for aggregated, (name, _) in found.items())
         below = groups + tuple((names[name], value_kind(value)) for name, value in found.values())
-        aggregate = algebra.Aggregate(source, own, tuple(by), over, below)
+        kind = algebra.Sessions if isinstance(node.over, syntax.SessionGap) else algebra.Aggregate
+        aggregate = kind(source, own, tuple(by), over, below)
         return aggregate if below == schema else forms.select_of(aggregate, tuple(items.items()), schema)
 
     # ------------------------------------------------------------ SELECT

@@ -128,6 +128,7 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     exp.Number: lambda node: node.text,
     syntax.Percentage: lambda node: f"{node.text}%",
     syntax.Window: lambda node: window_text(node.us),
+    syntax.SessionGap: lambda node: f"SESSION {window_text(node.us)}",
     syntax.Null: lambda _: "NULL",
     syntax.ArithmeticExpr: lambda node: (
         f"{_at_least(_strength(node), node.left)} {node.op} {_at_least(_strength(node) + 1, node.right)}"

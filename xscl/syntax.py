@@ -68,6 +68,11 @@ class Window:
 
 
 @frozen
+class SessionGap(Window):
+    """`SESSION window`: a session is over when nothing has come for as long."""
+
+
+@frozen
 class Join:
     """`left FOLLOWED BY{pred, window} right`, or JOIN, or JOIN UNORDERED."""
 

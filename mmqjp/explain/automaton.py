@@ -171,6 +171,8 @@ def event_retention(stream: algebra.Statement) -> int | None:
             if one.within is None:
                 return None
             longest = max(longest, one.within)
+        elif isinstance(one, algebra.Sessions):
+            return None
         elif isinstance(one, algebra.Aggregate):
             longest = max(longest, one.over or 0)
     return longest
@@ -196,6 +198,7 @@ _TITLES = {
     algebra.Next: "waits for its first partner",
     algebra.Fold: "a run that may go on",
     algebra.Aggregate: "groups of events",
+    algebra.Sessions: "sessions, over when nothing has come for as long",
 }
 
 

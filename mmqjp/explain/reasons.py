@@ -18,7 +18,7 @@ from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.retrace.search import GivenEvents, Partial, SearchGoal, search_of
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xscl.algebra import values as exp
-from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Stream
+from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Sessions, Stream
 from xscl.algebra.joins import Hidden, NormalQuery, PatternNode, Term, attach_branch, naming, variables_of
 from xscl.printer import to_xscl
 
@@ -208,7 +208,9 @@ class _Telling:
             case traced.Derived(by=Aggregate() as by, inputs=window):
                 name = f"{operator} AGGREGATE of {traced.stream_text(by.source)}".lstrip()
                 self._fill(name, window)
-                if by.over is not None:
+                if isinstance(by, Sessions):
+                    self.spans.append(terms.PartDuration(name, window[-1].t1 - window[0].t1, None, None))
+                elif by.over is not None:
                     self.spans.append(terms.PartDuration(name, event.t1 - window[0].t1, None, by.over))
             case traced.Derived(inputs=(source,)):
                 self.tell(source, operator)

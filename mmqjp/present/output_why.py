@@ -172,6 +172,8 @@ def _longest(stream: algebra.Statement) -> int:
     match stream:
         case algebra.Pattern(within=within) | algebra.NearPattern(within=within):
             return FOR_EVER if within is None else 2 * within  # events that are too far apart are shown, too
+        case algebra.Sessions():
+            return FOR_EVER
         case algebra.Events() | algebra.Aggregate():
             return 0
         case algebra.Select(source=source) | algebra.Filter(source=source):

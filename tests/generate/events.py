@@ -203,7 +203,7 @@ class StatementMaker:
         over = cel.Window(str(rng.choice((1, 2, 3, 5, 10)))) if chance(rng, 70) else None
         if not items:
             raise cel.Malformed("nothing to aggregate")
-        return cel.Aggregate(tuple(items), by, over, source)
+        return cel.Aggregate(tuple(items), by, over, source, over is not None and chance(rng, 40))
 
     # ------------------------------------------------------------ SELECT
 

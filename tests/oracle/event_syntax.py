@@ -230,16 +230,17 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """AGGREGATE; `over` is None without OVER."""
+    """AGGREGATE; `over` is None without OVER, and what ends a `session`."""
 
     items: tuple[Item, ...]
     by: tuple[str, ...]
     over: Window | None
     source: Stream
+    session: bool = False
 
     def text(self) -> str:
         by = f" BY {', '.join(self.by)}" if self.by else ""
-        over = f" OVER {self.over.text()}" if self.over else ""
+        over = f" OVER {'SESSION ' * self.session}{self.over.text()}" if self.over else ""
         return f"AGGREGATE{{{', '.join(item.text() for item in self.items)}{by}{over}}} {_source(self.source)}"
 
 

@@ -119,7 +119,7 @@ class World:
     def results(self, place: int, since: int | None = None) -> Events:
         """The results of a statement, during its life, or as if it were there from `since` on."""
         life = self.lives.get(place, EVER) if since is None else (since, EVER[1])
-        return self._of(self.statements[place], None, life)
+        return frozenset(one for one in self._of(self.statements[place], None, life) if one.t1 < life[1])
 
     def stream(self, name: str) -> Events:
         if name not in self._streams:
@@ -208,14 +208,36 @@ def iterated(stream: cel.Fold, one: Iteration, right: Events) -> Iterable[Iterat
             yield Iteration(one.first, b, frozenset({**dict(one.values), **b.values, **new}.items()))
 
 
+def _sessions(events: list[Event], gap: int) -> Iterable[list[Event]]:
+    """The sessions of a group: what can be reached from one another by steps that are shorter than the gap."""
+    rest = list(events)
+    while rest:
+        some = [rest.pop()]
+        while near := [one for one in rest if any(abs(one.t1 - other.t1) < gap for other in some)]:
+            some += near
+            rest = [one for one in rest if one not in near]
+        yield some
+
+
 def _aggregated(stream: cel.Aggregate, source: Events) -> Iterable[Event]:
     groups: dict[tuple[Value, ...], list[Event]] = {}
     for one in source:
         groups.setdefault(tuple(one.values[name] for name in stream.by), []).append(one)
     for group, events in groups.items():
-        for t in {one.t1 for one in events}:
-            seen = [one for one in events if (t - stream.over.us < one.t1 <= t if stream.over else one.t1 == t)]
+        for t0, t1, seen, told in _windows(stream, events):
             scopes = tuple(Scope(one.values, one.duration) for one in seen)
             values = {item.label: evaluate(item.expr, Scope({}, 0, group=scopes)) for item in stream.items}
-            parts = [part for one in events if one.t1 == t for part in one.parts]
-            yield event({**dict(zip(stream.by, group, strict=True)), **values}, t, t, parts)
+            parts = [part for one in told for part in one.parts]
+            yield event({**dict(zip(stream.by, group, strict=True)), **values}, t0, t1, parts)
+
+
+def _windows(stream: cel.Aggregate, events: list[Event]) -> Iterable[tuple[int, int, list[Event], list[Event]]]:
+    """The intervals of a group's results, with the events that each is of, and those that are its parts."""
+    if stream.session and stream.over:
+        for some in _sessions(events, stream.over.us):
+            times = [one.t1 for one in some]
+            yield min(times), max(times) + stream.over.us, some, some
+        return
+    for t in {one.t1 for one in events}:
+        seen = [one for one in events if (t - stream.over.us < one.t1 <= t if stream.over else one.t1 == t)]
+        yield t, t, seen, [one for one in events if one.t1 == t]

@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from common.bounds import END
 from tests.generate.events import LENGTH, events
 from tests.generate.seeds import seeds
 from tests.oracle import event_syntax as cel
@@ -31,12 +32,22 @@ def counted(rng: Random) -> Question:
         "high": cel.Fn("percentile", (x, cel.Num(share))),
     }
     by = rng.choice(((), ("a",), ("a", "b")))
-    over = rng.choice((None, 1, 3, 5, 20))
+    over, is_session = rng.choice((None, 1, 3, 5, 20)), rng.randrange(2) > 0
+    window = 10**6 * over if over else 1
+    values = f"count(DISTINCT e.x), count(DISTINCT e.b), median(e.x), quantile_cont(e.x, {share}::DOUBLE / 100)"
+    if over and is_session:
+        group = f"PARTITION BY {', '.join(by) or 'true'} ORDER BY t1"
+        sql = f"""SELECT min(t1), max(t1) + {window}, {"".join(f"{name}, " for name in by)}{values}
+            FROM (SELECT *, sum(CASE WHEN gap < {window} THEN 0 ELSE 1 END) OVER ({group}) AS number
+                FROM (SELECT *, t1 - lag(t1) OVER ({group}) AS gap FROM A)) e
+            GROUP BY {", ".join(("number", *by))}"""
+        items = tuple(cel.Item(call, name) for name, call in calls.items())
+        return cel.Aggregate(items, by, cel.Window(f"{over}"), cel.Name("A"), session=True), (*by, *calls), sql
     same = " AND ".join(f"e.{name} IS NOT DISTINCT FROM g.{name}" for name in by) or "true"
     sql = f"""SELECT g.t1 AS t0, g.t1, {"".join(f"g.{name}, " for name in by)}
-            count(DISTINCT e.x), count(DISTINCT e.b), median(e.x), quantile_cont(e.x, {share}::DOUBLE / 100)
+{values}
         FROM (SELECT DISTINCT {", ".join(("t1", *by))} FROM A) g
-            JOIN A e ON {same} AND e.t1 > g.t1 - {10**6 * over if over else 1} AND e.t1 <= g.t1
+            JOIN A e ON {same} AND e.t1 > g.t1 - {window} AND e.t1 <= g.t1
         GROUP BY {", ".join(("g.t1", *(f"g.{name}" for name in by)))}"""
     items = tuple(cel.Item(call, name) for name, call in calls.items())
     return cel.Aggregate(items, by, cel.Window(f"{over}") if over else None, cel.Name("A")), (*by, *calls), sql
@@ -47,7 +58,8 @@ def check(seed: int) -> None:
     given = {name: events(rng, name, SCHEMA, 24) for name in ("A", "B")}
     questions = [make(rng) for make in (counted,)]
     world = World(dict.fromkeys(given, SCHEMA), given, [cel.Cel(stream) for stream, _, _ in questions])
-    run = replace(random_run(rng, len(questions), LENGTH), lives={})
+    run = random_run(rng, len(questions), LENGTH)
+    run = replace(run, lives={}, cuts=(*run.cuts, END))
     with duckdb.connect() as db:
         for name, some in given.items():
             db.register(name, pa.Table.from_pylist([{"t0": one.t0, "t1": one.t1, **one.values} for one in some], TABLE))

@@ -20,7 +20,7 @@ from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.oracle.event_values import Value
-from tests.oracle.events import Event, Events, World, event
+from tests.oracle.events import EVER, Event, Events, World, event
 from tests.oracle.pattern_syntax import Near
 from tests.oracle.pattern_world import PatternWorld, by_parts, returned
 from xscl.algebra.events import Schema
@@ -287,11 +287,13 @@ def assert_finds(made: World, run: Run, make: MakeKernel | None = None) -> None:
     """Asserts that a kernel finds what the oracle does; of patterns, that it tells the same."""
     runner = Runner(made, run, make)
     results = runner.results()
-    patterns = isinstance(made, PatternWorld)
+    patterns, end = isinstance(made, PatternWorld), run.cuts[-1]
+    lives = {place: run.lives.get(place, EVER) for place in range(len(made.statements))}
+    lives = {place: (begin, min(until, end)) for place, (begin, until) in lives.items()}
     if isinstance(made, PatternWorld):
-        judge: Any = PatternWorld(made.schemas, made.given, made.statements, run.lives, order=runner.order())
+        judge: Any = PatternWorld(made.schemas, made.given, made.statements, lives, order=runner.order())
     else:
-        judge = World(made.schemas, made.given, made.statements, run.lives)
+        judge = World(made.schemas, made.given, made.statements, lives)
     for place, statement in enumerate(made.statements):
         found: Any = set(runner.told[place]) if patterns else results[place]
         right: Any = expected(judge, place) if patterns else judge.results(place)

@@ -39,6 +39,7 @@ EVENT_QUERIES = (
     "FILTER{id IS NOT NULL} B",
     'FROM FILTER{id IS NULL OR contains(id, "b") OR v >= 1} (SELECT id, v FROM B WITHIN 9 s)',
     "FROM AGGREGATE{count() AS n, max(v) AS m BY id OVER 9 s} B",
+    "AGGREGATE{count() AS n BY k OVER SESSION 9 s} B",
     "AGGREGATE{sum(v) / count(v) AS m, count(DISTINCT id) AS d, percentile(v, 95) - median(v) AS p} B",
 )
 PATTERNS = (

@@ -290,7 +290,18 @@ class Aggregate:
     schema: Schema
 
 
+@frozen
+class Sessions(Aggregate):
+    """AGGREGATE with OVER SESSION: for each session of a group, values of its events. A session goes on with an event
+    whose t1 is less than `over` after that of the one before. Its result takes from the t1 of its first event until it
+    is over, `over` after that of its last one."""
+
+
 Stream = Events | Select | Filter | Union | Next | Fold | Aggregate
+
+
+def operator_name(operator: Statement) -> str:
+    return "AGGREGATE" if isinstance(operator, Sessions) else type(operator).__name__.upper()
 
 
 def sources_of(stream: Stream) -> tuple[Stream, ...]:
@@ -386,7 +397,7 @@ def with_parts(
             return Fold(left, right, chooses, continues, sets, window, operator.names, operator.schema)
         case Aggregate(items=aggregates):
             made = [(name, Aggregated(one.name, tuple(map(value, one.args)))) for name, one in aggregates]
-            return Aggregate(left, tuple(made), operator.by, window, operator.schema)
+            return type(operator)(left, tuple(made), operator.by, window, operator.schema)
         case Union():
             return Union(left, right)
 

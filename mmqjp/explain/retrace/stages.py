@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, product
+from itertools import compress, pairwise, product
 from operator import not_
 
 from common.tools import gathered
@@ -16,7 +16,7 @@ from mmqjp.documents.record import Record
 from mmqjp.explain.evidence import BlockEvidence
 from mmqjp.explain.retrace import search as searches
 from mmqjp.explain.retrace import values as traced
-from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, Plain, ReadableQuery, TooLong
+from mmqjp.explain.terms import CHARACTERS_PER_STEP, FunnelStage, Plain, ReadableQuery, TooLong, format_window
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import stored_definition
 from pattern_stage.clauses import on_left, referenced_parts
@@ -221,7 +221,10 @@ class Evaluator:
         times = {one.t1 for several in sources for one in several.events} if docs else None
         events = [one for one in self._groups(stream, times) if self._covers(one, docs)]
         by = f" that are equal in {', '.join(stream.by)}" if stream.by else ""
-        what = "" if events else f"an event of it is made of simultaneous events{by}, and these are not"
+        which = "made of simultaneous events"
+        if isinstance(stream, algebra.Sessions):
+            which = f"a session, of events less than {format_window(stream.over)} apart,"
+        what = "" if events else f"an event of it is {which}{by}, and these are not"
         stage = searches.event_stage("group", traced.stream_text(stream), len(events), what)
         return Trace(events, (*source.stages, stage), source.found, (height(stream), 1))
 
@@ -231,6 +234,14 @@ class Evaluator:
         self._take(len(source))
         for key, events in gathered((tuple([one.values[name] for name in stream.by]), one) for one in source).items():
             ends = [one.t1 for one in events]
+            if isinstance(stream, algebra.Sessions):
+                assert stream.over is not None, "a session has a window"
+                heads = [at for at, (one, other) in enumerate(pairwise(ends), 1) if other - one >= stream.over]
+                for first, last in pairwise([0, *heads, len(ends)]):
+                    if times is None or not times.isdisjoint(ends[first:last]):
+                        self._take(last - first)
+                        yield traced.group_event(stream, key, tuple(events[first:last]))
+                continue
             for end in dict.fromkeys(ends):
                 if times is None or end in times:
                     last = bisect_right(ends, end)

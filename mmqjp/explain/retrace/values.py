@@ -59,12 +59,15 @@ class Event:
 
     @property
     def parts(self) -> tuple[Event, ...]:
-        """The events reported as its inputs: of a run the first and last, of a group those at its window's end."""
+        """The events reported as its inputs: of a run the first and last, of a group those at its window's end, of a
+        session all."""
         match self.made:
             case SourceEvent():
                 return ()
             case Derived(by=algebra.Fold(), inputs=inputs):
                 return inputs[0], inputs[-1]
+            case Derived(by=algebra.Sessions(), inputs=inputs):
+                return inputs
             case Derived(by=algebra.Aggregate(), inputs=inputs):
                 return tuple(one for one in inputs if one.t1 == self.t1)
         return self.made.inputs
@@ -254,7 +257,10 @@ def group_event(stream: algebra.Aggregate, key: tuple[terms.Plain, ...], window:
     scopes = list(map(own_scope, window))
     values: dict[str, terms.Plain] = dict(zip(stream.by, key, strict=True))
     values |= {name: aggregate_group(one, scopes) for name, one in stream.items}
-    return Event(values, window[-1].t1, window[-1].t1, Derived(stream, window))
+    begin = end = window[-1].t1
+    if isinstance(stream, algebra.Sessions):
+        begin, end = window[0].t1, end + (stream.over or 0)
+    return Event(values, begin, end, Derived(stream, window))
 
 
 # ---------------------------------------------------------------- texts
