@@ -59,11 +59,13 @@ def inputs(pattern: AnyPattern) -> tuple[tuple[str, algebra.Schema], ...]:
     return tuple(sorted(pattern.streams.items()))
 
 
-def sees_before(pattern: AnyPattern) -> bool:
-    """Returns whether results depend on earlier events: then statements that began at different times share nothing."""
-    if isinstance(pattern, algebra.NearPattern) or needs_order(pattern):
-        return needs_order(pattern)
-    return pattern.has_sets or any(one.negated and one.group == 0 for one in pattern.variables)
+def sees_before(operator: algebra.Statement) -> bool:
+    """Returns whether results depend on earlier events: then statements that began at different times share no rows."""
+    if isinstance(operator, algebra.NearPattern) or needs_order(operator):
+        return needs_order(operator)
+    if not isinstance(operator, algebra.Pattern):
+        return isinstance(operator, algebra.Aggregate | algebra.Latest)
+    return operator.has_sets or any(one.negated and one.group == 0 for one in operator.variables)
 
 
 def needs_order(statement: algebra.Statement) -> bool:

@@ -290,6 +290,8 @@ class _QuestionBuilder(_Builder):
         if node.definition is None:
             return _Relation(False, 1, False)
         match node.definition.operator:
+            case algebra.Latest():  # what is the latest depends on what a statement sees
+                return _Relation(True, sum(counts), is_forked)
             case algebra.Next() | algebra.Filter() | algebra.Select():
                 return _Relation(has_q, sum(counts), is_forked)
             case algebra.Union():
@@ -374,25 +376,34 @@ class _QuestionBuilder(_Builder):
         return _select([*self._own(place, at), *columns], sources, [])
 
     def _next(self, node: FormNode, place: int, scope: SqlScope, operator: algebra.Next) -> str:
-        """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one."""
-        relation = self._relations[place]
+        """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one; of LATEST BEFORE: for
+        each right event, those with the greatest t1 of the left one."""
+        relation, is_latest = self._relations[place], isinstance(operator, algebra.Latest)
         names = zip(operator.names, operator.schema, strict=True)
         of = {name: algebra.Attribute(part, source, kind) for (part, source), (name, kind) in names}
         where = ["r.t0 > l.t1", scope.condition(self._in_form(node, operator.condition))]
         columns = self._renamed(place, scope, lambda leaf: of[leaf.name])
+        inside = ["place = 1"]
+        if is_latest:
+            scope.uses_parameters = True
+            where.append("l.f1 > p.since")
         if node.window >= 0:
-            where.append(f"r.t1 - l.t0 <= {scope.window(node.window)}")
+            span, bound = ("t1 - t0", "w") if is_latest else ("r.t1 - l.t0", scope.window(node.window))
+            (inside if is_latest else where).append(f"{span} <= {bound}")
         left, right = (self._relations[at] for at in node.inputs)
         sources, joins = self._sources(node, scope, relation.has_q)
         q = ["l.q" if left.has_q else "r.q" if right.has_q else "p.q"] if relation.has_q else []
         events = [f"l.k{at}" for at in range(left.events)]
-        same = [*q, *events, *(["l.t0", "l.t1", *(f"l.{name}" for name in left.columns.values())] * left.is_forked)]
+        one, its, order = (right, "r", "l.t1 DESC") if is_latest else (left, "l", "r.t1")
+        same = [*q, *(f"{its}.k{at}" for at in range(one.events))]
+        same += [f"{its}.{name}" for name in ("t0", "t1", *one.columns.values())] * one.is_forked
         events += [f"r.k{at}" for at in range(right.events)]
         found = [f"{one} AS q" for one in q] + ["l.t0 AS t0", "r.t1 AS t1", "l.f1 AS f1"]
         found += [f"{one} AS k{at}" for at, one in enumerate(events)]
-        found.append(f"rank() OVER (PARTITION BY {', '.join(same)} ORDER BY r.t1) AS place")
+        found.append(f"rank() OVER (PARTITION BY {', '.join(same)} ORDER BY {order}) AS place")
+        found += [f"{scope.window(node.window)} AS w"] * (is_latest and node.window >= 0)
         pairs = _select([*found, *columns], sources, [*joins, *where])
-        return _select([*relation.own, *relation.columns.values()], [f"({pairs}) pairs"], ["place = 1"])
+        return _select([*relation.own, *relation.columns.values()], [f"({pairs}) pairs"], inside)
 
     def _sources(self, node: FormNode, scope: SqlScope, has_q: bool) -> tuple[list[str], list[str]]:
         sides = list(zip("lr", node.inputs, strict=False))

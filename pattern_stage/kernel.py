@@ -30,13 +30,14 @@ from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
 from pattern_stage.pattern.with_errors import NearMatching
 from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, extra_columns, is_aggregate
-from pattern_stage.sequence import Folding, Sequencing
+from pattern_stage.sequence import Folding, Preceding, Sequencing
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts, flatten_lists, ints, lists
 from xscl.algebra.events import (
     Aggregate,
     Filter,
     Fold,
+    Latest,
     NearPattern,
     Next,
     Pattern,
@@ -146,6 +147,7 @@ _OPERATORS: Mapping[type, Callable[[MOpContext], PatternOp]] = {
     Select: Selecting,
     Union: Uniting,
     Next: Sequencing,
+    Latest: Preceding,
     Fold: Folding,
     NearPattern: NearMatching,
 }

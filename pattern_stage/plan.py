@@ -101,6 +101,8 @@ def s_sigma(placement: NodePlacement) -> NodePlacement:
     match placement.definition.operator:
         case algebra.Filter():
             kind: MOpKey = ("σ",)
+        case algebra.Latest(names=names, schema=schema):
+            kind = ("latest before", names, schema)
         case algebra.Next(names=names, schema=schema):
             kind = (";", names, schema)
         case algebra.Fold(names=names, schema=schema):
@@ -398,7 +400,7 @@ def _vectors(
     within = np.fromiter(chain.from_iterable(part.windows() for part in parts), np.int64, len(statements))
     since, ids = since[statements], ids[statements]
     apart, operator = ids if mop.placement.own_rows else zeros, mop.placement.definition.operator
-    if is_aggregate(mop.placement) or (isinstance(operator, AnyPattern) and sees_before(operator)):
+    if sees_before(operator):
         apart = since
     constants: list[list[str | float | None]] = [[None] * len(statements) for _ in mop.rows.parameters]
     for part in parts:

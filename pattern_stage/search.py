@@ -66,6 +66,22 @@ class RowSets:
     def leave(self, codes: Ints) -> None:
         self._places.leave(-1 - codes[codes < 0])
 
+    def holders(self, codes: Ints) -> Callable[[Ints, Ints], Mask]:
+        """Returns a test whether the set of a given code, by index, has a row."""
+        if np.all(codes >= 0):
+            return lambda at, rows: codes[at] == rows
+        known, which = np.unique(codes, return_inverse=True)
+        of, members = self.rows(known)
+        width = int(members.max(initial=0)) + 1
+        pairs = np.sort(of * width + members)
+
+        def has(at: Ints, rows: Ints) -> Mask:
+            wanted = which[at] * width + rows
+            found: Mask = pairs[np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)] == wanted
+            return found & (rows < width)
+
+        return has
+
     def sweep(self, codes: Ints) -> None:
         """Drops those of these sets without uses."""
         unused = self._places.sweep(-1 - codes[codes < 0])
@@ -374,8 +390,8 @@ class PartnerSearch:
         self._end += count * max(len(values), 1)
 
     def finish(self) -> PartnerSearch:
-        groups, at, self.marks = map(np.concatenate, zip(*self._parts, strict=True))
-        self.candidates = Candidates(self.right.events.t1, groups, at)
+        self.groups, self.at, self.marks = map(np.concatenate, zip(*self._parts, strict=True))
+        self.candidates = Candidates(self.right.events.t1, self.groups, self.at)
         return self
 
     def partners(self, batch: InstanceColumns, most: int = INFINITE, steps: int = INFINITE) -> tuple[Ints, Ints]:
@@ -396,6 +412,13 @@ class PartnerSearch:
         return joined_batches(batches), np.concatenate(starts), np.concatenate(stops)
 
     def _ranges(self, batch: InstanceColumns) -> tuple[Ints, Ints]:
+        groups, sides = self.groups_of(batch), self._instances.kept.sides
+        until = sides[0].t0[batch.events] + self._classes.within[batch.classes]
+        start, end = self.candidates.ranges(groups, sides[-1].t1[batch.events], until)
+        return start, np.where(groups >= 0, end, start)
+
+    def groups_of(self, batch: InstanceColumns) -> Ints:
+        """Returns the group of candidates for each instance; -1 if there is none."""
         shapes = self._classes.shape[batch.classes]
         groups = np.full(len(batch), -1, np.int64)
         for shape, places in each_shape(shapes):
@@ -413,25 +436,33 @@ class PartnerSearch:
                 found &= values[number] == keys if len(values) else False
                 group = scopes * len(values) + number + offset
             groups[places] = np.where(found, group, -1)
-        sides = self._instances.kept.sides
-        until = sides[0].t0[batch.events] + self._classes.within[batch.classes]
-        start, end = self.candidates.ranges(groups, sides[-1].t1[batch.events], until)
-        return start, np.where(groups >= 0, end, start)
+        return groups
 
     def _test(self, batch: InstanceColumns) -> CandidateTest | None:
         right = self.right.events
         ends = self._instances.kept.sides[-1].t1[batch.events]
+        points, rest = bool(np.all(right.t0 == right.t1)), self.rest(batch)
+        if points:
+            return rest
+
+        def holds(instances: Ints, events: Ints) -> Mask:
+            held: Mask = ends[instances] < right.t0[events]
+            return held if rest is None else held & rest(instances, events)
+
+        return holds
+
+    def rest(self, batch: InstanceColumns) -> CandidateTest | None:
+        """Returns the test of what neither groups nor times say."""
         shapes = self._classes.shape[batch.classes]
         rests = {shape: self._tests[shape].rest for shape in distinct(shapes).tolist()}
-        points = bool(np.all(right.t0 == right.t1))
-        if points and not any(rests.values()):
+        if not any(rests.values()):
             return None
 
         def holds(instances: Ints, events: Ints) -> Mask:
-            held: Mask = np.ones(len(instances), np.bool_) if points else ends[instances] < right.t0[events]
+            held: Mask = np.ones(len(instances), np.bool_)
             for shape, places in each_shape(shapes[instances]):
                 if (rest := rests[shape]) is not None:
-                    held[places] &= rest(self.pairs(batch.take(instances[places]), events[places]))
+                    held[places] = rest(self.pairs(batch.take(instances[places]), events[places]))
             return held
 
         return holds

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,11 +15,12 @@ import pyarrow as pa
 from common.arrays import Ints, Mask, distinct
 from common.bounds import BEGINNING, LONGEST_WINDOW
 from pattern_stage import columns as cols
-from pattern_stage.columns import NO_INTS
+from pattern_stage.columns import NO_INTS, joined
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.search import (
+    Candidates,
     InstanceColumns,
     Instances,
     PairTests,
@@ -154,10 +155,14 @@ class Joining(Bounded):
         """Ends an interval: drops instances at `touched`, adds those of `kept` that can still match, and sweeps."""
         dropped = self.instances.drop(touched)
         if len(kept):
-            ends = self.instances.kept.sides[0].t0[kept.events] + self.classes.within[kept.classes]
+            ends = self.begins(kept.events) + self.classes.within[kept.classes]
             alive = ends >= until
             self.instances.add(kept.take(alive), ends[alive])
         self._sweep(dropped, self.instances.expire(until))
+
+    def begins(self, events: Ints) -> Ints:
+        """Returns the times from which on the windows of events are counted."""
+        return self.instances.kept.sides[0].t0[events]
 
     def _sweep(self, *gone: InstanceColumns) -> None:
         """Sweeps the sets and events of instances that are gone or were made in this interval."""
@@ -236,7 +241,7 @@ class Joining(Bounded):
             has_row = np.zeros(len(codes), np.bool_)
             has_row[of[rows == row]] = True
             mine = np.flatnonzero(has_row[which])
-            mine = mine[first.t0[batch.events[mine]] + self._rows.within[row] >= time]
+            mine = mine[self.begins(batch.events[mine]) + self._rows.within[row] >= time]
             mine = mine[self._sees(row, first.parts[batch.events[mine], 0])]
             if counts[mine].sum() > most:
                 found.append(row)
@@ -539,3 +544,112 @@ class Sequencing(Joining):
         parts = np.concatenate([kept.parts[ones], right.parts[others]], axis=1)
         made = cols.Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
         return self.flow_of(made, batch.members[whose], places, right.t1[at] - kept.t0[batch.events[whose]])
+
+
+class Preceding(Sequencing):
+    """LATEST BEFORE. Left events wait for `within` after their end: one that is too long for a result still hides those
+    before it. A row sees left events whose first part ended after its since. The search asks, for each right event and
+    each row with left events in its group, for the latest of these."""
+
+    def begins(self, events: Ints) -> Ints:
+        return self.instances.kept.sides[0].t1[events]
+
+    def attempt(self, inputs: Sequence[cols.Flow], until: int, room: Room) -> cols.Flow:
+        left = inputs[0].events
+        begun = self.begin(inputs, until, room, lambda events: [events])
+        if begun is None:
+            return self._results(left, inputs[1].events, NO_INSTANCES, NO_INTS, NO_INTS)
+        search, places, batch = begun
+        found = self._found(search, batch, room)
+        events = replace(batch.take(found.events), members=found.rows)
+        flow = self._results(left, search.right.events, events, np.arange(len(found)), found.at)
+        self.finish(NO_INTS, batch.take(slice(len(places), None)), until)
+        return flow
+
+    def _found(self, search: PartnerSearch, batch: InstanceColumns, room: Room) -> _LatestPairs:
+        groups = search.groups_of(batch) if len(search.right) else NO_INTS
+        there = np.flatnonzero(groups >= 0)
+        found = [_LatestPairs(NO_INTS, NO_INTS, NO_INTS)]
+        if not len(there):
+            return found[0]
+        kept, right = self.instances.kept.sides[0], search.right.events
+        began = self._lineage.ends(kept.parts[batch.events, 0])
+        candidates = Candidates(-kept.t1[batch.events], groups[there], there)
+        of, rows = self.instances.members.rows(batch.members[there])
+        width = int(rows.max()) + 1
+        asking = distinct(groups[there][of] * width + rows)  # groups with their rows
+        first, last = (np.searchsorted(asking, (search.groups + more) * width) for more in (0, 1))
+        has, rest = self.instances.members.holders(batch.members), search.rest(batch)
+        compared: list[tuple[Ints, Ints, Ints, Ints]] = []
+        for block in np.split(np.arange(len(first)), np.flatnonzero(np.diff(np.cumsum(last - first) // _ASKED)) + 1):
+            codes, whose = cols.spread(first[block], (last - first)[block])
+            at, row = search.at[block][whose], asking[codes] % width
+
+            def holds(asked: Ints, events: Ints, at: Ints = at, row: Ints = row) -> Mask:
+                held: Mask = has(events, row[asked]) & (began[events] > self._rows.apart[row[asked]])
+                if rest is not None:
+                    some = np.flatnonzero(held)
+                    held[some] = rest(events[some], at[asked[some]])
+                return held
+
+            oldest = self._rows.within[row] - right.t1[at]  # what ended before is too long for a result
+            start, end = candidates.ranges(search.groups[block][whose], -right.t0[at], oldest)
+            asked, events, stop = candidates.first(start, end, holds, room.found, room.compared)
+            compared.append((row, right.t1[at], start, stop))
+            room.found -= len(asked)  # those that are too long for a result, too: it may have stopped at them
+            spans = right.t1[at[asked]] - kept.t0[batch.events[events]]
+            asked, events = (part[spans <= self._rows.within[row[asked]]] for part in (asked, events))
+            found.append(_LatestPairs(events, at[asked], row[asked]))
+            if room.found < 0 or candidates.tests > room.compared:
+                break
+        firsts = kept.parts[batch.events, 0]
+        pairs = joined(found)
+        self._check(pairs, compared, candidates, has, firsts, room)
+        return pairs
+
+    def _check(
+        self,
+        pairs: _LatestPairs,
+        compared: Sequence[tuple[Ints, Ints, Ints, Ints]],
+        candidates: Candidates,
+        has: Callable[[Ints, Ints], Mask],
+        firsts: Ints,
+        room: Room,
+    ) -> None:
+        """Finds the rows with too many comparisons at a time; raises Crowded if the search has stopped. `compared` has
+        row, time and range of candidates."""
+        over: list[tuple[int, Ints]] = []
+        row, time, start, stop = (np.concatenate(column) for column in zip(*compared, strict=True))
+        if (stop - start).sum() > (most := self._meter.limits.work):
+            heads, of = cols.number_distinct([row, time])
+            for pair in np.flatnonzero(np.bincount(of, stop - start) > most).tolist():
+                mine, one = of == pair, int(row[heads[pair]])
+                events = candidates.events[cols.spread(start[mine], (stop - start)[mine])[0]]
+                if (has(events, np.full(len(events), one)) & self._sees(one, firsts[events])).sum() > most:
+                    over.append((int(time[heads[pair]]), np.array([one], np.int64)))
+        if candidates.tests > room.compared:
+            self._sweep()
+            rows = [rows for _, rows in over] if room.epoch is not None else []
+            raise Crowded("work", np.concatenate([NO_INTS, *rows]))
+        if room.found < 0:
+            most, counts = self._meter.limits.matches, np.bincount(pairs.rows)
+            many = np.flatnonzero(counts > most).tolist() if room.epoch is not None else []
+            self._sweep()
+            seen = [one for one in many if self._sees(one, firsts[pairs.events[pairs.rows == one]]).sum() > most]
+            raise Crowded("matches", np.array(seen, np.int64))
+        room.over += over
+
+
+_ASKED = 1 << 18  # approximate number of pairs of right event and row asked at once
+
+
+@dataclass(frozen=True, slots=True)
+class _LatestPairs(cols.ColumnRecord):
+    """Places of instances and of right events, and rows that have both."""
+
+    events: Ints
+    at: Ints
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)

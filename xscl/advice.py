@@ -233,7 +233,8 @@ _EVENT_SPELLINGS = (
 
 _EVENT_PARTS = (
     Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
-    Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over(?:\s+session)?))"),
+    Rule("{0} without a window", "write a number and a unit, such as 7 d",
+         before=r"(?i:\b(within|over(?:\s+session)?))"),
     Rule("% has no right side", "write a value behind it, or 80% without a blank", r"(?:[,})]|$)", r"[0-9]\s+%"),
     Rule("DISTINCT is of one value", 'write count(DISTINCT concat(x, " ", y))', ",", r"(?i:\bdistinct)[^,]*",
          expects="RPAR", without="COMMA"),
@@ -272,22 +273,24 @@ _QUERY_RULES = (
     # Parts that are missing, or too many.
     Rule("FOLD has three parts in its braces", "write FOLD{which, while, x + 1 AS x}; each part may be empty",
          r"\}", expects="COMMA", without="RBRACE"),
-    Rule("empty braces", "leave them out, or write a condition", r"\}", r"(?i:\bnext)\s*\{"),
+    Rule("empty braces", "leave them out, or write a condition", r"\}", r"(?i:\b(?:next|before))\s*\{"),
     Rule("empty braces", "write a condition", r"\}", r"(?i:\bfilter)\s*\{"),
     Rule("empty braces", "write what to compute, such as count() AS n", r"\}", r"(?i:\baggregate)\s*\{"),
     Rule("{0} has one condition in its braces", "write AND between conditions, and WITHIN with a window at the end",
-         ",", r"(?i:\b(next|filter))\s*\{[^{}]*", expects="RBRACE", without="COMMA"),
+         ",", r"(?i:\b(next|latest\s+before|filter))\s*\{[^{}]*", expects="RBRACE", without="COMMA"),
     Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
     Rule("SELECT selects nothing", "write *, or attributes", r"(?i:from)\b|$", "(?i:select)"),
     Rule("an item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="FUNCTION"),
     Rule("FROM is missing", "write FROM before the source", r"(?i:filter|aggregate)\b", expects="FUNCTION"),
     Rule("FROM is missing", "write FROM before the source (or a comma between items)", r"[\w(]", expects="FROM"),
     Rule("{0} has no right side", "write the name of events behind it, or a source in parentheses",
-         r"(?:\)|(?i:within|publish)\b|$)", r"(?i:\b(union|next|fold)\b\s*(?:\{[^{}]*\})?)", expects="FILTER"),
+         r"(?:\)|(?i:within|publish)\b|$)", r"(?i:\b(union|next|latest\s+before|fold)\b\s*(?:\{[^{}]*\})?)",
+         expects="FILTER"),
     Rule("a source is missing", "write the name of events, or a source in parentheses",
          r"(?:[,)}]|(?i:next|fold|union|within|publish)\b|$)", expects="FILTER"),
+    Rule("LATEST without BEFORE", "write A LATEST BEFORE{condition} B", expects="BEFORE"),
     *_EVENT_PARTS,
-    Rule("this is no operator of events", "the operators between two sources are NEXT, FOLD and UNION",
+    Rule("this is no operator of events", "the operators between two sources are NEXT, LATEST BEFORE, FOLD and UNION",
          r"[\w(]", expects="NEXT"),
 )  # fmt: skip
 

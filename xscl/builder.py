@@ -348,6 +348,10 @@ class EventBuilder(_ExpressionBuilder):
         condition = children[3] if len(children) > 3 else None
         return syntax.NextStream(children[0], children[-1], condition, _span(children[1], children[1]))
 
+    def latest(self, children: list[Any]) -> syntax.LatestStream:
+        condition = children[4] if len(children) > 4 else None
+        return syntax.LatestStream(children[0], children[-1], condition, _span(children[1], children[2]))
+
     def iteration(self, children: list[Any]) -> syntax.Iteration:
         left, word, _, *parts, _, right = children
         found: list[Any] = [None]

@@ -215,6 +215,8 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
             return replace(stream, source=inside(stream.source))
         case algebra.Union():
             return algebra.Union(inside(stream.left), inside(stream.right))
+        case algebra.Latest() if not all_inside:  # what is too long may be the latest, and have no result
+            return replace(stream, right=inside(stream.right), within=shorter(stream.within, within))
         case algebra.Next() | algebra.Fold():
             least = shorter(stream.within, within)
             return replace(stream, left=inside(stream.left), right=inside(stream.right), within=least)
@@ -285,8 +287,10 @@ def unequal(one: Schema, other: Schema) -> str:
 
 
 def next_of(operator: algebra.Next) -> Stream:
-    """The normal form of a NEXT."""
+    """The normal form of a NEXT or LATEST BEFORE, whose condition keeps its bounds: they decide what is the latest."""
     condition, within = without_bounds(operator.condition)
+    if isinstance(operator, algebra.Latest):
+        condition = operator.condition
     right, names = operator.right, operator.names
     inner = right
     while isinstance(inner, algebra.Select | algebra.Filter):
@@ -299,7 +303,7 @@ def next_of(operator: algebra.Next) -> Stream:
             names = tuple((part, values[name].name if part == "right" else name) for part, name in names)
             right = right.source
     condition, right = _with_filter(condition, right)
-    return bounded(algebra.Next(operator.left, right, condition, within, names, operator.schema), within)
+    return bounded(replace(operator, right=right, condition=condition, within=within, names=names), within)
 
 
 def fold_of(operator: algebra.Fold) -> Stream:

@@ -324,9 +324,10 @@ class Resolver:
         names: list[tuple[Part, str]] = [("left", name) for name, _ in left.schema]
         names += [("right", name) for name, _ in right.schema]
         schema = tuple((f"{name}_1" if clash else name, kind) for name, kind in left.schema) + right.schema
-        if not self.is_schema(schema, "NEXT", node.span) or condition is None:
+        if not self.is_schema(schema, node.word, node.span) or condition is None:
             return None
-        return forms.next_of(algebra.Next(left, right, condition, None, tuple(names), schema))
+        kind = algebra.Latest if isinstance(node, syntax.LatestStream) else algebra.Next
+        return forms.next_of(kind(left, right, condition, None, tuple(names), schema))
 
     def _fold(self, node: syntax.Iteration, left: Stream, right: Stream) -> Stream | None:
         first, latest = dict(left.schema), dict(right.schema)

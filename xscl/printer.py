@@ -49,7 +49,7 @@ def _aggregate(node: syntax.Grouped) -> str:
 
 def _next(node: syntax.NextStream) -> str:
     braces = "" if node.condition is None else f"{{{_event(node.condition)}}}"
-    return f"{_event(node.left)} NEXT{braces} {_source(node.right)}"
+    return f"{_event(node.left)} {node.word}{braces} {_source(node.right)}"
 
 
 def _fold(node: syntax.Iteration) -> str:
@@ -108,6 +108,7 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.Filtered: lambda node: f"FILTER{{{_event(node.condition)}}} {_source(node.source)}",
     syntax.Grouped: _aggregate,
     syntax.NextStream: _next,
+    syntax.LatestStream: _next,
     syntax.Iteration: _fold,
     syntax.UnionStream: lambda node: f"{_event(node.left)} UNION {_source(node.right)}",
     # Components and strategies of patterns.

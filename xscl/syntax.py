@@ -404,6 +404,19 @@ class NextStream:
     condition: EventExpr | None = None
     span: Span = nowhere()
 
+    @property
+    def word(self) -> str:
+        return "NEXT"
+
+
+@frozen
+class LatestStream(NextStream):
+    """`left LATEST BEFORE{condition} right`. The span is that of LATEST BEFORE."""
+
+    @property
+    def word(self) -> str:
+        return "LATEST BEFORE"
+
 
 @frozen
 class Iteration:

@@ -2,15 +2,15 @@
 place, message and hint, as found (`Problem`) and as reported (`XsclError`).
 
 A script is split at its semicolons, and its comments are blanked. A statement is a definition, or a pattern, by its
-first two words; an event query if it has FILTER, FOLD, AGGREGATE or NEXT with a brace, or NEXT or UNION between two
-sources, or reads the bare name of an event stream; all else is XSCL, so that old scripts keep their meaning. Also here:
-escapes in constructor text (entities, doubled braces), and durations in microseconds."""
+first two words; an event query if it has FILTER, FOLD, AGGREGATE, NEXT or LATEST BEFORE with a brace, or NEXT, LATEST
+BEFORE or UNION between two sources, or reads the bare name of an event stream; all else is XSCL, so that old scripts
+keep their meaning. Also here: escapes in constructor text (entities, doubled braces), and durations in microseconds."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property, partial
@@ -447,14 +447,16 @@ def _too_deep(at: int) -> Problem:
 
 SyntaxKind = Literal["xscl", "definition", "event query", "pattern"]
 
-_HINTS = ("define", "pattern", "filter", "fold", "aggregate", "next", "union")
+_HINTS = ("define", "pattern", "filter", "fold", "aggregate", "next", "latest", "union")
 """Every event statement recognised by its words has one of these."""
 
 _FIRST = re.compile(r"(define\s+event|pattern\s+seq)(?![\w.\-])", re.IGNORECASE)
 _TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d](?:[\w.']|-(?!>))*)|(\S)""")
 _CONSTRUCTOR = re.compile(r"[\s(]*select\s*<(?=[^\W\d])", re.IGNORECASE)
 _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
-_OPERATOR_START = re.compile(r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next)\s*\{", re.IGNORECASE)
+_OPERATOR_START = re.compile(
+    r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next|latest\s+before)\s*\{", re.IGNORECASE
+)
 """The beginning of an event query: an operator without a string, path, binding or constructor before it."""
 _BARE = re.compile(
     r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$", re.IGNORECASE
@@ -465,7 +467,7 @@ _BEFORE_A_SOURCE = frozenset({"", "(", "}", "from", "next", "union"})
 _NO_SOURCE = frozenset(
     {"select", "from", "publish", "as", "and", "or", "not", "followed", "by", "join", "within", "once", "next", "union"}
 )
-_BRACED = frozenset({"filter", "fold", "aggregate", "next"})
+_BRACED = frozenset({"filter", "fold", "aggregate", "next", "latest before"})
 
 
 def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[str] = ()) -> list[SyntaxKind] | None:
@@ -522,7 +524,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
-    words = ["", "", *(lower for _, lower in tokens), "", ""]
+    words = ["", "", *_operators(lower for _, lower in tokens), "", ""]
     for at in range(2, len(words) - 2):
         word = words[at]
         if word not in _BRACED and word != "union":
@@ -533,9 +535,24 @@ def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
         if word in _BRACED and behind == "{":
             return True
         is_source = before == ")" or (_is_word(before) and words[at - 2] in _BEFORE_A_SOURCE)
-        if word in ("next", "union") and is_source and (behind == "(" or _is_word(behind)):
+        if word in ("next", "latest before", "union") and is_source and (behind == "(" or _is_word(behind)):
             return True
     return False
+
+
+def _operators(words: Iterable[str]) -> Iterator[str]:
+    """Words, with LATEST BEFORE as one."""
+    held = ""
+    for word in words:
+        if held and word == "before":
+            held, word = "", "latest before"
+        if held:
+            yield held
+        held = word if word == "latest" else ""
+        if not held:
+            yield word
+    if held:
+        yield held
 
 
 def _is_word(word: str) -> bool:

@@ -196,6 +196,7 @@ def automaton(program: EventProgram, number: int) -> StateDiagram:
 
 _TITLES = {
     algebra.Next: "waits for its first partner",
+    algebra.Latest: "waits for what it is the latest before",
     algebra.Fold: "a run that may go on",
     algebra.Aggregate: "groups of events",
     algebra.Sessions: "sessions, over when nothing has come for as long",

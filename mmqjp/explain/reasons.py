@@ -17,6 +17,7 @@ from mmqjp.explain.evidence import AbsenceEvidence, BlockEvidence, BoundNode, Ev
 from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.retrace.search import GivenEvents, Partial, SearchGoal, search_of
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
+from xscl.algebra import events as algebra
 from xscl.algebra import values as exp
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Sessions, Stream
 from xscl.algebra.joins import Hidden, NormalQuery, PatternNode, Term, attach_branch, naming, variables_of
@@ -225,10 +226,10 @@ class _Telling:
         operator: str,
     ) -> None:
         """Describes the last step of a run; that of NEXT is its only one."""
-        name = f"{type(by).__name__.upper()} {traced.stream_text(by.right)}"
+        name = f"{algebra.operator_name(by)} {traced.stream_text(by.right)}"
         self.tell(first, operator)
         if isinstance(by, Next):
-            self.tell(rest[-1], "NEXT")
+            self.tell(rest[-1], algebra.operator_name(by))
         else:
             self._fill(name, rest)
             self._tell_filter(rest[-1])

@@ -477,10 +477,10 @@ class _Remarking(_TextRemarks):
         if isinstance(join, syntax.NextStream) and join.condition is None:
             left, right = Resolver.stream(self, join.left), Resolver.stream(self, join.right)
             if left is not None and right is not None:
-                self._behind_next(node.condition, left.schema, right.schema)
+                self._behind_next(node.condition, left.schema, right.schema, join.word)
         return super().filter(node)
 
-    def _behind_next(self, condition: syntax.EventExpr, left: Schema, right: Schema) -> None:
+    def _behind_next(self, condition: syntax.EventExpr, left: Schema, right: Schema, word: str) -> None:
         names = {name for name, _ in right}
         clash = any(name in names for name, _ in left)
         before = {f"{name}_1" if clash else name for name, _ in left}
@@ -488,8 +488,9 @@ class _Remarking(_TextRemarks):
             match atom:
                 case exp.Compare(op="=", left=syntax.Reference(name=one), right=syntax.Reference(name=other)):
                     if {one, other} & before and {one, other} & names:
-                        message = "NEXT has taken the first event of all before this is tested"
-                        hint = "write it in the braces of NEXT for the first event for which it holds"
+                        which = "first" if word == "NEXT" else "latest"
+                        message = f"{word} has taken the {which} event of all before this is tested"
+                        hint = f"write it in the braces of {word} for the {which} event for which it holds"
                         self.remarks.append(Problem(message, atom.span, hint))
 
 

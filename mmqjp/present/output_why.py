@@ -193,6 +193,8 @@ def _before(stream: algebra.Statement) -> int:
             return _before(source)
         case algebra.Aggregate(source=source, over=over):
             return _before(source) + _longest(source) + (over or 0)
+        case algebra.Latest(left=left, right=right):  # what is earlier may be longer, and the latest
+            return max(_before(left), _before(right)) + _longest(left)
         case algebra.Union() | algebra.Next() | algebra.Fold():
             return max(_before(stream.left), _before(stream.right))
 

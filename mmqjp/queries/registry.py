@@ -316,15 +316,15 @@ def inner_join(query: Subscription, stream: str) -> Hidden:
 
 
 def minds_since(stream: algebra.Statement) -> bool:
-    """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
-    depends on what preceded a match.
+    """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, a LATEST BEFORE,
+    or a PATTERN that depends on what preceded a match.
 
     >>> minds_since(algebra.Filter(algebra.Aggregate(algebra.Events("A", ()), (), (), None, ()), None))
     True
     """
     if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         return sees_before(stream)
-    return isinstance(stream, algebra.Aggregate) or any(map(minds_since, algebra.sources_of(stream)))
+    return sees_before(stream) or any(map(minds_since, algebra.sources_of(stream)))
 
 
 def reading_error(query: Subscription) -> str | None:

@@ -126,7 +126,7 @@ class StatementMaker:
         rng = self._rng
         left, right = self._stream(depth - 1), self._right(depth)
         cond = self._conditions(left, right).condition() if chance(rng, 80) else None
-        return cel.Next(left, cond, right)
+        return cel.Next(left, cond, right, chance(rng, 35))
 
     def _fold(self, depth: int) -> cel.Stream:
         rng = self._rng

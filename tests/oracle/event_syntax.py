@@ -255,15 +255,16 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """NEXT; without a condition every later event qualifies."""
+    """NEXT, or, the `latest`, LATEST BEFORE; without a condition every event qualifies."""
 
     left: Stream
     cond: Cond | None
     right: Stream
+    latest: bool = False
 
     def text(self) -> str:
         cond = f"{{{self.cond.text()}}}" if self.cond else ""
-        return f"{_left(self.left)} NEXT{cond} {_source(self.right)}"
+        return f"{_left(self.left)} {'LATEST BEFORE' if self.latest else 'NEXT'}{cond} {_source(self.right)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,12 +172,15 @@ def pair(a: Event, b: Event) -> Scope:
 
 def _nexts(stream: cel.Next, left: Events, right: Events, schemas: tuple[cel.Schema, cel.Schema]) -> Iterable[Event]:
     names = cel.left_names(*schemas)
-    for a in left:
-        partners = [b for b in right if before(a, b) and holds(stream.cond, pair(a, b))]
-        for b in partners:
-            if not any(c.t1 < b.t1 for c in partners):
-                values = {names[name]: value for name, value in a.values.items()}
-                yield event({**values, **b.values}, a.t0, b.t1, a.parts | b.parts)
+    pairs = [(a, b) for a in left for b in right if before(a, b) and holds(stream.cond, pair(a, b))]
+    for a, b in pairs:
+        if stream.latest:
+            is_it = not any(other == b and c.t1 > a.t1 for c, other in pairs)
+        else:
+            is_it = not any(other == a and c.t1 < b.t1 for other, c in pairs)
+        if is_it:
+            values = {names[name]: value for name, value in a.values.items()}
+            yield event({**values, **b.values}, a.t0, b.t1, a.parts | b.parts)
 
 
 def _folds(stream: cel.Fold, left: Events, right: Events, schemas: tuple[cel.Schema, cel.Schema]) -> Iterable[Event]:

@@ -15,10 +15,11 @@ from tests.generate.events import LENGTH, events
 from tests.generate.seeds import seeds
 from tests.oracle import event_syntax as cel
 from tests.oracle.event_values import DISTINCT
-from tests.oracle.events import World
+from tests.oracle.events import Event, World, event
 from tests.support.event_agreement import Runner, random_run
 
 SCHEMA: cel.Schema = {"a": "string", "b": "string", "x": "number"}
+OPS: tuple[cel.Relation | None, ...] = (None, None, "<=", "!=")
 Question = tuple[cel.Stream, tuple[str, ...], str]
 """A stream, attributes of its results, and SQL with their intervals and these attributes."""
 
@@ -53,11 +54,30 @@ def counted(rng: Random) -> Question:
     return cel.Aggregate(items, by, cel.Window(f"{over}") if over else None, cel.Name("A")), (*by, *calls), sql
 
 
+def latest(rng: Random) -> Question:
+    """ASOF JOIN finds one of several left events at the latest time, and a join with these all of them."""
+    by, op = rng.choice(((), ("a",), ("a", "b"))), rng.choice(OPS)
+    same = " AND ".join(("b.t0 > a.t1", *(f"a.{name} = b.{name}" for name in by)))
+    kept, more = (f"AND a.x {op} 1", (cel.Cmp(op, cel.Ref("x", "$1"), cel.Num("1")),)) if op else ("", ())
+    left = f"(SELECT * FROM A a WHERE true {kept})"
+    within = rng.choice((None, 2, 5, 30))
+    sql = f"""SELECT a.t0, b.t1, a.a, a.x, b.a, b.x, a.n, b.n
+        FROM (SELECT b.*, a.t1 AS last FROM B b ASOF JOIN {left} a ON {same}) b
+            JOIN {left} a ON {same} AND a.t1 = b.last
+        WHERE b.t1 - a.t0 <= {10**6 * within if within else 2**62}"""
+    conds = (*(cel.Cmp("=", cel.Ref(name, "$1"), cel.Ref(name, "$2")) for name in by), *more)
+    cond = conds[0] if len(conds) == 1 else cel.Both("AND", conds) if conds else None
+    stream = cel.Next(cel.Name("A"), cond, cel.Name("B"), latest=True)
+    return cel.Cel(stream, None, cel.Window(f"{within}") if within else None), ("a_1", "x_1", "a", "x", "n_1", "n"), sql
+
+
 def check(seed: int) -> None:
     rng = Random(seed)
     given = {name: events(rng, name, SCHEMA, 24) for name in ("A", "B")}
-    questions = [make(rng) for make in (counted,)]
-    world = World(dict.fromkeys(given, SCHEMA), given, [cel.Cel(stream) for stream, _, _ in questions])
+    given = {name: [_numbered(one, at) for at, one in enumerate(some)] for name, some in given.items()}
+    questions = [make(rng) for make in (counted, counted, latest, latest)]
+    statements = [one if isinstance(one, cel.Cel) else cel.Cel(one) for one, _, _ in questions]
+    world = World(dict.fromkeys(given, SCHEMA | {"n": "number"}), given, statements)
     run = random_run(rng, len(questions), LENGTH)
     run = replace(run, lives={}, cuts=(*run.cuts, END))
     with duckdb.connect() as db:
@@ -69,7 +89,12 @@ def check(seed: int) -> None:
             assert sorted(ours, key=repr) == sorted(map(_floats, theirs), key=repr), f"{stream.text()}\n{sql}"
 
 
-TABLE = pa.schema([("t0", pa.int64()), ("t1", pa.int64()), ("a", pa.string()), ("b", pa.string()), ("x", pa.float64())])
+def _numbered(one: Event, number: int) -> Event:
+    return event({**one.values, "n": float(number)}, one.t0, one.t1, one.parts)
+
+
+TEXT, INT, NUMBER = pa.string(), pa.int64(), pa.float64()
+TABLE = pa.schema([("t0", INT), ("t1", INT), ("a", TEXT), ("b", TEXT), ("x", NUMBER), ("n", NUMBER)])
 
 
 def _floats(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -69,14 +69,14 @@ def a_stream(rng: Random, depth: int) -> cel.Stream:
             left = a_stream(rng, depth - 1) if depth > 1 and chance(rng, 30) else a_leaf(rng)
             if isinstance(left, cel.Aggregate):
                 left = a_leaf(rng)
-            return cel.Next(left, condition, a_leaf(rng))
+            return cel.Next(left, condition, a_leaf(rng), chance(rng, 40))
         case "fold":
             rises = cel.Cmp(">=", cel.Ref("y", "$2"), cel.Ref("y", "$")) if chance(rng, 40) else None
             right = cel.Cel(a_leaf(rng), (cel.Item(cel.Ref("k")), cel.Item(cel.Ref("y"))))
             return cel.Fold(a_leaf(rng), condition, rises, rng.choice(((), (TOTAL,))), right)
     over = cel.Window(str(rng.choice((2, 5, 9)))) if chance(rng, 80) else None
     items = cel.Item(cel.Fn("count"), "n"), cel.Item(cel.Fn("max", (cel.Ref("x"),)), "x")
-    return cel.Aggregate(items, rng.choice((("k",), ())), over, a_leaf(rng))
+    return cel.Aggregate(items, rng.choice((("k",), ())), over, a_leaf(rng), over is not None and chance(rng, 40))
 
 
 def a_leaf(rng: Random) -> cel.Stream:
@@ -133,6 +133,14 @@ class Counted:
         if isinstance(stream, cel.Aggregate):
             return
         right = self._events(stream.right, within)
+        if isinstance(stream, cel.Next) and stream.latest:
+            for b in right:
+                lefts = [a for a in self._events(stream.left, within) if before(a, b)]
+                lefts = [a for a in lefts if within is None or b.t1 - a.t1 <= within]
+                found = max((a.t1 for a in lefts if holds(stream.cond, pair(a, b))), default=-1)
+                hashed = [a for a in lefts if not (self._hashed and stream.cond == SAME) or holds(SAME, pair(a, b))]
+                yield from (b.t1 for a in hashed if a.t1 >= found)
+            return
         condition = stream.cond if isinstance(stream, cel.Next) else stream.chooses
         for begin, end, one, first in self._waiting(stream, within):
             for b in right:
@@ -143,6 +151,16 @@ class Counted:
 
     def _lives(self, stream: cel.Next | cel.Fold | cel.Aggregate, within: int | None) -> Iterator[tuple[int, int]]:
         """From when on, and until when, each thing waits."""
+        if isinstance(stream, cel.Aggregate) and stream.session:
+            for session in self._events(stream, within):
+                for one in self._events(stream.source, within):
+                    if one.parts <= session.parts:
+                        yield one.t1, session.t1
+            return
+        if isinstance(stream, cel.Next) and stream.latest:
+            for one in self._events(stream.left, within):
+                yield one.t1, EVER[1] if within is None else one.t1 + within
+            return
         if isinstance(stream, cel.Aggregate):
             for one in self._events(stream.source, within) if stream.over else ():
                 assert stream.over is not None
@@ -180,7 +198,7 @@ def test_statements_tell_what_they_have_before_they_exceed_a_limit(seed: int, mo
     rng = Random(seed)
     world = a_world(rng)
     limits = Quota(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)), rng.choice((2, 9, 20, 1_000)))
-    run = random_run(rng, 0, LENGTH)
+    run = to_the_end(random_run(rng, 0, LENGTH))
     runner, counted = with_limits(world, run, limits), Counted(world, hashed=run.hashed)
     for place, statement in enumerate(world.statements):
         excesses: list[Excess | None] = [*counted.excesses(statement, limits)] or [None]
@@ -263,6 +281,10 @@ EXPLOSIONS: dict[str, tuple[str, list[tuple[int, float]]]] = {
     "long texts made of each event of a time": (
         'FROM (SELECT x, concat(x, "") AS t FROM E) FOLD{,, concat($.t, $2.x, $.t) AS t} (SELECT x FROM E)',
         [(time, 1.0) for time in range(9)] + [(9, float(place)) for place in range(100)],
+    ),
+    "all of one time before all of the next": (
+        "FROM E LATEST BEFORE E",
+        [(time, 1) for time in (0, 1) for _ in range(3_000)],
     ),
     "what waits for ever": ("FROM E NEXT{$1.x < $2.x} E", [(time, -time) for time in range(3_000)]),
     "one run for each subset": (ANY.format("E+ a[], E b", RISES), [(time, 2.0**time) for time in range(60)]),
@@ -428,6 +450,8 @@ WAITING = {
     f"FROM {MADE} FOLD{{$.x < 0, , concat($.t, $2.k) AS t}} (SELECT k FROM E)": 3,
     f"FROM AGGREGATE{{argmax({LONG}, x) AS n OVER 100 s}} E": 3,
     f"FROM AGGREGATE{{count() AS n BY t OVER 100 s}} {MADE}": 3,
+    f"FROM AGGREGATE{{count(DISTINCT t) AS n OVER SESSION 100 s}} {MADE}": 3,
+    f"FROM {MADE} LATEST BEFORE{{$1.x < 0 AND $2.x < 0}} E": 3,
     "FROM AGGREGATE{count() AS n BY t OVER 100 s} (SELECT x, k, k AS t FROM E)": 1,
     f"FROM AGGREGATE{{argmax(t, x) AS n OVER 100 s}} {MADE}": 3,
     f"FROM AGGREGATE{{count(x) AS n OVER 100 s}} {MADE}": 1,

@@ -55,6 +55,7 @@ def kinds(text: str) -> list[str] | None:
 XSCL = """
     FROM blog
     SELECT x FROM S//next->x
+    SELECT latest FROM S//latest->latest JOIN {latest = before, 1 h} before//a->before PUBLISH latest
     SELECT <a>filter {x} from b NEXT c</a> FROM S//a->x
     next JOIN {next = x, 1 h} S//union AS next
     SELECT host(y) AS next FROM S//a->y PUBLISH next
@@ -72,6 +73,9 @@ EVENT_QUERIES = """
     A NEXT FILTER{x} B
     A FOLD{,,} B
     A NEXT {a = b} B
+    A latest before B
+    FROM latest LATEST BEFORE {a = b} before
+    SELECT x FROM (A LATEST BEFORE B) PUBLISH latest
     SELECT x, y FROM (A UNION B) PUBLISH c
     AGGREGATE {count() AS n} A
     SELECT x FROM ((FROM (FROM A) WITHIN 2 s) WITHIN 1.5 min) UNION A

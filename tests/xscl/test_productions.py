@@ -33,6 +33,8 @@ EVENT_QUERIES = (
     "SELECT DUR AS d, 'x' AS s, coalesce(id, \"y\") AS c FROM (B)",
     "FROM B NEXT C",
     "FROM B NEXT{$1.v < $2.v AND GAP < 5 s OR NOT ($1.v = $2.v)} (SELECT id, v FROM C)",
+    "FROM B LATEST BEFORE C WITHIN 9 s",
+    "FROM B LATEST BEFORE{$1.v < $2.v AND GAP < 9 s} C",
     "FROM B FOLD{,,} C",
     "FROM B FOLD{$2.v > $.v, DUR < 9 s, $.v + 1 AS v} (C)",
     "FROM B UNION C",

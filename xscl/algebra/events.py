@@ -247,6 +247,12 @@ class Next:
 
 
 @frozen
+class Latest(Next):
+    """`left LATEST BEFORE{condition} right`: each right event with the last left events before it for which the
+    condition holds. Of the results, `within` leaves out those that are too long: it does not make others the last."""
+
+
+@frozen
 class Fold:
     """`left FOLD{chooses, continues, sets} right`: runs of right events that begin with a left event.
 
@@ -301,7 +307,8 @@ Stream = Events | Select | Filter | Union | Next | Fold | Aggregate
 
 
 def operator_name(operator: Statement) -> str:
-    return "AGGREGATE" if isinstance(operator, Sessions) else type(operator).__name__.upper()
+    names: dict[type, str] = {Sessions: "AGGREGATE", Latest: "LATEST BEFORE"}
+    return names.get(type(operator)) or type(operator).__name__.upper()
 
 
 def sources_of(stream: Stream) -> tuple[Stream, ...]:
@@ -390,7 +397,8 @@ def with_parts(
         case Select(items=items):
             return Select(left, tuple([(name, value(one)) for name, one in items]), operator.schema)
         case Next():
-            return Next(left, right, condition(operator.condition), window, operator.names, operator.schema)
+            tested = condition(operator.condition)
+            return type(operator)(left, right, tested, window, operator.names, operator.schema)
         case Fold():
             chooses, continues = condition(operator.chooses), condition(operator.continues)
             sets = tuple([(name, value(one)) for name, one in operator.sets])

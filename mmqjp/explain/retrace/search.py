@@ -416,7 +416,7 @@ class RunSearch(SequenceSearch):
         self, stream: algebra.Next | algebra.Fold, sides: Sequence[Sequence[traced.Event]], goal: SearchGoal
     ) -> None:
         super().__init__(sides, (False, isinstance(stream, algebra.Fold)), stream.within, goal)
-        self._stream, self._name = stream, "FOLD" if isinstance(stream, algebra.Fold) else "NEXT"
+        self._stream, self._name = stream, algebra.operator_name(stream)
         chooses = stream.chooses if isinstance(stream, algebra.Fold) else stream.condition
         self._chooses = [(one, traced.operator_condition_text(one, stream)) for one in traced.conjuncts(chooses)]
         continues = traced.conjuncts(stream.continues) if isinstance(stream, algebra.Fold) else ()
@@ -435,7 +435,7 @@ class RunSearch(SequenceSearch):
         yield "order", f"before {traced.stream_text(self._stream.right)}", (1, EQUAL)
         if self.within is not None:
             yield "window", format_window(self.within), (1, FIRST_CONDITION)
-        yield "condition", self.part, (2, -1)
+        yield "condition", self.part, (2, FOUND if isinstance(self._stream, algebra.Latest) else -1)
 
     def event(self, partial: Partial) -> traced.Event:
         return traced.sequence_event(self._stream, tuple(partial.events()), partial.state)
@@ -492,8 +492,29 @@ class RunSearch(SequenceSearch):
         return Refusal(FIRST_CONDITION, kind, asked[1], bound(traced.false_text, asked[0], self._stream, scope, whose))
 
     def barrier(self, partial: Partial, to: int) -> Barrier | None:
-        by = self.first_taken(partial, to)
+        by = None if isinstance(self._stream, algebra.Latest) else self.first_taken(partial, to)
         return None if by is None else (by, bound(self._blocked, partial, by))
+
+    @cached_property
+    def _lefts(self) -> dict[Hashable, list[traced.Event]]:
+        """The left events in order of time, by the key of their partners, if there is one."""
+        if self._equality is None:
+            return {None: list(self.events[0])}
+        return gathered((self.wanted_key(Partial(((one,),))), one) for one in self.events[0])
+
+    def fault(self, partial: Partial) -> Refusal | None:
+        """Of LATEST BEFORE, returns the left event that is later."""
+        if not isinstance(self._stream, algebra.Latest):
+            return None
+        mine, one = partial.first, partial.last
+        lefts = self._lefts.get(None if self._equality is None else self.wanted_key(Partial(((mine,),))), [])
+        for place in range(bisect_right(lefts, mine.t1, key=_t1), bisect_right(lefts, one.t0 - 1, key=_t1)):
+            self.take(1)
+            later = lefts[place]
+            if all(refusal is None for refusal in self.conditions(Partial(((later,),)), one, 1)):
+                hint = f"{self._name} takes the latest left event for which its condition holds"
+                return Refusal(STRATEGY, "consumed", self.part, bound(_later, later), hint, (later,))
+        return None
 
     def _blocked(self, partial: Partial, by: traced.Event, one: traced.Event) -> Refusal:
         if (ended := self.refuses(partial, by)) is not None:
@@ -506,6 +527,10 @@ class RunSearch(SequenceSearch):
             return f"{traced.event_text(by)} was first, at {iso_utc(by.t1)}, {duration_text(one.t1 - by.t1)} earlier"
 
         return Refusal(STRATEGY, "consumed", self.part, what, hint, (by,), is_for_all=True)
+
+
+def _later(one: traced.Event) -> str:
+    return f"{traced.event_text(one)} is later, at {iso_utc(one.t1)}"
 
 
 class PatternSearch(SequenceSearch):

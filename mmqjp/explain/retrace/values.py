@@ -4,6 +4,7 @@ and conditions of event statements for single events, also as text. `Covering` m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
@@ -337,8 +338,8 @@ def stream_text(stream: algebra.Stream) -> str:
             return f"AGGREGATE of {stream_text(source)}"
         case algebra.Next() | algebra.Fold() | algebra.Union():
             text = stream_text(stream.right)
-            inner = f"({text})" if " NEXT " in text or " FOLD " in text or " UNION " in text else text
-            return f"{stream_text(stream.left)} {type(stream).__name__.upper()} {inner}"
+            inner = f"({text})" if re.search(" (NEXT|BEFORE|FOLD|UNION) ", text) else text
+            return f"{stream_text(stream.left)} {algebra.operator_name(stream)} {inner}"
 
 
 SHOWN = 3  # maximum number of attributes shown of an event
