@@ -93,7 +93,8 @@ def operator_text(operator: AlgebraOp, parameter: Callable[[algebra.Parameter], 
             return "UNION"
         case algebra.Next(condition=one):
             text = condition(one)
-            return f"NEXT{{{text}}}" if text else "NEXT"
+            name = algebra.operator_name(operator)
+            return f"{name}{{{text}}}" if text else name
         case algebra.Fold(chooses=chooses, continues=continues, sets=sets):
             return f"FOLD{{{condition(chooses)}, {condition(continues)}, {items(sets, bare=False)}}}"
         case algebra.Aggregate(_, functions, by):

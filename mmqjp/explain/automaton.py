@@ -199,7 +199,7 @@ _TITLES = {
     algebra.Latest: "waits for what it is the latest before",
     algebra.Fold: "a run that may go on",
     algebra.Aggregate: "groups of events",
-    algebra.Sessions: "sessions, over when nothing has come for as long",
+    algebra.Sessions: "open sessions, from the latest event on",
 }
 
 

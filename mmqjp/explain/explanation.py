@@ -28,7 +28,7 @@ from pattern_stage.index import RowClasses
 from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
 from templates.graph import Minor, Shape, conjunctive_query
 from xscl.algebra import joins
-from xscl.algebra.events import Events, read_by
+from xscl.algebra.events import Events, operator_name, read_by
 from xscl.algebra.values import ElementConstructor, many_valued
 from xscl.event_lower import schema_of
 from xscl.parser import parse_script
@@ -134,7 +134,7 @@ def definition_row(definition: EventDefinition, program: EventProgram) -> tuple[
 
 def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
     one = program.statements[number]
-    names = [type(part).__name__.upper() for part in operators_of(one.stream) if not isinstance(part, Events)]
+    names = [operator_name(part) for part in operators_of(one.stream) if not isinstance(part, Events)]
     kept = event_retention(one.stream)
     retention = "-" if kept == 0 else "ever" if kept is None else terms.format_window(kept)
     sharing = terms.few(program.sharing(number), "-")

@@ -38,7 +38,7 @@ from xscl.syntax import Block, Query, Window
 
 StageKind = Literal[
     "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror",
-    "event", "late", "unseen", "filtered", "condition", "consumed", "ended", "group",
+    "event", "late", "unseen", "filtered", "condition", "consumed", "later", "ended", "group",
     "equal", "strategy", "absent", "letters", "maximal", "run", "alone", "decided",
 ]  # fmt: skip
 """The requirement of a stage. Queries: documents of a stream; a name or condition of a block; what predicates and
@@ -46,9 +46,10 @@ SELECT need of it; an equality; all equalities of a join in one binding; another
 window; other join conditions; and that an output is not mirrored (JOIN UNORDERED).
 
 Event queries: an event exists, was not late, and came after registration; conditions of FILTER, NEXT and FOLD; no
-earlier right event was taken by NEXT; a run of FOLD continues; events are in one group of AGGREGATE. PATTERN: bracketed
-values are equal; no event blocks the strategy; no negated event occurs; the letters missing are within the limit; no
-match is better (EARLIEST MAXIMAL); "run" counts the first events of matches that get this far.
+earlier right event was taken by NEXT; no left event is later (LATEST BEFORE); a run of FOLD continues; events are in
+one group of AGGREGATE. PATTERN: bracketed values are equal; no event blocks the strategy; no negated event occurs; the
+letters missing are within the limit; no match is better (EARLIEST MAXIMAL); "run" counts the first events of matches
+that get this far.
 
 Absences: there is no partner, and the watermark rules out later ones."""
 

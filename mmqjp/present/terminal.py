@@ -288,6 +288,7 @@ TITLES = {
     "filtered": "a filter keeps it out",
     "condition": "a condition is false",
     "consumed": "another event was first",
+    "later": "another event was later",
     "ended": "the run has ended",
     "group": "they are in no group together",
     "equal": "they are not equal in what has to be",

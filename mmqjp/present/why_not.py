@@ -363,7 +363,7 @@ def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> 
     ids = dict.fromkeys(source for event in events for part in given_parts(event) for source in part.behind)
     rows = {(row["id"], row["stream"]): row for row in lookup.document_rows_by_id(select, {id for id, _ in ids})}
     items = record_items([record_of(rows[source]) for source in ids if source in rows])
-    message = "it was first" if last.kind == "consumed" else last.message
+    message = {"consumed": "it was first", "later": "it was later"}.get(last.kind, last.message)
     return (Near(items, last.kind, last.part, message, last.hint),) if items else ()
 
 

@@ -513,7 +513,7 @@ class RunSearch(SequenceSearch):
             later = lefts[place]
             if all(refusal is None for refusal in self.conditions(Partial(((later,),)), one, 1)):
                 hint = f"{self._name} takes the latest left event for which its condition holds"
-                return Refusal(STRATEGY, "consumed", self.part, bound(_later, later), hint, (later,))
+                return Refusal(STRATEGY, "later", self.part, bound(_later, later), hint, (later,))
         return None
 
     def _blocked(self, partial: Partial, by: traced.Event, one: traced.Event) -> Refusal:
