@@ -434,8 +434,17 @@ class SessionAggregating(Aggregating):
         self._store.add(replace(come, rows=numbers), 0)
         self._ends = grow_array(self._ends, self._open.end)
         self._ends[fresh] = END
-        # At first that of the first event, if there was none: what comes before that goes on with the session.
-        np.minimum.at(self._ends, numbers, come.times + self._groups.within[come.rows])
+        order = np.lexsort((come.times, numbers))
+        numbers, times = numbers[order], come.times[order]
+        own = times + self._groups.within[come.rows[order]]
+        is_first = np.diff(numbers, prepend=-1) != 0
+        # By event, when the session would be over without it: an open one, or with the event before.
+        ends = np.where(is_first, np.minimum(self._ends[numbers], own), np.append(0, own[:-1]))
+        self._ends[numbers[is_first]] = ends[is_first]
+        has_gap = np.zeros(self._open.end, np.bool_)
+        has_gap[numbers[times >= ends]] = True
+        goes_on = ~has_gap[numbers]  # else the session ends in this interval, and what is behind the gap begins another
+        np.maximum.at(self._ends, numbers[goes_on], own[goes_on])
 
     def _kept(self) -> sums.WindowRows:
         kept = self._store.all()
@@ -455,7 +464,7 @@ class SessionAggregating(Aggregating):
         stops = np.append(heads, len(is_first))[1:]
         ends = kept.times[stops - 1] + within[stops - 1]
         over = ends < until
-        self._ends[kept.rows[heads]] = ends  # of several in a group the last one counts
+        self._ends[kept.rows[heads]] = ends  # of several of a group, that of the last one stays
         if len(due):
             going_on = kept.take(~over[session])
             self._open.free(self._open.release(kept.rows[over[session]]))

@@ -19,6 +19,7 @@ from tests.generate.documents import SECOND
 from tests.oracle import event_syntax
 from tests.oracle.bindings import Stored
 from tests.oracle.event_syntax import Aggregate, Cel, Cmp, Filter, Fn, Item, Name, Next, Of, Ref, Str, Window, reads
+from tests.oracle.event_values import DISTINCT
 from tests.oracle.events import Event, Events, event
 from tests.oracle.pattern_syntax import Absent, AnyOrder, Letter, Many, Near, One, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, pattern_schema
@@ -72,6 +73,7 @@ def _statements() -> Iterator[Statement]:
     for name in ("P", "Q"):
         yield Cel(Next(a, _SAME, b), publish=name)
         yield Cel(Next(a, None, b), within=Window("6"), publish=name)
+        yield Cel(Next(a, _SAME, b, latest=True), within=Window("6"), publish=name)
         yield Cel(
             event_syntax.Fold(a, Cmp("=", Ref("k", "$2"), Ref("k", "$")), None, (), a), within=Window("8"), publish=name
         )
@@ -80,6 +82,11 @@ def _statements() -> Iterator[Statement]:
     pair = Name("P"), Cmp("=", Ref("k"), Ref("k_1"))
     yield Cel(Aggregate((Item(Fn("count"), "n"),), ("k",), Window("5"), a))
     yield Cel(Aggregate((Item(Fn("count"), "n"),), (), Window("5"), Filter(Cmp("!=", Ref("k"), Str("")), Name("E"))))
+    counts = Item(Fn("count"), "n"), Item(Fn(DISTINCT, (Ref("k"),)), "d"), Item(Fn("median", (Ref("k"),)), "m")
+    yield from (
+        Cel(Aggregate(counts, by, Window("3"), one, session=True)) for by in ((), ("k",)) for one in (a, Name("E"))
+    )
+    yield Cel(Next(pair[0], None, Filter(Cmp("!=", Ref("k"), Str("v")), Name("E")), latest=True), within=Window("9"))
     yield Cel(Filter(pair[1], pair[0]))
     items = Item(Of("m", "q"), "q"), Item(Of("b", "k"), "k")
     yield Pattern((One("M", "m"), One("B", "b")), Window("9"), select=items)
