@@ -249,8 +249,9 @@ def settle_option(default: str) -> Callable[[Decorated], Decorated]:
     return _option("--settle", default, f"{help} news=2h. INF: to the end of the run.")
 
 
-def settle_is_given() -> bool:
-    source = click.get_current_context().get_parameter_source("settle")
+def is_given(name: str) -> bool:
+    """Whether the running command was given an option, also by the configuration."""
+    source = click.get_current_context().get_parameter_source(name)
     return source is not None and source is not ParameterSource.DEFAULT
 
 

@@ -138,6 +138,7 @@ class EngineOptions:
     output: Path | None
     lateness: Lateness
     belated: Belated = given_by(options.belated_option)
+    idle_after: int | None
     settle: Lateness
     patterns: str = given_by(options.patterns_option(DRIVER, EXECUTORS))
     max_matches: int = bound("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time.")
@@ -181,6 +182,10 @@ class RunOptions(EngineOptions):
         "in other formats than jsonl. Default, or with -: standard output.",
     )  # fmt: skip
     lateness: Lateness = given_by(options.lateness_option("INF"))
+    idle_after: int | None = duration(
+        "--idle-after", "INF",
+        "How long a feed may be without a complete visit before others go on without it. INF: for ever.",
+    )  # fmt: skip
     settle: Lateness = given_by(options.settle_option("INF"))
     patterns: str = given_by(options.patterns_option(*PLACES))
     form: str | None = given_by(formats.format_option)
@@ -219,7 +224,7 @@ def run(given: RunOptions) -> None:
     script = None if queries_path is None else options.read_script(queries_path)[1]
     subscribed = feeds_to_fetch(lists, state)
     settings = given.of_engine()
-    if lists and not options.settle_is_given():
+    if lists and not options.is_given("settle"):
         settings["settle"] = SETTLE
     versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
     new_history = partial(History, versions, most_versions, keep=ID_RETENTION)
