@@ -69,13 +69,17 @@ def report_paused(engine: Session) -> None:
         _report(f"and {len(paused) - LISTED_QUERIES:,} more are paused")
 
 
-def report_waiting(engine: Session) -> None:
+def report_waiting(engine: Session, *, is_over: bool) -> None:
+    """Without a state a run `is_over`: what waits is undecided because the last visits of feeds were earlier."""
     waiting, never = engine.waiting_absences(), engine.never_decided()
     for name, pending in islice(waiting.items(), LISTED_QUERIES):
         count = pending.documents
-        documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
-        endless = "{} may be late without a limit, so that it never comes: give --lateness"
-        _report(f"{name}: {documents}" + (f"; {endless.format(never[name])}" if name in never else ""))
+        what = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
+        if is_over:
+            what += "; the last visits of the feeds were before"
+        elif name in never:
+            what += f"; {never[name]} may be late without a limit, so that it never comes: give --lateness"
+        _report(f"{name}: {what}")
     if len(waiting) > LISTED_QUERIES:
         _report(f"and {len(waiting) - LISTED_QUERIES:,} more queries wait")
 
@@ -293,7 +297,7 @@ def run(given: RunOptions) -> None:
             report_paused(opened)
         for line in equal_time_lines(opened.ties(here=True), opened.ties_at_least(here=True)):
             _report(line)
-        report_waiting(opened)
+        report_waiting(opened, is_over=state is None)
         counters = opened.counters()
     if sys.stderr.isatty():
         known = f"{counters.documents:,} documents, {counters.duplicates:,} already known"

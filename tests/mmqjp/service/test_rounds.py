@@ -206,7 +206,8 @@ def test_after_the_first_round_of_visits_a_service_has_told_what_run_tells(tmp_p
         timing = {"lateness": 0, "idle_after": HOUR, "settle": 0}
         serve(crawl.fetch, crawl.clock, QUERIES, tmp_path / "serve", [max(crawl.times)], output, **timing)
     options = "--feeds", "--engine", "duckdb", "--queries", queries, "--output", tmp_path / "run.jsonl"
-    mmqjp("run", *options, "--documents", tmp_path / "serve" / "drops")
+    result = mmqjp("run", *options, "--documents", tmp_path / "serve" / "drops")
+    assert re.search("silent: .* wait for their deadline; the last visits of the feeds were before\n", result.stderr)
     assert told(tmp_path / "run.jsonl") == told(output) and len(told(output)) > 100
 
 
