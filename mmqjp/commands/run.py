@@ -188,7 +188,8 @@ class RunOptions(EngineOptions):
     lateness: Lateness = given_by(options.lateness_option("INF"))
     idle_after: int | None = duration(
         "--idle-after", "INF",
-        "How long a feed may be without a complete visit before others go on without it. INF: for ever.",
+        "How long a feed may be without a complete visit before others go on without it, at least twice its own "
+        "interval. INF: for ever.",
     )  # fmt: skip
     settle: Lateness = given_by(options.settle_option("INF"))
     patterns: str = given_by(options.patterns_option(*PLACES))

@@ -18,7 +18,6 @@ import click
 
 from common.files import is_shared, make_inside
 from common.tools import gc_frozen
-from feeds.fetch.state import Pace
 from feeds.history import History
 from feeds.tail import Tail
 from mmqjp.commands import options
@@ -34,7 +33,7 @@ from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
 from mmqjp.documents.watermarks import Lateness
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue, opened_sinks
-from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching, has_feeds
+from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions, Watcher, watch
 from mmqjp.service.spool import Spool
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
 
 AVAILABLE_NOW = "available-now"
 LATENESS, SETTLE = "1d", "10min"
-LEAST_IDLE = 2 * Pace().longest
-"""Default of `--idle-after` with feeds: a feed that is asked as seldom as any is live between two visits."""
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
@@ -113,7 +110,7 @@ class StreamOptions(EngineOptions):
     idle_after: int | None = duration(
         "--idle-after", "1h",
         "How long a stream must be silent before it advances with the clock, or a feed without a complete visit before "
-        "others go on without it. With feeds it is 2d, or twice --interval, unless given. INF: never.",
+        "others go on without it, at least twice its own interval. INF: never.",
     )  # fmt: skip
     max_ahead: int | None = duration(
         "--max-ahead", "1d", "How far ahead of the clock a document may be. INF: no limit."
@@ -148,14 +145,7 @@ class StreamOptions(EngineOptions):
         settings = EngineOptions.of_engine(self)
         if self.lists and not options.is_given("settle"):
             settings["settle"] = max(LEAST_SETTLE, 2 * self.fetching.interval)
-        if self.reads_feeds and not options.is_given("idle_after"):
-            settings["idle_after"] = max(LEAST_IDLE, 2 * self.fetching.interval)
         return settings
-
-    @property
-    def reads_feeds(self) -> bool:
-        has_others = bool(self.paths or self.source_format)
-        return not has_others or self.feeds is not None or bool(self.lists) or has_feeds(self.state)
 
 
 CHECKPOINT, FILES = "checkpoint", "files"
