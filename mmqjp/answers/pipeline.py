@@ -549,6 +549,8 @@ class Batches:
             admitted = self.admission.admit(documents, progress, evaluated)
             witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
             progress.pass_clock(self.registry.outside(), taken_at)
+            if lasts is not None:
+                progress.finish()
             clock = None if self.watermarks.timing.max_ahead is None else taken_at
             answered = self.pipeline.answer(admitted.records, witnesses, progress, begin_again, clock, lasts=lasts)
             refused = ((self.records[docid], reason) for docid, reason in self.pipeline.patterns.refused.items())

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 from common.bounds import EARLIEST, LATEST, Micros
-from common.dates import DAY
+from common.dates import DAY, HOUR
 from common.errors import InvalidValue
 from feeds.documents import Visit, VisitOutcome
 from join_stage.plans import JoinEngine
@@ -22,6 +22,7 @@ from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 
 WATERMARKS = "watermarks"  # setting with each stream's lateness, progress, greatest document and least watermark
 
+IDLE_AFTER = HOUR  # `idle_after` of services by default, and of feeds at the end of a finite run
 SETTLE = 10 * 60 * 1_000_000  # default of `Timing.settle`, in microseconds
 
 Lateness = int | None | Mapping[str, int | None]
@@ -81,16 +82,24 @@ ONE_VISIT = DAY  # how long a feed that was visited once is live, the longest in
 
 
 class LastVisit(NamedTuple):
-    """The last complete visit of a feed and the one before that, EARLIEST if there is none, and what was said last."""
+    """The last complete visit of a feed and the one before that, EARLIEST if there is none, and what was said last.
+    For an awaited feed, `earlier` is the time since when it is."""
 
     visited: int
     earlier: int
     outcome: VisitOutcome
 
-    def live_for(self, idle_after: int) -> int:
-        """Returns how long it is live without another visit: at least twice the interval of its last two, since feeds
-        are visited at intervals of their own."""
-        return max(idle_after, ONE_VISIT if self.earlier == EARLIEST else 2 * (self.visited - self.earlier))
+    def is_live(self, idle_after: int | None, now: int) -> bool:
+        """Whether its stream waits for it at `now`, the latest visit of any feed: for at least twice the interval of
+        its last two visits, since each feed has its own."""
+        if self.outcome == "ended":
+            return False
+        if idle_after is None:
+            return True
+        if self.outcome == "awaited":
+            return now - self.earlier <= max(idle_after, ONE_VISIT)
+        own = ONE_VISIT if self.earlier == EARLIEST else 2 * (self.visited - self.earlier)
+        return now - self.visited <= max(idle_after, own)
 
 
 UNKNOWN_FEED = LastVisit(EARLIEST, EARLIEST, "ended")
@@ -102,31 +111,41 @@ class FeedTimes:
     def __init__(self) -> None:
         self.states: dict[str, LastVisit] = {}
         self.greatest: int = EARLIEST
-        self._awaited = 0
         self._heap: list[tuple[int, str]] = []
         """The live feeds by their last complete visit. Entries that no state has are skipped when they come up."""
+        self._awaited: list[tuple[int, str]] = []
+        """Like `_heap`: the awaited feeds, latest first, by the negative time since when."""
 
     def note(self, feed: str, time: int, outcome: VisitOutcome) -> bool:
         """Returns whether that changed anything."""
         visited, earlier, before = self.states.get(feed, UNKNOWN_FEED)
-        if outcome == before and (outcome != "complete" or time <= visited) and feed in self.states:
-            return False
-        if (outcome == "awaited" and before == "complete") or (outcome == "ended" and time < visited):
-            return False  # it was visited since
-        if outcome == "complete" and time > visited:
-            visited, earlier = time, EARLIEST if before == "ended" else visited
+        match outcome:
+            case "complete":
+                if time <= visited and before == outcome:
+                    return False
+                if time > visited:
+                    visited, earlier = time, visited if before == outcome else EARLIEST
+                elif before == "awaited":
+                    earlier = EARLIEST
+            case "awaited":
+                if time <= (visited if before == "complete" else earlier if before == outcome else EARLIEST):
+                    return False  # it was visited since, or this is known
+                earlier = time
+            case "ended":
+                if (before == outcome and feed in self.states) or time < visited:
+                    return False
         self.put(feed, LastVisit(visited, earlier, outcome))
         return True
 
     def put(self, feed: str, state: LastVisit) -> None:
-        visited, _, outcome = state
-        self._awaited += (outcome == "awaited") - (self.states.get(feed, UNKNOWN_FEED).outcome == "awaited")
         self.states[feed] = state
-        self.greatest = max(self.greatest, visited)
-        if outcome == "complete":
-            heappush(self._heap, (visited, feed))
-            if len(self._heap) > 2 * len(self.states) + 100:
-                self._rebuild()
+        self.greatest = max(self.greatest, state.visited)
+        if state.outcome == "complete":
+            heappush(self._heap, (state.visited, feed))
+        elif state.outcome == "awaited":
+            heappush(self._awaited, (-state.earlier, feed))
+        if len(self._heap) + len(self._awaited) > 2 * len(self.states) + 100:
+            self.rebuild()
 
     def restore(self, before: Mapping[str, LastVisit | None]) -> None:
         """Undoes changes, given the states of some feeds before; None if they were not known."""
@@ -135,36 +154,44 @@ class FeedTimes:
             if state is not None:
                 self.states[feed] = state
         self.greatest = max((state.visited for state in self.states.values()), default=EARLIEST)
-        self._awaited = sum(state.outcome == "awaited" for state in self.states.values())
-        self._rebuild()
+        self.rebuild()
 
-    def _rebuild(self) -> None:
-        self._heap = [(one.visited, feed) for feed, one in self.states.items() if one.outcome == "complete"]
+    def rebuild(self) -> None:
+        """Rebuilds the heaps, with the feeds that were found idle."""
+        states = self.states.items()
+        self._heap = [(one.visited, feed) for feed, one in states if one.outcome == "complete"]
+        self._awaited = [(-one.earlier, feed) for feed, one in states if one.outcome == "awaited"]
         heapify(self._heap)
+        heapify(self._awaited)
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether some feed is."""
-        return self._awaited > 0
+    def awaited(self, idle_after: int | None) -> str | None:
+        """Returns the feed that is awaited since the latest time; None if there is none."""
+        while self._awaited:
+            since, feed = self._awaited[0]
+            state = self.states[feed]
+            known = state.outcome == "awaited" and state.earlier == -since
+            if known and state.is_live(idle_after, self.greatest):
+                return feed
+            heappop(self._awaited)
+        return None
 
     def least(self, idle_after: int | None) -> int | None:
         """Returns the least last visit of live feeds; None while a feed is awaited, or if none is live."""
-        if self._awaited:
+        if self.awaited(idle_after) is not None:
             return None
-        heap = self._heap
-        while heap:
-            visited, feed = heap[0]
+        while self._heap:
+            visited, feed = self._heap[0]
             state = self.states[feed]
-            is_live = idle_after is None or self.greatest - visited <= state.live_for(idle_after)
-            if is_live and state.outcome == "complete" and state.visited == visited:
+            known = state.outcome == "complete" and state.visited == visited
+            if known and state.is_live(idle_after, self.greatest):
                 return visited
-            heappop(heap)
+            heappop(self._heap)
         return None
 
     def slowest(self, idle_after: int | None) -> str | None:
         """Returns a feed that is awaited, else the live one whose last visit is the earliest; None if none is live."""
-        if self._awaited:
-            return min(feed for feed, state in self.states.items() if state.outcome == "awaited")
+        if (feed := self.awaited(idle_after)) is not None:
+            return feed
         return None if self.least(idle_after) is None else self._heap[0][1]
 
 
@@ -271,7 +298,8 @@ class Watermarks:
     def at_end(self, streams: Iterable[str]) -> Micros:
         """Returns the watermark at the end of a finite run without a state: streams with feeds are decided up to their
         progress, others to the end."""
-        known = (self.greatest.get(stream, EARLIEST) for stream in streams if stream in self.feeds)
+        greatest = self.greatest if self._running is None else self._running.greatest
+        known = (greatest.get(stream, EARLIEST) for stream in streams if stream in self.feeds)
         return Micros(min(known, default=LATEST))
 
     def by_stream(self) -> dict[str, int]:
@@ -380,6 +408,14 @@ class Progress:
             self.feeds_before.setdefault(stream, {}).setdefault(visit.feed, before)
             self._move(stream)
 
+    def finish(self) -> None:
+        """Ends a finite run. Its feeds are idle after IDLE_AFTER unless another time is set, so that none that died
+        long ago holds its stream."""
+        if self._idle_after is None:
+            for stream, feeds in self._known.feeds.items():
+                self._move(stream, IDLE_AFTER)
+                feeds.rebuild()  # later documents find none of them idle
+
     def pass_clock(self, streams: Iterable[str], now: int) -> None:
         """Advances idle streams, after the batch's documents. Queries wait for `streams`."""
         if (idle_after := self._idle_after) is None:
@@ -394,12 +430,12 @@ class Progress:
             elif stream not in known.feeds:
                 self._come_to(stream, now - idle_after)
 
-    def _move(self, stream: str) -> None:
-        time = self.documents.get(stream)
+    def _move(self, stream: str, idle_after: int | None = None) -> None:
+        time, idle_after = self.documents.get(stream), idle_after or self._idle_after
         if (feeds := self._known.feeds.get(stream)) is not None:
-            if feeds.is_awaited:
+            if feeds.awaited(idle_after) is not None:
                 return
-            if (visited := feeds.least(self._idle_after)) is not None:
+            if (visited := feeds.least(idle_after)) is not None:
                 time = visited if time is None else min(time, visited)
         if time is not None:
             self._come_to(stream, time)

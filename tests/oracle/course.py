@@ -17,7 +17,8 @@ from feeds.documents import Visit
 
 @dataclass
 class Stream:
-    """`visits` has the last complete visit of each feed, the one before, and what was said of it last. `own` is the
+    """`visits` has the last complete visit of each feed, the one before, and what was said of it last; of an awaited
+    feed since when in place of the one before. `own` is the
     greatest end of the documents without a feed. `steps` are the arrivals at which the watermark moved, and `reached`
     to where."""
 
@@ -32,10 +33,12 @@ class Stream:
         """Where the stream has come to by its feeds and by its own documents."""
         newest = max((time for time, _, _ in self.visits.values()), default=-inf)
         holding = [one for one in self.visits.values() if one[2] != "ended"]
-        if any(said == "awaited" for _, _, said in holding):
-            return -inf
         live = []
-        for time, before, _ in holding:
+        for time, before, said in holding:
+            if said == "awaited":
+                if idle_after is None or newest - before <= max(idle_after, 24 * 3600e6):
+                    return -inf
+                continue
             longest = 24 * 3600e6 if before == -inf else 2 * (time - before)
             if idle_after is None or newest - time <= max(idle_after, longest):
                 live.append(time)
@@ -80,10 +83,14 @@ class Course:
         time, before, said = visits.get(visit.feed, (-inf, -inf, "ended"))
         if visit.outcome == "complete":
             if visit.time > time:
-                time, before = visit.time, -inf if said == "ended" else time
+                time, before = visit.time, time if said == "complete" else -inf
+            elif said == "awaited":
+                before = -inf
             visits[visit.feed] = time, before, "complete"
-        elif visit.time >= time if visit.outcome == "ended" else said == "ended":
-            visits[visit.feed] = time, before, visit.outcome
+        elif visit.outcome == "ended" and visit.time >= time:
+            visits[visit.feed] = time, before, "ended"
+        elif visit.outcome == "awaited" and visit.time > {"complete": time, "awaited": before, "ended": -inf}[said]:
+            visits[visit.feed] = time, visit.time, "awaited"
         self._move(visit.stream)
 
     def drops(self, document: Any, sources: Iterable[str]) -> bool:
@@ -123,6 +130,7 @@ class Course:
         self._has_ended = True
         for name, stream in self.streams.items():
             if stream.visits:
+                stream.progress = max(stream.progress, stream.come_to(self._idle_after or 3_600_000_000))
                 self.reach(name, stream.progress)
 
     def progress(self) -> dict[str, int]:

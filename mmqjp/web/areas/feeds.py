@@ -145,8 +145,9 @@ def _visits(site: Site) -> dict[str, _FeedTime]:
     found: dict[str, _FeedTime] = {}
     for feeds in streams.values():
         least = feeds.least(idle_after)
-        for feed, (visited, _, outcome) in feeds.states.items():
-            waits = outcome == "awaited" or (outcome == "complete" and visited == least)
+        for feed, state in feeds.states.items():
+            visited, _, outcome = state
+            waits = visited == least if outcome == "complete" else state.is_live(idle_after, feeds.greatest)
             found[feed] = _FeedTime(visited if visited > EARLIEST else None, feeds.greatest, waits)
     return found
 

@@ -76,7 +76,8 @@ class World:
         if visit.outcome == "ended":
             visited.pop(visit.feed, None)
         elif visit.outcome == "awaited":
-            visited.setdefault(visit.feed, -inf)
+            if visit.time > visited.get(visit.feed, -inf):
+                visited[visit.feed] = -inf
         else:
             visited[visit.feed] = max(visited.get(visit.feed, -inf), visit.time)
         self._move(visit.stream)

@@ -133,6 +133,16 @@ COURSE: list[tuple[Document | Visit, int | None]] = [
     (visit("five", 1700), 1700),
     (visit("six", 2900), 1700),  # twice its interval has not passed
     (visit("six", 2901), 2901),
+    (doc(86_000), 2901),
+    (visit("seven", -7000, "awaited"), 2901),
+    (visit("six", 79_400), 2901),
+    (visit("six", 79_401), 79_401),  # what is awaited is so for a day
+    (visit("six", 79_401, "awaited"), 79_401),  # it was visited since
+    (visit("eight", 79_500), 79_401),
+    (visit("six", 79_600, "awaited"), 79_401),  # it is about to be visited again
+    (visit("eight", 80_000), 79_401),
+    (visit("six", 80_100), 80_000),
+    (visit("eight", 86_000), 80_100),  # for a day, since visits begin anew
 ]
 """What arrives, and how far it brings the stream, in seconds after NOW."""
 
@@ -148,7 +158,7 @@ def test_a_stream_comes_as_far_as_visits_of_its_feeds_say(how: str, tmp_path: Pa
     engine = opened()
     if how == "at once":
         engine.process([item for item, _ in COURSE])
-        assert engine.watermarks() == {"S": NOW + 2900 * SECOND}
+        assert engine.watermarks() == {"S": NOW + (80_100 - 1) * SECOND}
         return
     for number, (item, expected) in enumerate(COURSE):
         if how == "failures":
@@ -176,7 +186,8 @@ def test_a_finite_run_ends_where_its_feeds_were_visited(tmp_path: Path):
     for state, told in ((None, {"S1": ["S0"], "T1": ["T0", "T20"], **events}), (tmp_path, events)):
         with Session("duckdb", state=state, settle=None) as engine:
             engine.subscribe(script)
-            items = visit("one", 0, "awaited"), doc(0), doc(20), visit("one", 11), doc(0, "T"), doc(20, "T")
+            gone = visit("gone", -9 * 86_400)  # for longer than its stream waits for it
+            items = visit("one", 0, "awaited"), gone, doc(0), doc(20), visit("one", 11), doc(0, "T"), doc(20, "T")
             assert engine.process(items) == []
             found: dict[str, list[str]] = {}
             for output in engine.finish():
