@@ -442,8 +442,9 @@ class Visitor:
             after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
             visit = after.ended(after.checked_at) if after.stopped or after.errors >= GIVEN_UP else None
-        if visit is None and outcome not in (Outcome.NEW, Outcome.UNCHANGED) and not feed.fetched_at:
-            visit = feed.ended(self.clock.now())
+        now, found = self.clock.now(), outcome in (Outcome.NEW, Outcome.UNCHANGED)
+        if visit is None and not found and (not feed.fetched_at or feed.is_overdue(now)):
+            visit = feed.ended(now)
         self.store.commit(after, self.archive.mark, visit)
         self.claims.update(after)
         return after, outcome
@@ -587,12 +588,13 @@ class VisitNotes:
         self._store, self._archive, self._clock = store, archive, clock
         self._noted: int | None = None
 
-    def expect(self, feeds: Iterable[FeedState]) -> None:
-        """Notes feeds that are about to be visited for the first time."""
+    def expect(self, due: Iterable[FeedState]) -> None:
+        """Notes feeds that are about to be visited for the first time, or for the first time in so long that readers
+        no longer wait for them, as after a time without a fetch: others must not get ahead of what they show."""
         now = self._clock.now()
-        due = (feed for feed in feeds if not feed.checked_at and feed.next_check <= now)
-        self._store.add_visits(NotedVisit(feed.shown, now, "awaited") for feed in due)
-        self.write()
+        if awaited := [feed for feed in due if feed.is_overdue(now)]:
+            self._store.add_visits(NotedVisit(feed.shown, now, "awaited") for feed in awaited)
+            self.write()
 
     def write(self) -> None:
         now = self._clock.now()
@@ -636,7 +638,6 @@ async def fetch_feeds(
     visitor = Visitor(client, store, archive, claims, world.clock, world.random, settings)
     notes = VisitNotes(store, archive, world.clock)
     notes.write()  # what a kill left, as it was
-    notes.expect(waiting.values())
     busy: set[str] = set()
 
     async def visit(feed: FeedState) -> None:
@@ -665,10 +666,11 @@ async def fetch_feeds(
                         claims.update(feed)
                         waiting[feed.url] = feed
                     if changed or removed:
-                        notes.expect(changed)
+                        notes.write()
                 now = world.clock.now()
                 # The longest overdue first: a killed process left them.
                 due = sorted((f for f in waiting.values() if f.next_check <= now), key=lambda f: f.next_check)
+                notes.expect(due)
                 for feed in due:
                     busy.add(feed.url)
                     under_way.add(asyncio.create_task(visit(waiting.pop(feed.url))))

@@ -114,6 +114,11 @@ class FeedState:
     def folders(self) -> tuple[str, ...]:
         return tuple(self.folder.splitlines())
 
+    def is_overdue(self, now: int) -> bool:
+        """Whether it was never visited, or not for more than twice its interval, but did not fail: then readers have to
+        be told to wait for it."""
+        return not self.errors and now - self.checked_at > 2 * (self.hints.wait or HOUR)
+
     def ended(self, now: int) -> NotedVisit:
         """The note that the feed is not waited for: it could not be fetched at first, or is not fetched any more."""
         return NotedVisit(self.shown, now, "ended", self.fetched_at or None)

@@ -485,21 +485,24 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
     assert outcomes_of_feeds() == found
     for name in ("failing", "unreadable", "busy", "behind"):
         server.serve(f"/{name}", FEED)
-        found[name] += " complete"
+        # The last visits are too long ago for readers to wait for these feeds, so they are awaited again, unless they
+        # failed last.
+        found[name] += " complete" if name in ("failing", "busy") else " awaited complete"
     server.serve("/gone", b"", 410)
     fetching.later(4 * 3600)
     fetching.run()
-    found |= {"gone": "awaited complete ended", "behind": "awaited ended awaited complete"}
+    for name, outcome in (("same", "complete"), ("moved", "ended"), ("gone", "ended")):
+        found[name] += f" awaited {outcome}"
     assert outcomes_of_feeds() == found
     assert change_feeds(fetching.directory / STATE_FILE, FeedChange(remove=(urls["same"],)))
     removed.add(urls["same"])
-    fetching.later(4 * 3600)
+    fetching.later(7000)
     fetching.run()
-    found |= {"same": "awaited complete ended", "moved": "awaited ended complete"}
+    found |= {"same": found["same"] + " ended", "moved": found["moved"] + " complete"}
     assert outcomes_of_feeds() == found
     server.serve("/failing", b"", 500)
     for _ in range(GIVEN_UP):
-        assert outcomes_of_feeds() == found
+        assert outcomes_of_feeds()["failing"] == found["failing"]
         fetching.clock.time = max(fetching.clock.time, fetching.feed(urls["failing"]).next_check)
         fetching.run()
     assert outcomes_of_feeds()["failing"] == found["failing"] + " ended"
