@@ -10,6 +10,7 @@ do not know: `near`, absences, PATTERN. Format 11 adds the watermarks of belated
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -48,6 +49,10 @@ FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS, FORMAT_WITH_
 """Formats that introduced query placements, numbered chains, output ids, and query forms."""
 
 FORMAT_WITH_VISITS = 11
+VISITS_NEWS = (
+    "the store was converted from an older format: documents that end before the watermark are answered from now on, "
+    "unless --belated drop is given, and a stream that feeds fill has come as far as the visits of all its feeds"
+)
 
 
 def migrate(
@@ -59,7 +64,7 @@ def migrate(
     number_outputs: Callable[[], None],
 ) -> bool:
     """Migrates an older store in a batch of its own, and registers its queries. Returns whether it did. The store has
-    already created new tables and columns, and converted changed ones."""
+    already created new tables and columns, and converted changed ones. Logs what the user will notice."""
     if ledger.is_current:
         return False
     with whole_batch(store):
@@ -77,6 +82,8 @@ def migrate(
             note_earlier_documents(store, ledger)
         stored.save_catalog(registry.catalog)
         ledger.save_version()
+    if 0 < ledger.version < FORMAT_WITH_VISITS:
+        logging.getLogger("mmqjp").warning(VISITS_NEWS)
     registry.stage1.finish_batch(committed=True)
     stored.committed((), registry.catalog)
     ledger.batch += 1

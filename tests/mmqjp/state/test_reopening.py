@@ -27,6 +27,7 @@ from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
 from mmqjp.sinks.files import open_sink
+from mmqjp.state.engine_choice import VISITS_NEWS
 from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, missed_from, with_gap, with_recalled
 from mmqjp.tables.schema import FORMER_NAMES
 from templates.catalog import Catalog
@@ -391,7 +392,7 @@ def recorded(version: int, directory: Path) -> Path:
         *(pytest.param(version, plan, marks=pytest.mark.soak) for version in (1, 3) for plan in PLANS),
     ],
 )
-def test_a_store_of_an_older_format_opens(version, plan, tmp_path):
+def test_a_store_of_an_older_format_opens(version, plan, tmp_path, caplog):
     write_duckdb(tmp_path / "state", recorded(version, tmp_path))
     check, again, options = FORMATS[version]
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
@@ -401,7 +402,10 @@ def test_a_store_of_an_older_format_opens(version, plan, tmp_path):
                 assert why_output(select_of(engine), asked).match.output == output
         check(engine)
         assert engine.ledger.setting("schema_version") == "11"
+    assert caplog.messages.count(VISITS_NEWS) == 1
+    caplog.clear()
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
+        assert VISITS_NEWS not in caplog.messages
         assert [output.id for output in engine.outputs()][: len(before)] == before
         again(engine)
 
