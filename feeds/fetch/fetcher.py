@@ -133,6 +133,8 @@ class DropArchive(Archive):
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._noted: tuple[int, str] | None = None
+        """The time and hash of the last file of visits, once known: there may be very many."""
         directory.mkdir(parents=True, exist_ok=True)
         for folder in directory.iterdir():
             for draft in drafts(folder):
@@ -159,11 +161,12 @@ class DropArchive(Archive):
     def note(self, visits: Sequence[NotedVisit], now: int) -> None:
         content = visits_text(visits)
         sha256 = hashlib.sha256(content).hexdigest()
-        written, known = self._newest(VISITS, VISITS_SUFFIX) or (0, "")
+        written, known = self._noted or self._newest(VISITS, VISITS_SUFFIX) or (0, "")
         if known != sha256:  # else a kill came before the store knew
             # Names are in the order of writing, and not before what the visits refer to, wherever the clock was set to.
-            stem = drop_stem(max(now, written + 1, *(visit.time for visit in visits)), sha256)
-            write_whole(self._folder(VISITS) / f"{stem}{VISITS_SUFFIX}", content)
+            written = max(now, written + 1, *(visit.time for visit in visits))
+            write_whole(self._folder(VISITS) / f"{drop_stem(written, sha256)}{VISITS_SUFFIX}", content)
+        self._noted = written, sha256
 
     def keep(self, capture: Capture) -> None:
         directory = self._folder(capture.source)

@@ -306,8 +306,8 @@ def test_visits_are_noted_some_at_a_time_and_at_once_where_readers_wait_for_them
         store.add_visits(NotedVisit(f"https://{name}.example/", START) for name in "ab")
         with suppress(Killed), armed((FetchStore, "drop_visits"), killed):
             notes.write()
-        for _ in range(2):
-            VisitNotes(store, archive, clock).write()
+        for again in (DropArchive(tmp_path), archive):
+            VisitNotes(store, again, clock).write()
         assert len(files()) == 5 and store.visits() == []
     times = [stem[0] for path in files() if (stem := read_stem(path.stem)) is not None]
     assert times == sorted(set(times)) and len(times) == 5, "they are read in the order in which they were written"
