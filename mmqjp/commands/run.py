@@ -189,7 +189,7 @@ class RunOptions(EngineOptions):
     idle_after: int | None = duration(
         "--idle-after", "INF",
         "How long a feed may be without a complete visit before others go on without it, at least twice its own "
-        "interval. INF: for ever.",
+        "interval. INF: as long as the run reads; at its end it is 1h.",
     )  # fmt: skip
     settle: Lateness = given_by(options.settle_option("INF"))
     patterns: str = given_by(options.patterns_option(*PLACES))
