@@ -193,9 +193,8 @@ def test_run_stream_and_serve_tell_the_same_of_real_feeds(tmp_path):
     assert found["run", drops] == wanted and found["stream", drops] == wanted
     assert found["run", warcs] == found["stream", warcs]
     # A visit without a new version stands where it was made in a WARC file, and behind the round in a directory. So a
-    # back-dated entry may be behind the horizon of events in one, and not in the other.
-    differ = found["run", warcs] ^ wanted
-    assert len(differ) < 100 and {json.loads(line)["query"] for line in differ} <= {"monthly", "next_of_feed"}
+    # back-dated entry may be behind a watermark in one, and not in the other.
+    assert len(found["run", warcs] ^ wanted) < len(wanted) / 20
 
 
 @real
