@@ -26,6 +26,8 @@ R_DOCTS = pa.schema([("docid", pa.int64()), ("t0", pa.int64()), ("t1", pa.int64(
 
 ATTRIBUTE_SHIFT = 32
 
+ELEMENT = (1 << ATTRIBUTE_SHIFT) - 1  # the bits of a node id that number the element
+
 CHAIN_SHIFT = 44
 
 MANY_CHAIN = 1 << 62 - CHAIN_SHIFT
@@ -69,4 +71,4 @@ def node_id(element: int, attribute: int = 0, chain: int = 0) -> int:
 
 def plain_node(node: int) -> tuple[int, int]:
     """(element, attribute) of a node id, without its functions."""
-    return node & 0xFFFFFFFF, (node & PLAIN) >> ATTRIBUTE_SHIFT
+    return node & ELEMENT, (node & PLAIN) >> ATTRIBUTE_SHIFT

@@ -564,6 +564,7 @@ class Automaton:
             lambda tag: tag in self._valued or bool(self._classes.tests_of(tag).literals), self._limits.classes
         )
         self._interned: Memo[str, str] = Memo(str, self._limits.classes)
+        self._mentioned: Memo[str, bool] = Memo(self._vocabulary.mentions, self._limits.classes)
         self._below: Memo[tuple[str, NodeKind, str, bool], StepsBelow] = Memo(
             lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
@@ -582,7 +583,8 @@ class Automaton:
     def columns(self) -> ElementColumns:
         self._is_used = True
         owners = self._of_attributes if self._owners or self._filters.owners else None
-        return ElementColumns(owners, self._of_values, self._interned, trees=self._filters.reads_trees)
+        trees = self._filters.reads_trees
+        return ElementColumns(owners, self._of_values, self._interned, self._mentioned, trees=trees)
 
     def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:
         if self.states > self._limits.states or self._classes.made >= self._limits.classes:

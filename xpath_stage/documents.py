@@ -2,16 +2,16 @@
 
 Nothing outside a document is read, and what could exhaust memory is refused. Small documents are parsed several at a
 time as children of one root element, with the results of `parse_document`, else each alone. Documents with the same
-tags in the same order share an outline: a regular expression reads their texts without a tree. That needs the `text`
-that the parser wrote, in which each `<` begins a tag and attributes are in double quotes. All tags that no query
-mentions are one name."""
+tags in the same order share an outline: a regular expression reads their texts and attributes without a tree, but for
+childless elements that no query mentions. That needs the `text` that the parser wrote, in which each `<` begins a tag
+and attributes are in double quotes. All tags that no query mentions are one name."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -28,14 +28,14 @@ from xscl.algebra.joins import Test
 
 MOST_TAGS = 128  # maximum number of tags, starts and ends, of a document with an outline
 
-RUN = 8
-"""Consecutive documents of a stream with the same outline before it is built: building takes as long as reading 100."""
+RUN = 4
+"""Documents with the same outline before it is built: building takes as long as reading 100."""
 
 MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000  # maximum numbers of cached outlines and streams
 
 TRIAL, PAUSE = 128, 2_048
-"""After TRIAL documents of a stream whose outline differed from the one before, the trees of its next PAUSE documents
-are read if fewer than twice as many had the same since the last time: finding one takes as long as reading a tree."""
+"""After TRIAL documents of a stream without a known outline, the trees of its next PAUSE documents are read if fewer
+than twice as many had one since the last time: looking for one takes two thirds of the time of reading a tree."""
 
 _TEXT = re.compile(">[^<]+<")
 _VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="[^"]*"')
@@ -45,29 +45,21 @@ _ANY = "=\0"
 
 
 class DocumentOutline:
-    """Shared by documents with the same tags in the same order: each element's name and number of children, and the
-    names of elements with children (`inner`) and with attributes (`owners`)."""
+    """Shared by documents with the same tags in the same order: each element's name, number of children and names of
+    attributes, and the names of elements with children (`inner`)."""
 
     def __init__(self, skeleton: str, elements: Sequence[etree._Element]) -> None:
+        self.skeleton = skeleton
         self.tags = [element.tag for element in elements]
         self.counts = list(map(len, elements))
-        self.key = outline_key(self.tags, self.counts)
+        self.attributes = [list(map(str, element.attrib)) for element in elements]
         self.inner = {element.tag for element in elements if len(element)}
-        self.owners = {element.tag for element in elements if element.attrib}
-        self._skeleton, self._match = skeleton, re.compile(_pattern(skeleton)).fullmatch
         self._starts: dict[int, re.Pattern[str]] = {}
-
-    def texts(self, text: str) -> list[str | None] | None:
-        """The text of each element up to its first child; None for a document without this outline."""
-        found = self._match(text)
-        if found is None:
-            return None
-        return [*map(_unescaped, found.groups())] if "&" in text else [*found.groups()]
 
     def text_of(self, number: int, text: str) -> str:
         """The text of an element up to its first child, of a document with this outline: a tenth of reading a tree."""
         if (start := self._starts.get(number)) is None:
-            start = self._starts[number] = re.compile(_pattern(self._skeleton, number))
+            start = self._starts[number] = re.compile(_pattern(self.skeleton, (number,), last=number))
         found = start.match(text)
         assert found is not None, "the document has this outline"
         return _unescaped(found[1])
@@ -83,14 +75,71 @@ class DocumentOutline:
         return found
 
 
+class OutlineReader:
+    """Reads documents with an outline into the fields of `ElementColumns`, which has their meaning. Childless elements
+    are left out if no query mentions them, nor their attributes. `key` is equal where all fields but `numbers` are."""
+
+    __slots__ = (
+        "_at",
+        "_match",
+        "_values_at",
+        "counts",
+        "key",
+        "names",
+        "numbers",
+        "outline",
+        "owners",
+        "places",
+        "tags",
+    )
+
+    def __init__(
+        self, outline: DocumentOutline, owned: Mapping[str, bool] | None, mentioned: Mapping[str, bool] | None
+    ) -> None:
+        self.outline, counts = outline, [*outline.counts]
+        self.tags, self.counts, self.numbers = list[str](), list[int](), list[int]()
+        self.owners, self.places, self.names = list[int](), list[int](), list[str]()
+        owning: set[int] = set()
+        for number, (tag, parent, names) in enumerate(
+            zip(outline.tags, outline.parents, outline.attributes, strict=True)
+        ):
+            has_owned = bool(names) and owned is not None and owned[tag]
+            if not (has_owned or counts[number] or parent is None or mentioned is None or mentioned[tag]):
+                counts[parent] -= 1
+                continue
+            if has_owned:
+                owning.add(number)
+                self.owners += [len(self.tags)] * len(names)
+                self.places += range(1, len(names) + 1)
+                self.names += names
+            self.tags.append(tag)
+            self.numbers.append(number)
+        self.counts = [counts[number] for number in self.numbers]
+        self.key = outline_key(self.tags, self.counts)
+        self._match = re.compile(_pattern(outline.skeleton, {*self.numbers}, owning)).fullmatch
+        groups = [
+            is_text for n in self.numbers for is_text in (*[False] * (n in owning and len(outline.attributes[n])), True)
+        ]
+        self._at = [at for at, is_text in enumerate(groups) if is_text]
+        self._values_at = [at for at, is_text in enumerate(groups) if not is_text]
+
+    def read(self, text: str) -> tuple[list[str], list[str]] | None:
+        """The text of each element up to its first child, and the values of attributes; None without this outline."""
+        if (match := self._match(text)) is None:
+            return None
+        found = [*map(_unescaped, match.groups())] if "&" in text else [*match.groups()]
+        if not self.names:
+            return found, []
+        return [found[at] for at in self._at], [found[at] for at in self._values_at]
+
+
 @dataclass(slots=True)
 class _Stream:
-    """A stream's last outline, or the last skeleton and how many consecutive documents had it; how many documents had
-    the outline of the one before (`hits`) or not, and how many will not be compared (`resting`)."""
+    """How many documents of a stream had a known outline (`hits`) or not, and how many will not be compared
+    (`resting`). `last` has the outline of the last one; `again`: so had the one before."""
 
-    last: DocumentOutline | None = None
-    skeleton: str = ""
-    run: int = 0
+    last: OutlineReader | None = None
+    again: bool = False
     hits: int = 0
     misses: int = 0
     resting: int = 0
@@ -101,11 +150,12 @@ class Outlines:
 
     def __init__(self) -> None:
         self._known: dict[str, DocumentOutline] = {}
+        self._met = ClearedCache[int, int](MOST_OUTLINES)  # how many documents had a skeleton, by its hash
         self._streams = ClearedCache[str, _Stream](MOST_STREAMS)
-        self._suits: dict[DocumentOutline, bool] = {}
+        self._readers: dict[DocumentOutline, OutlineReader | None] = {}
 
     def forget(self) -> None:
-        self._suits.clear()
+        self._readers.clear()
         self._streams.clear()
 
     def hold(self, stream: str, document: ParsedDocument, columns: ElementColumns) -> bool:
@@ -119,41 +169,36 @@ class Outlines:
         if state.resting:
             state.resting -= 1
             return False
-        last = state.last
-        if last is not None and (texts := last.texts(text)) is not None:
-            state.hits += 1
-            columns.hold_texts(document, last, texts)
-            return True
-        state.misses += 1
-        if state.misses == TRIAL:
-            state.resting = PAUSE if state.hits < 2 * TRIAL else 0
-            state.hits = state.misses = 0
-        outline = self._found(state, text, document)
-        if outline is None:
+        reader, found = state.last, None
+        if reader is None or not state.again or (found := reader.read(text)) is None:
+            reader = self._reader(text, document, columns)
+            found = None if reader is None else reader.read(text)
+            state.again, state.last = reader is state.last, reader
+        if reader is None or found is None:
+            state.misses += 1
+            if state.misses == TRIAL:
+                state.resting = PAUSE if state.hits < 2 * TRIAL else 0
+                state.hits = state.misses = 0
             return False
-        suits = self._suits.get(outline)
-        if suits is None:
-            suits = self._suits[outline] = columns.needs_only_texts(outline)
-        if not suits or (texts := outline.texts(text)) is None:
-            return False
-        state.last = outline
-        columns.hold_texts(document, outline, texts)
+        state.hits += 1
+        columns.hold_read(document, reader, *found)
         return True
 
-    def _found(self, state: _Stream, text: str, document: ParsedDocument) -> DocumentOutline | None:
+    def _reader(self, text: str, document: ParsedDocument, columns: ElementColumns) -> OutlineReader | None:
         skeleton = skeleton_of(text)
         outline = self._known.get(skeleton)
-        if outline is not None:
-            return outline
-        state.run = state.run + 1 if skeleton == state.skeleton else 1
-        state.skeleton = skeleton
-        if state.run < RUN or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
-            return None
-        if len(self._known) >= MOST_OUTLINES:
-            self._known.clear()
-            self._suits.clear()
-        outline = self._known[skeleton] = DocumentOutline(skeleton, list(document.top.iter()))
-        return outline
+        if outline is None:
+            mark = hash(skeleton)
+            met = self._met[mark] = self._met.get(mark, 0) + 1
+            if met < RUN or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
+                return None
+            if len(self._known) >= MOST_OUTLINES:
+                self._known.clear()
+                self._readers.clear()
+            outline = self._known[skeleton] = DocumentOutline(skeleton, list(document.top.iter()))
+        if outline not in self._readers:
+            self._readers[outline] = columns.reader(outline)
+        return self._readers[outline]
 
 
 def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -166,23 +211,36 @@ def skeleton_of(text: str) -> str:
     return _VALUE.sub(lambda attribute: attribute[1] or _ANY, skeleton) if '"' in skeleton else skeleton
 
 
-def _pattern(skeleton: str, only: int | None = None) -> str:
-    """Matches a document with groups for the texts of elements; the start of one with that of a single element."""
+def _pattern(skeleton: str, texts: Collection[int], owners: Collection[int] = (), last: int = -1) -> str:
+    """Matches a document, up to the `last` element if that is one, with groups for all attributes of `owners` and for
+    the texts of elements."""
     parts, starts = [], count()
     for tag in _TAG.findall(skeleton):
         number = -1 if tag.startswith("/") else next(starts)
-        is_text = number >= 0 if only is None else number == only
-        text = "[^<]*+" if not is_text else "()[^<]*+" if tag.endswith("/") else "([^<]*+)"
-        parts.append(f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"') + text)
-        if number == only:
+        text = "[^<]*+" if number not in texts else "()[^<]*+" if tag.endswith("/") else "([^<]*+)"
+        value = '="([^"<]*+)"' if number in owners else '="[^"<]*+"'
+        parts.append(f"<{re.escape(tag)}>".replace(_ANY, value) + text)
+        if number == last >= 0:
             break
     return "".join(parts)
 
 
+_ESCAPES = (
+    ("&lt;", "<"),
+    ("&gt;", ">"),
+    ("&quot;", '"'),
+    ("&#9;", "\t"),
+    ("&#10;", "\n"),
+    ("&#13;", "\r"),
+    ("&amp;", "&"),
+)
+
+
 def _unescaped(text: str) -> str:
-    if "&" not in text:
-        return text
-    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&#13;", "\r").replace("&amp;", "&")
+    if "&" in text:
+        for escape, character in _ESCAPES:
+            text = text.replace(escape, character)
+    return text
 
 
 NODE_BYTES = 4  # minimum size of an element or an attribute: `<a/>`
@@ -420,15 +478,25 @@ class ElementColumns:
     """Columns over elements, numbered in document order across all documents.
 
     `owned` says for each tag whether its attributes matter; None if no attributes do. `valued` says whether its string
-    values do. `interned` returns one object for each name. `trees`: `element` will be called. `tags`, `counts`
-    and `texts` have an entry per element; `owners`, `places`, `names` and `values` one per attribute that may matter.
+    values do. `interned` returns one object for each name, and `mentioned` whether childless elements matter; None
+    if all do. `trees`: `element` will be called. `tags`, `counts`, `numbers` and `texts` have an entry per element;
+    `owners`, `places`, `names` and `values` one per attribute that may matter. Childless elements that do not matter
+    may be left out.
     """
 
     def __init__(
-        self, owned: Mapping[str, bool] | None, valued: Mapping[str, bool], interned: Mapping[str, str], *, trees: bool
+        self,
+        owned: Mapping[str, bool] | None,
+        valued: Mapping[str, bool],
+        interned: Mapping[str, str],
+        mentioned: Mapping[str, bool] | None = None,
+        *,
+        trees: bool,
     ) -> None:
         self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, trees
+        self._mentioned = None if trees else mentioned
         self.tags: list[str] = []  # `{uri}local` or `local`
+        self.numbers: list[int] = []  # the number in its document
         self.counts: list[int] = []  # number of child elements
         self.texts: list[str | None] = []
         """The string value of each element that is childless, or whose value matters. None may stand for ''."""
@@ -438,7 +506,7 @@ class ElementColumns:
         self.values: list[str] = []
         self.first: list[int] = [0]
         """The first element of each document, by number, and at the end the number of all elements."""
-        self.outline: DocumentOutline | None = None  # the outline of the single document, if it was held by its texts
+        self.outline: OutlineReader | None = None  # what read the single document, if it was held by its text
         self._trees: list[ParsedDocument] = []
         self.unread: dict[int, etree._Element] = {}  # elements whose values are read into `texts` on demand, by number
 
@@ -449,6 +517,7 @@ class ElementColumns:
             self._read_attributes_too(document, self._owned)
         if self._keeps_trees:
             self._trees.append(document)
+        self.numbers += range(len(self.tags) - self.first[-1])
         self.first.append(len(self.tags))
 
     def hold(self, document: ParsedDocument) -> None:
@@ -471,25 +540,27 @@ class ElementColumns:
                     texts.append(element.text)
                 tags.append(element.tag)
                 counts.append(children)
+        self.numbers = list(range(len(tags)))
         if self._keeps_trees:
             self._trees = [document]
 
-    def needs_only_texts(self, outline: DocumentOutline) -> bool:
-        """Whether only the texts of childless elements matter in documents with an outline."""
-        owned = self._owned
-        return not any(self._valued[tag] for tag in outline.inner) and (
-            owned is None or not any(owned[tag] for tag in outline.owners)
-        )
+    def reader(self, outline: DocumentOutline) -> OutlineReader | None:
+        """None if values of elements with children matter in documents with an outline."""
+        # An attribute whose name begins with xmlns is taken for a namespace.
+        if any(self._valued[tag] for tag in outline.inner) or outline.skeleton.count(_ANY) != sum(
+            map(len, outline.attributes)
+        ):
+            return None
+        return OutlineReader(outline, self._owned, self._mentioned)
 
-    def hold_texts(self, document: ParsedDocument, outline: DocumentOutline, texts: list[str | None]) -> None:
+    def hold_read(self, document: ParsedDocument, of: OutlineReader, texts: Sequence[str], values: list[str]) -> None:
         if self.unread:
             self.unread = {}
-        self.outline, self.tags, self.counts, self.texts = outline, outline.tags, outline.counts, texts
-        if self.owners:
-            self.owners, self.places, self.names, self.values = [], [], [], []
+        self.outline, self.tags, self.counts, self.numbers, self.texts = of, of.tags, of.counts, of.numbers, [*texts]
+        self.owners, self.places, self.names, self.values = of.owners, of.places, of.names, values
         if self._keeps_trees:
             self._trees = [document]
-        document.outline = outline
+        document.outline = of.outline
 
     def add_held(self, other: ElementColumns) -> None:
         before = len(self.tags)
@@ -503,6 +574,7 @@ class ElementColumns:
         self.tags += other.tags
         self.counts += other.counts
         self.texts += other.texts
+        self.numbers += other.numbers
         self._trees += other._trees
         self.first.append(len(self.tags))
 
@@ -557,7 +629,7 @@ class ElementColumns:
     def element(self, number: int) -> etree._Element:
         """Requires `trees`."""
         place = bisect_right(self.first, number) - 1
-        return self._trees[place].elements[number - self.first[place]]
+        return self._trees[place].elements[self.numbers[number]]
 
     def string_values(self, numbers: Iterable[int]) -> list[str | None]:
         """String values by element number. None may stand for ''."""
@@ -587,6 +659,10 @@ class Vocabulary:
     def remove(self, test: Test) -> None:
         decrease(self._locals, test.local)
         decrease(self._uris, test.uri)
+
+    def mentions(self, name: str) -> bool:
+        """Whether any test may accept it: if not, a childless element neither binds nor counts."""
+        return "*" in self._locals or split_name(name)[1] in self._locals
 
     def canonical(self, name: str) -> str:
         """The canonical name that passes the same tests; there are only as many as the tests distinguish."""

@@ -150,7 +150,8 @@ class WitnessRows:
 
 
 def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
-    """The rows of R_bin. `first` has each document's first element, and at the end the number of all elements."""
+    """The rows of R_bin, with elements numbered across all documents. `first` has each document's first element, and at
+    the end the number of all elements."""
     table = emissions.table()
     element, emission = walk.of_elements()
     depths = table.own_depth[emission[: len(walk.elements)]]
@@ -171,12 +172,7 @@ def _rows(
     depth = table.depth[row]
     # At its own depth an element finds itself, and at a lower depth its ancestor.
     node1 = _ancestors(depths, node2, depth)
-    if len(first) > 2:
-        document = np.repeat(np.arange(len(first) - 1), np.diff(first))[node2]
-        start = first[document]
-        node1, node2 = node1 - start, node2 - start
-    else:
-        document = np.zeros(len(node2), np.int64)
+    document = np.repeat(np.arange(len(first) - 1), np.diff(first))[node2]
     if attribute is not None:
         node2 = node2 | attribute[place]
         # At its own depth an attribute binds itself, not its owner.
@@ -223,9 +219,10 @@ class StringValues:
         """The values in the order of `nodes`. None may stand for ''."""
         values = columns.string_values(self.elements)
         values += [columns.values[number] for number in self.attributes]
-        texts = iter(columns.string_values([element for element, attribute, _ in self.derived if attribute is None]))
-        for _, attribute, (_, functions) in self.derived:
-            value = (next(texts) or "") if attribute is None else columns.values[attribute]
+        if columns.unread:
+            columns.string_values([element for element, attribute, _ in self.derived if attribute is None])
+        for element, attribute, (_, functions) in self.derived:
+            value = (columns.texts[element] or "") if attribute is None else columns.values[attribute]
             for name in functions:
                 value = self._derived(name, value)
             values.append(value)

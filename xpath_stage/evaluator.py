@@ -7,8 +7,9 @@ cache rests while hits are rare."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints, expand_ranges
 from templates.catalog import Change, StepEdge
-from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
+from templates.witness import ELEMENT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
 from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, outline_key
 from xpath_stage.emissions import StringValues, WitnessRows, string_values, witness_rows
@@ -30,13 +31,13 @@ MAX_ELEMENTS = 500  # maximum number of elements of a cached document
 MAX_SIZE = 1 << 15  # maximum size in bytes of a cached document
 
 TRIAL, PAUSE = 256, 2048
-"""At every TRIAL-th miss, the cache rests for PAUSE documents if fewer than a third were hits since the last time."""
+"""At every TRIAL-th new shape, the cache rests for PAUSE documents if fewer than a fifth had one that was met."""
 
 
 class ShapeFindings:
-    """The result of a walk over documents of one shape: the rows of one of them, and the values that it needs. `size`
-    is the number of elements, and `nodes` are the ids of the values' nodes. If all values are those of elements, `take`
-    gets them from the column of texts."""
+    """What a walk found in a document of one shape: its rows, and the values that it needs, with the ids of their
+    `nodes`. `size` is the number of elements in the columns, by which all of them are numbered. If all values are those
+    of elements, `take` gets them from the column of texts."""
 
     __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
 
@@ -45,6 +46,37 @@ class ShapeFindings:
         elements, others = values.elements, values.attributes or values.derived
         one_or_more = elements if len(elements) > 1 else [slice(number, number + 1) for number in elements]
         self.take = itemgetter(*one_or_more) if one_or_more and not others else None
+
+
+def _findings_of(
+    documents: Sequence[int], streams: Sequence[str], columns: ElementColumns, rows: WitnessRows, values: StringValues
+) -> Iterator[ShapeFindings]:
+    """The findings of some `documents` out of those that were walked together."""
+    first = np.array(columns.first)
+    nodes, of = values.nodes(columns)
+    by_document, value_by_document = np.argsort(rows.document, kind="stable"), np.argsort(of, kind="stable")
+    wanted = np.array(documents)
+    starts, ends = (rows.document[by_document].searchsorted(wanted, side).tolist() for side in ("left", "right"))
+    ordered = of[value_by_document]
+    value_starts, value_ends = (ordered.searchsorted(first[wanted + more]).tolist() for more in (0, 1))
+    elements, attributes = len(values.elements), len(values.elements) + len(values.attributes)
+    for place, document in enumerate(documents):
+        start, owned = columns.first[document], bisect_left(columns.owners, columns.first[document])
+        at = by_document[starts[place] : ends[place]]
+        own = WitnessRows(rows.document[at], rows.group[at], rows.node1[at] - start, rows.node2[at] - start)
+        those = np.sort(value_by_document[value_starts[place] : value_ends[place]])
+        several = those.tolist()
+        own_values = StringValues(
+            [values.elements[k] - start for k in several if k < elements],
+            [values.attributes[k - elements] - owned for k in several if elements <= k < attributes],
+            [
+                (element - start, None if attribute is None else attribute - owned, how)
+                for element, attribute, how in (values.derived[k - attributes] for k in several if k >= attributes)
+            ],
+            values.failures,
+        )
+        size = columns.first[document + 1] - start
+        yield ShapeFindings(streams[document], size, own, own_values, nodes[those] - start)
 
 
 @dataclass(slots=True)
@@ -63,18 +95,19 @@ class _Tested:
 
 
 class ShapeCache:
-    """Results by shape. `walk` computes missing ones; `limit` bounds their number."""
+    """Results by shape. Missing ones are to be put in under what `wanted` has. `limit` bounds their number."""
 
-    def __init__(self, automaton: Automaton, walk: Callable[[str, ElementColumns], ShapeFindings], limit: int) -> None:
-        self._automaton, self._walk, self._limit = automaton, walk, limit
+    def __init__(self, automaton: Automaton, limit: int) -> None:
+        self._automaton, self._limit = automaton, limit
         self._shapes: dict[object, ShapeFindings | _Tested | None] = {}
         self._size = 0
         self._met: set[int] = set()
         self._last: ShapeFindings | None = None
         self._last_tags: list[str] = []
         self._last_counts: list[int] = []
-        self._hits_before = self._misses_before = 0
-        self.resting = 0
+        self._again = self._new = self._hits_before = self.resting = 0
+        self.wanted: tuple[int, dict[object, Any], object] | None = None
+        """That of the last document, if it should be put in: a number, the dictionary and its key."""
         self.hits = self.misses = self.flushes = 0
 
     def forget(self) -> None:
@@ -86,7 +119,7 @@ class ShapeCache:
 
     def found(self, stream: str, columns: ElementColumns) -> ShapeFindings | None:
         """The result for the single document in the columns; None if it must be walked with others."""
-        last, tags, counts = self._last, columns.tags, columns.counts
+        last, tags, counts, self.wanted = self._last, columns.tags, columns.counts, None
         # Often a document has the shape of the one before it. Comparing is faster than hashing a key.
         if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
             self.hits += 1
@@ -104,7 +137,8 @@ class ShapeCache:
                 return None
             shape = self._tested(tags)
             if isinstance(shape, _Tested) and not (shape.attributes or shape.values):
-                return self._missed(self._shapes, key, stream, columns)
+                self._missed(self._shapes, key)
+                return None
             self._make_room()
             self._shapes[key] = shape
         if not isinstance(shape, _Tested):
@@ -112,29 +146,30 @@ class ShapeCache:
         outcome = shape.outcome(columns)
         found = shape.found.get(outcome)
         if found is None:
-            return self._missed(shape.found, outcome, stream, columns)
+            self._missed(shape.found, outcome)
+            return None
         self.hits += 1
         return found
 
-    def _missed(
-        self, known: dict[object, Any], key: object, stream: str, columns: ElementColumns
-    ) -> ShapeFindings | None:
-        """Counts a miss. The second miss of a shape computes and caches its result."""
+    def _missed(self, known: dict[object, Any], key: object) -> None:
+        """Counts a miss. The second one of a shape is `wanted`."""
         self.misses += 1
-        if self.misses - self._misses_before == TRIAL:
-            if (self.hits - self._hits_before) * 2 < TRIAL:
-                self.resting = PAUSE
-                self.forget()
-            self._hits_before, self._misses_before = self.hits, self.misses
         mark = hash((id(known), key))
-        if mark not in self._met:
-            if len(self._met) >= self._limit:
-                self._met.clear()
-            self._met.add(mark)
-            return None
+        if mark in self._met:
+            self._again += 1
+            self.wanted = mark, known, key
+            return
+        if len(self._met) >= self._limit:
+            self._met.clear()
+        self._met.add(mark)
+        self._new += 1
+        if self._new == TRIAL:
+            self.resting = PAUSE if self._again + self.hits - self._hits_before < TRIAL // 4 else 0
+            self._again, self._new, self._hits_before = 0, 0, self.hits
+
+    def put(self, known: dict[object, Any], key: object, found: ShapeFindings) -> None:
         self._make_room()
-        found = known[key] = self._walk(stream, columns)
-        return found
+        known[key] = found
 
     def _make_room(self) -> None:
         if self._size >= self._limit:
@@ -198,7 +233,16 @@ def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
     return expand_ranges(ends[numbers], ends[numbers + 1])
 
 
+def _renumbered(nodes: Ints, numbers: Ints, first: Ints | int = 0) -> Ints:
+    """Nodes by the elements' `numbers` in their documents. `first` is added to those that they have."""
+    element = nodes & ELEMENT
+    found: Ints = nodes - element + numbers[element + first]
+    return found
+
+
 CHUNK = 1 << 15  # elements after which results are turned into columns
+
+WALKED = 1 << 13  # elements that are walked together: the shapes of their documents are known to those after them
 
 _NOTHING = R_BIN.empty_table(), R_DOC.empty_table()
 _NO_GROUPS = R_GROUP.empty_table()
@@ -220,7 +264,7 @@ class XPathStage:
         self._limits = limits
         self._kept: Collection[int] | None = None
         self._changes = 0
-        self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)
+        self._shapes = ShapeCache(self._automaton, limits.shapes)
         self._outlines = Outlines()
 
     def add(self, change: Change) -> None:
@@ -295,12 +339,6 @@ class XPathStage:
             return _NO_GROUPS
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
-    def _walk(self, stream: str, columns: ElementColumns) -> ShapeFindings:
-        walk, emissions, size = self._automaton.walk([stream], columns), self._automaton.emissions, len(columns.tags)
-        values = string_values(emissions, walk)
-        rows = witness_rows(emissions, walk, np.array([0, size]))
-        return ShapeFindings(stream, size, rows, values, values.nodes(columns)[0])
-
 
 class _Chunk:
     """Documents that are evaluated together: those with cached shapes, and those that are walked."""
@@ -312,6 +350,8 @@ class _Chunk:
         self._streams: list[str] = []
         self._columns, self._scratch = automaton.columns(), automaton.columns()
         self._known: list[int] = []
+        self._numbers: list[int] = []  # of the elements of documents with cached shapes
+        self._wanted: dict[int, tuple[int, dict[object, Any], object]] = {}  # documents whose shapes are to be cached
         self._founds: list[ShapeFindings] = []
         self._values: list[str | None] = []
         self._texts: list[pa.Array] = []  # the needed values of documents with cached shapes, up to those in `_values`
@@ -319,33 +359,40 @@ class _Chunk:
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
         """Consumes documents up to the chunk size, and appends docid, t0, t1 to `times`. True if there may be more."""
         shapes, outlines, columns, scratch = self._shapes, self._outlines, self._columns, self._scratch
-        known, founds, values, size = self._known, self._founds, self._values, 0
+        known, founds, values, numbers, size = self._known, self._founds, self._values, self._numbers, 0
         for docid, stream, t0, t1, tree in documents:
             times += docid, t0, t1
-            if shapes is None or tree.size > MAX_SIZE or shapes.resting:
-                columns.add(tree)
-                if shapes is not None and shapes.resting:
+            small = shapes is not None and tree.size <= MAX_SIZE
+            is_held, found = small and outlines.hold(stream, tree, scratch), None
+            if shapes is not None and small:
+                if shapes.resting:
                     shapes.resting -= 1
-            else:
-                if not outlines.hold(stream, tree, scratch):
-                    scratch.hold(tree)
-                found = shapes.found(stream, scratch)
-                if found is not None:
-                    known.append(docid)
-                    founds.append(found)
-                    take = found.take
-                    values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
-                    if len(values) > HELD_VALUES:
-                        self._texts.append(strings(values))
-                        values.clear()
-                    size += found.size
-                    if size > CHUNK:
-                        return True
-                    continue
+                else:
+                    if not is_held:
+                        scratch.hold(tree)
+                    is_held, found = True, shapes.found(stream, scratch)
+            if found is not None:
+                known.append(docid)
+                founds.append(found)
+                numbers += scratch.numbers
+                take = found.take
+                values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
+                if len(values) > HELD_VALUES:
+                    self._texts.append(strings(values))
+                    values.clear()
+                size += found.size
+                if size > CHUNK:
+                    return True
+                continue
+            if is_held:
                 columns.add_held(scratch)
+                if shapes is not None and not shapes.resting and shapes.wanted is not None:
+                    self._wanted.setdefault(shapes.wanted[0], (len(self._docids), *shapes.wanted[1:]))
+            else:
+                columns.add(tree)
             self._docids.append(docid)
             self._streams.append(stream)
-            if columns.first[-1] > CHUNK:
+            if columns.first[-1] > WALKED:
                 return True
         return False
 
@@ -356,12 +403,19 @@ class _Chunk:
         if self._docids:
             emissions, columns = self._automaton.emissions, self._columns
             walk, first = self._automaton.walk(self._streams, columns), np.array(columns.first, np.int64)
-            r_bin = _r_bin(self._docids, witness_rows(emissions, walk, first))
-            values = string_values(emissions, walk)
+            rows, values = witness_rows(emissions, walk, first), string_values(emissions, walk)
+            if self._wanted and self._shapes is not None:
+                documents, *cached = zip(*self._wanted.values(), strict=True)
+                found = _findings_of(documents, self._streams, columns, rows, values)
+                for known, key, one in zip(*cached, found, strict=True):
+                    self._shapes.put(known, key, one)
+            numbers = np.array(columns.numbers, np.int64)
+            rows = replace(rows, node1=_renumbered(rows.node1, numbers), node2=_renumbered(rows.node2, numbers))
             nodes, elements = values.nodes(columns)
             place = np.searchsorted(first, elements, side="right") - 1
             docids, texts = np.array(self._docids, np.int64)[place], strings(values.read(columns))
-            yield r_bin, _r_doc(docids, nodes - first[place], texts, self._streams, place)
+            nodes = _renumbered(nodes, numbers)
+            yield _r_bin(self._docids, rows), _r_doc(docids, nodes, texts, self._streams, place)
 
     def _known_tables(self) -> tuple[pa.Table, pa.Table]:
         number_of = {found: number for number, found in enumerate(dict.fromkeys(self._founds))}
@@ -371,9 +425,12 @@ class _Chunk:
         else:
             numbers = np.fromiter(map(number_of.__getitem__, self._founds), np.int64, len(self._founds))
         rows = WitnessRows.concatenated([found.rows for found in founds])
+        element, sizes = np.array(self._numbers, np.int64), np.array([found.size for found in founds])[numbers]
+        first = sizes.cumsum() - sizes
         picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
-        r_bin = _r_bin(self._known, WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
+        node1, node2 = (_renumbered(column[picked], element, first[place]) for column in (rows.node1, rows.node2))
+        r_bin = _r_bin(self._known, WitnessRows(place, rows.group[picked], node1, node2))
         picked, place = _picked(numbers, [len(found.nodes) for found in founds])
-        nodes = np.concatenate([found.nodes for found in founds])[picked]
+        nodes = _renumbered(np.concatenate([found.nodes for found in founds])[picked], element, first[place])
         docids, texts = np.array(self._known, np.int64)[place], pa.chunked_array([*self._texts, strings(self._values)])
         return r_bin, _r_doc(docids, nodes, texts, [found.stream for found in founds], numbers[place])

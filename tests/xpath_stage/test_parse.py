@@ -327,24 +327,34 @@ def readable(xmls: list[bytes]) -> list[ParsedDocument]:
     return [one for one in parse_documents(xmls) if isinstance(one, ParsedDocument)]
 
 
-def columns(*, attributes: bool = False, values: bool = False) -> parsing.ElementColumns:
+def columns(*, attributes: bool = False, values: bool = False, mentioned: str | None = None) -> parsing.ElementColumns:
     owned = defaultdict[str, bool](lambda: True) if attributes else None
-    return parsing.ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), trees=False)
+    known = None if mentioned is None else Memo[str, bool](lambda tag: tag in mentioned, 1_000)
+    return parsing.ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), known, trees=False)
 
 
-def held(documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False) -> int:
+def held(
+    documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False, mentioned: str | None = None
+) -> int:
     """Holds what columns read by outlines to what they read from trees. Returns how many documents had an outline."""
     known, count = Outlines(), 0
-    ours, theirs = (columns(attributes=attributes, values=values) for _ in range(2))
+    ours, theirs = (columns(attributes=attributes, values=values, mentioned=some) for some in (mentioned, None))
     for document in documents:
         theirs.hold(document)
         if known.hold("S", document, ours):
             count += 1
             assert document.outline is not None
-            assert (ours.tags, ours.counts, ours.owners) == (theirs.tags, theirs.counts, theirs.owners)
-            leaves = [(text or "") for text, children in zip(theirs.texts, theirs.counts, strict=True) if not children]
-            assert [text for text, children in zip(ours.texts, ours.counts, strict=True) if not children] == leaves
-            assert document.parent == parse_document(document.xml().encode(), trusted=True).parent
+            numbers, parents = [*ours.numbers], document.parent
+            for number in {*range(len(theirs.tags))}.difference(numbers):
+                assert number and mentioned is not None and theirs.tags[number] not in mentioned
+                assert not theirs.counts[number] and number not in theirs.owners
+            assert ours.tags == [theirs.tags[number] for number in numbers]
+            assert ours.counts == [sum(parents[child] == number for child in numbers) for number in numbers]
+            assert [numbers[owner] for owner in ours.owners] == theirs.owners
+            assert (ours.places, ours.names, ours.values) == (theirs.places, theirs.names, theirs.values)
+            texts = ((place, number) for place, number in enumerate(numbers) if not theirs.counts[number])
+            assert all((ours.texts[place] or "") == (theirs.texts[number] or "") for place, number in texts)
+            assert parents == parse_document(document.xml().encode(), trusted=True).parent
     return count
 
 
@@ -373,7 +383,8 @@ def test_documents_with_the_tags_of_others_and_mutated_ones(seed: int):
     rng = Random(seed)
     assert sum(held(readable(similar(rng, 30))) for _ in range(10)) > 50
     for number in range(40):
-        held(readable(similar(rng, 4)), attributes=number % 2 > 0, values=number % 4 > 1)
+        mentioned = ("ab", None)[number % 5 > 2]
+        held(readable(similar(rng, 4)), attributes=number % 2 > 0, values=number % 4 > 1, mentioned=mentioned)
     held(readable([mutated(rng) for _ in range(500)]))
 
 
@@ -401,19 +412,17 @@ def flat(number: int, tag: str = "b") -> bytes:
     return f"<a><{tag}>{number}</{tag}><c k='{number}'/></a>".encode()
 
 
-def test_an_outline_is_made_when_enough_documents_in_a_row_had_it():
+def test_an_outline_is_made_when_enough_documents_had_it():
     forty = readable([flat(number) for number in range(40)])
-    assert held(forty) == 40 - parsing.RUN + 1
-    assert held(readable([flat(number, "bc"[number % 2]) for number in range(40)])) == 0
-    # Those that were parsed alone have none, and those of which attributes matter, or values of inner elements.
-    assert held([parse_document(flat(number)) for number in range(40)]) == 0
-    assert held(forty, attributes=True) == held(forty, values=True) == 0
-    # Each stream has its own.
+    assert held(forty) == held(forty, attributes=True) == held(forty, mentioned="") == 40 - parsing.RUN + 1
+    assert held(readable([flat(number, "bc"[number % 2]) for number in range(40)])) == 40 - 2 * (parsing.RUN - 1)
+    # Those that were parsed alone have none, and those of which values of inner elements matter.
+    assert held([parse_document(flat(number)) for number in range(40)]) == held(forty, values=True) == 0
+    # All streams share them.
     known, ours = Outlines(), columns()
-    documents = [(f"S{number % 2}", readable([flat(number, "bc"[number % 2])] * 2)[0]) for number in range(40)]
-    assert sum(known.hold(stream, document, ours) for stream, document in documents) == 40 - 2 * (parsing.RUN - 1)
-    # None is looked for while few documents have the one before.
-    mixed = readable([flat(number, f"t{number % 10}") for number in range(parsing.TRIAL)])
+    assert sum(known.hold(f"S{number % 2}", one, ours) for number, one in enumerate(forty)) == 40 - parsing.RUN + 1
+    # None is looked for while few documents have one that is known.
+    mixed = readable([flat(number, f"t{number}") for number in range(parsing.TRIAL)])
     assert held(mixed + readable([flat(number) for number in range(parsing.PAUSE + 40)])) == 40 - parsing.RUN + 1
 
 

@@ -174,7 +174,7 @@ def new_shapes(count: int) -> list[str]:
 @pytest.mark.parametrize("max_shapes", [1, 7, 1000])
 def test_shapes_that_come_again_are_kept_within_the_limit(max_shapes: int):
     texts = [text for text in new_shapes(24) for _ in range(4)]
-    counters = hold(FEW, texts, 48, Limits(shapes=max_shapes)).stage.counters()
+    counters = hold(FEW, texts, 4, Limits(shapes=max_shapes)).stage.counters()
     assert (counters["flushes"] > 24 // max_shapes) is (max_shapes < 24)
     assert (counters["shape_hits"] > 0) is (max_shapes > 1)
     stage = standing(FEW)  # and nothing is kept where every document is a new shape
