@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -34,14 +34,14 @@ RUN = 4
 MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000  # maximum numbers of cached outlines and streams
 
 TRIAL, PAUSE = 128, 2_048
-"""After TRIAL documents of a stream without a known outline, the trees of its next PAUSE documents are read if fewer
-than twice as many had one since the last time: looking for one takes two thirds of the time of reading a tree."""
+"""After TRIAL documents of a stream with new outlines, the trees of its next PAUSE documents are read if fewer than
+twice as many had a known one since the last time: looking for one takes two thirds of the time of reading a tree."""
 
-_TEXT = re.compile(">[^<]+<")
-_VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="[^"]*"')
-_TAG = re.compile("<([^>]*)>")
-_ANY = "=\0"
-"""Stands for the value of an attribute. No document has the character."""
+_TEXT = re.compile(">([^<]+)<")
+_VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="([^"]*)"')
+_TAG = re.compile("<([^>]*)>(\0?)")
+_SOME, _ANY = ">\0<", "=\0"
+"""They stand for a text and for the value of an attribute. No document has the character."""
 
 
 class DocumentOutline:
@@ -62,7 +62,7 @@ class DocumentOutline:
             start = self._starts[number] = re.compile(_pattern(self.skeleton, (number,), last=number))
         found = start.match(text)
         assert found is not None, "the document has this outline"
-        return _unescaped(found[1])
+        return unescaped(found[1])
 
     @lazy
     def parents(self) -> list[int | None]:
@@ -78,20 +78,6 @@ class DocumentOutline:
 class OutlineReader:
     """Reads documents with an outline into the fields of `ElementColumns`, which has their meaning. Childless elements
     are left out if no query mentions them, nor their attributes. `key` is equal where all fields but `numbers` are."""
-
-    __slots__ = (
-        "_at",
-        "_match",
-        "_values_at",
-        "counts",
-        "key",
-        "names",
-        "numbers",
-        "outline",
-        "owners",
-        "places",
-        "tags",
-    )
 
     def __init__(
         self, outline: DocumentOutline, owned: Mapping[str, bool] | None, mentioned: Mapping[str, bool] | None
@@ -116,33 +102,37 @@ class OutlineReader:
             self.numbers.append(number)
         self.counts = [counts[number] for number in self.numbers]
         self.key = outline_key(self.tags, self.counts)
-        self._match = re.compile(_pattern(outline.skeleton, {*self.numbers}, owning)).fullmatch
-        groups = [
-            is_text for n in self.numbers for is_text in (*[False] * (n in owning and len(outline.attributes[n])), True)
-        ]
-        self._at = [at for at, is_text in enumerate(groups) if is_text]
-        self._values_at = [at for at, is_text in enumerate(groups) if not is_text]
+        text_of, values_of, texts, values, starts = dict[int, int](), list[int](), count(), count(), count()
+        for tag, has_text in _TAG.findall(outline.skeleton):
+            number = -1 if tag.startswith("/") else next(starts)
+            values_of += [at for _, at in zip(range(tag.count(_ANY)), values, strict=False) if number in owning]
+            at = next(texts) if has_text else -1
+            if number >= 0 and not tag.endswith("/"):
+                text_of[number] = at
+        self._at, self._values_at = [text_of.get(number, -1) for number in self.numbers], values_of
 
-    def read(self, text: str) -> tuple[list[str], list[str]] | None:
-        """The text of each element up to its first child, and the values of attributes; None without this outline."""
-        if (match := self._match(text)) is None:
-            return None
-        found = [*map(_unescaped, match.groups())] if "&" in text else [*match.groups()]
-        if not self.names:
-            return found, []
-        return [found[at] for at in self._at], [found[at] for at in self._values_at]
+    @lazy
+    def match(self) -> Callable[[str], re.Match[str] | None] | None:
+        """Finds the texts of a document with this outline as groups; None if attributes matter."""
+        return None if self.names else re.compile(_pattern(self.outline.skeleton, {*self.numbers})).fullmatch
+
+    def read(self, texts: list[str | None], values: list[str]) -> tuple[list[str | None], list[str]]:
+        """The text of each element up to its first child, None for none, and the values of attributes, out of those of
+        a whole document."""
+        texts.append(None)
+        return [texts[at] for at in self._at], [values[at] for at in self._values_at]
 
 
 @dataclass(slots=True)
 class _Stream:
-    """How many documents of a stream had a known outline (`hits`) or not, and how many will not be compared
-    (`resting`). `last` has the outline of the last one; `again`: so had the one before."""
+    """How many documents of a stream had an outline that was met before (`hits`), or a new one or one that cannot be
+    used; and how many will not be compared (`resting`). `last` read the last one; with `match`, the one before, too."""
 
-    last: OutlineReader | None = None
-    again: bool = False
     hits: int = 0
     misses: int = 0
     resting: int = 0
+    last: OutlineReader | None = None
+    match: Callable[[str], re.Match[str] | None] | None = None
 
 
 class Outlines:
@@ -150,9 +140,9 @@ class Outlines:
 
     def __init__(self) -> None:
         self._known: dict[str, DocumentOutline] = {}
+        self._readers: dict[str, OutlineReader | None] = {}
         self._met = ClearedCache[int, int](MOST_OUTLINES)  # how many documents had a skeleton, by its hash
         self._streams = ClearedCache[str, _Stream](MOST_STREAMS)
-        self._readers: dict[DocumentOutline, OutlineReader | None] = {}
 
     def forget(self) -> None:
         self._readers.clear()
@@ -169,57 +159,77 @@ class Outlines:
         if state.resting:
             state.resting -= 1
             return False
-        reader, found = state.last, None
-        if reader is None or not state.again or (found := reader.read(text)) is None:
-            reader = self._reader(text, document, columns)
-            found = None if reader is None else reader.read(text)
-            state.again, state.last = reader is state.last, reader
-        if reader is None or found is None:
-            state.misses += 1
-            if state.misses == TRIAL:
-                state.resting = PAUSE if state.hits < 2 * TRIAL else 0
-                state.hits = state.misses = 0
-            return False
+        texts: list[str | None]
+        values: list[str]
+        reader, match = state.last, state.match
+        if reader is not None and match is not None and (found := match(text)) is not None:
+            texts, values = [*found.groups()], []
+        else:
+            skeleton, texts, values = taken_apart(text)
+            reader = self._readers.get(skeleton) or self._reader(skeleton, document, columns, state)
+            # Matching is faster, if most documents have the outline of the one before.
+            state.match = reader.match if reader is not None and reader is state.last else None
+            state.last = reader
+            if reader is None:
+                if state.misses == TRIAL:
+                    state.resting = PAUSE if state.hits < 2 * TRIAL else 0
+                    state.hits = state.misses = 0
+                return False
+            texts, values = reader.read(texts, values)
         state.hits += 1
-        columns.hold_read(document, reader, *found)
+        if "&" in text:
+            texts, values = [one and unescaped(one) for one in texts], [*map(unescaped, values)]
+        columns.hold_read(document, reader, texts, values)
         return True
 
-    def _reader(self, text: str, document: ParsedDocument, columns: ElementColumns) -> OutlineReader | None:
-        skeleton = skeleton_of(text)
+    def _reader(
+        self, skeleton: str, document: ParsedDocument, columns: ElementColumns, state: _Stream
+    ) -> OutlineReader | None:
+        if skeleton in self._readers:
+            state.misses += 1
+            return self._readers[skeleton]
         outline = self._known.get(skeleton)
         if outline is None:
             mark = hash(skeleton)
             met = self._met[mark] = self._met.get(mark, 0) + 1
+            state.misses += met == 1
+            state.hits += met > 1
             if met < RUN or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
                 return None
             if len(self._known) >= MOST_OUTLINES:
                 self._known.clear()
                 self._readers.clear()
             outline = self._known[skeleton] = DocumentOutline(skeleton, list(document.top.iter()))
-        if outline not in self._readers:
-            self._readers[outline] = columns.reader(outline)
-        return self._readers[outline]
+        reader = self._readers[skeleton] = columns.reader(outline)
+        return reader
 
 
 def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     return " ".join(tags), tuple(counts)  # no name has a blank
 
 
-def skeleton_of(text: str) -> str:
-    """A document without texts and attribute values. Namespaces stay, because tags depend on them."""
-    skeleton = _TEXT.sub("><", text)
-    return _VALUE.sub(lambda attribute: attribute[1] or _ANY, skeleton) if '"' in skeleton else skeleton
+def taken_apart(text: str) -> tuple[str, list[str | None], list[str]]:
+    """A document as its skeleton and its texts and attribute values, which are escaped. Namespaces stay, because tags
+    depend on them."""
+    parts = _TEXT.split(text)
+    skeleton, values = _SOME.join(parts[::2]), list[str]()
+
+    def value(attribute: re.Match[str]) -> str:
+        if attribute[1]:
+            return attribute[1]
+        values.append(attribute[2])
+        return _ANY
+
+    return _VALUE.sub(value, skeleton) if '"' in skeleton else skeleton, parts[1::2], values
 
 
-def _pattern(skeleton: str, texts: Collection[int], owners: Collection[int] = (), last: int = -1) -> str:
-    """Matches a document, up to the `last` element if that is one, with groups for all attributes of `owners` and for
-    the texts of elements."""
+def _pattern(skeleton: str, texts: Collection[int], last: int = -1) -> str:
+    """Matches a document, up to the `last` element if that is one, with groups for the texts of elements."""
     parts, starts = [], count()
-    for tag in _TAG.findall(skeleton):
+    for tag, _ in _TAG.findall(skeleton):
         number = -1 if tag.startswith("/") else next(starts)
         text = "[^<]*+" if number not in texts else "()[^<]*+" if tag.endswith("/") else "([^<]*+)"
-        value = '="([^"<]*+)"' if number in owners else '="[^"<]*+"'
-        parts.append(f"<{re.escape(tag)}>".replace(_ANY, value) + text)
+        parts.append(f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"') + text)
         if number == last >= 0:
             break
     return "".join(parts)
@@ -236,7 +246,7 @@ _ESCAPES = (
 )
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
     if "&" in text:
         for escape, character in _ESCAPES:
             text = text.replace(escape, character)
@@ -553,10 +563,12 @@ class ElementColumns:
             return None
         return OutlineReader(outline, self._owned, self._mentioned)
 
-    def hold_read(self, document: ParsedDocument, of: OutlineReader, texts: Sequence[str], values: list[str]) -> None:
+    def hold_read(
+        self, document: ParsedDocument, of: OutlineReader, texts: list[str | None], values: list[str]
+    ) -> None:
         if self.unread:
             self.unread = {}
-        self.outline, self.tags, self.counts, self.numbers, self.texts = of, of.tags, of.counts, of.numbers, [*texts]
+        self.outline, self.tags, self.counts, self.numbers, self.texts = of, of.tags, of.counts, of.numbers, texts
         self.owners, self.places, self.names, self.values = of.owners, of.places, of.names, values
         if self._keeps_trees:
             self._trees = [document]

@@ -242,7 +242,7 @@ def _renumbered(nodes: Ints, numbers: Ints, first: Ints | int = 0) -> Ints:
 
 CHUNK = 1 << 15  # elements after which results are turned into columns
 
-WALKED = 1 << 13  # elements that are walked together: the shapes of their documents are known to those after them
+WALKED = 1 << 12  # elements that are walked together where shapes are to be cached, for the documents after them
 
 _NOTHING = R_BIN.empty_table(), R_DOC.empty_table()
 _NO_GROUPS = R_GROUP.empty_table()
@@ -392,7 +392,7 @@ class _Chunk:
                 columns.add(tree)
             self._docids.append(docid)
             self._streams.append(stream)
-            if columns.first[-1] > WALKED:
+            if columns.first[-1] > (WALKED if self._wanted else CHUNK):
                 return True
         return False
 

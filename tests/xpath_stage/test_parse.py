@@ -13,7 +13,7 @@ from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import QUERIES, ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from tests.support.witnessed import Stage
 from xpath_stage import documents as parsing
-from xpath_stage.documents import DocumentError, Outlines, ParsedDocument, parse_document, parse_documents, skeleton_of
+from xpath_stage.documents import DocumentError, Outlines, ParsedDocument, parse_document, parse_documents, taken_apart
 
 
 def text(xml: bytes) -> str:
@@ -429,7 +429,7 @@ def test_an_outline_is_made_when_enough_documents_had_it():
 @pytest.mark.usefixtures("at_once")
 def test_a_namespace_is_part_of_the_skeleton_and_large_documents_have_none():
     one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
-    assert skeleton_of(one) != skeleton_of(other)
-    assert skeleton_of(one) == skeleton_of(one.replace('k="x"', 'k="xmlns=&quot;"'))
+    assert taken_apart(one)[0] != taken_apart(other)[0]
+    assert taken_apart(one)[0] == taken_apart(one.replace('k="x"', 'k="xmlns=&quot;"'))[0]
     xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (parsing.MOST_TAGS - 2, parsing.MOST_TAGS - 1)] * 2
     assert held(readable(xmls)) == 2
