@@ -1,9 +1,10 @@
 """Stage 1 (thesis 6.3): evaluates all registered patterns in one walk over each document, into witness relations.
 
 Walks become R_bin and R_doc as Arrow tables, without a Python object per row. Documents of one shape bind alike, so the
-walk over one is valid for all: a shape is the tree of tags, the names of relevant attributes, and the query literals
-that values equal. It is cached when met for the second time, except for large documents and conditions in XPath; the
-cache rests while hits are rare."""
+walk over one is valid for all: a shape is the tree of tags, in known outlines without childless elements that no query
+mentions, the names of relevant attributes, and the query literals that values equal. What a walk over many documents
+finds in one whose shape is met for the second time is cached, except for large documents and conditions in XPath; the
+cache rests while shapes rarely come again."""
 
 from __future__ import annotations
 
