@@ -62,7 +62,7 @@ class DocumentOutline:
             start = self._starts[number] = re.compile(_pattern(self.skeleton, (number,), last=number))
         found = start.match(text)
         assert found is not None, "the document has this outline"
-        return unescaped(found[1])
+        return _unescaped(found[1])
 
     @lazy
     def parents(self) -> list[int | None]:
@@ -178,7 +178,7 @@ class Outlines:
             texts, values = reader.read(texts, values)
         state.hits += 1
         if "&" in text:
-            texts, values = [one and unescaped(one) for one in texts], [*map(unescaped, values)]
+            texts, values = [one and _unescaped(one) for one in texts], [*map(_unescaped, values)]
         columns.hold_read(document, reader, texts, values)
         return True
 
@@ -246,7 +246,7 @@ _ESCAPES = (
 )
 
 
-def unescaped(text: str) -> str:
+def _unescaped(text: str) -> str:
     if "&" in text:
         for escape, character in _ESCAPES:
             text = text.replace(escape, character)
