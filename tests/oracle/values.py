@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
@@ -232,6 +233,23 @@ def near(text: str, other: str, threshold: str) -> bool:
     """Whether both have at least this part of their words in common (docs/semantics.md, section 14)."""
     one, two = (set(word_list(some)[:256]) for some in (text, other))
     return bool(one and two) and Fraction(len(one & two), len(one | two)) >= Fraction(threshold)
+
+
+@cache
+def weights() -> dict[bytes, int]:
+    """The weights of general-1, by five bytes of a digest: a table of buckets, each of three bytes and a weight."""
+    data = (Path(__file__).parents[2] / "xscl/algebra/general-1.weights").read_bytes()
+    starts = [int.from_bytes(data[at : at + 4], "little") for at in range(8, 8 + 4 * 65_537, 4)]
+    entries = data[8 + 4 * 65_537 :]
+    return {
+        bucket.to_bytes(2, "big") + entries[4 * at + 1 : 4 * at + 4][::-1]: entries[4 * at]
+        for bucket, (start, end) in enumerate(pairwise(starts))
+        for at in range(start, end)
+    }
+
+
+def weight(word: str) -> int:
+    return weights().get(blake2b(word.encode(errors="surrogatepass"), digest_size=7).digest()[:5], 120)
 
 
 STRING_TESTS["near"] = near
