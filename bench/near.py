@@ -25,7 +25,7 @@ from join_stage import near_candidates
 from join_stage.near_candidates import LONGEST_FIRST, WordOrder
 from join_stage.plans import DEFAULT_PLAN
 from templates.witness import MANY, R_DOC
-from xscl.algebra.near import encode_words, join_threshold, words
+from xscl.algebra.near import encode_words, word_level, words
 
 COUNT, QUICK_COUNT, BATCH = 15_000, 3_000, 200
 NUMBERS, QUICK_NUMBERS = [1, 1_000], [1]
@@ -166,7 +166,7 @@ def equalised_headlines(headlines: Sequence[Headline], threshold: str) -> list[H
 def candidates(headlines: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
     """How many headlines within the window have a key in common with one; with how many of these its words are
     compared, because the numbers of words and the bits of both leave it open; and how many keys it has, on average."""
-    texts = [encode_words(text, join_threshold(threshold)) for text, _ in headlines]
+    texts = [encode_words(text, word_level("near", threshold)) for text, _ in headlines]
     some = [number for number, text in enumerate(texts) if text]
     read = near_candidates.numbered_texts([texts[number] for number in some])
     place, word = near_candidates.first_words(read, order)

@@ -1,7 +1,8 @@
-"""Near-equal texts in the join state: the join keys of texts, and the check of the pairs that the join finds. Prefix
-filtering (Chaudhuri, Ganti and Kaushik, 2006): if Jaccard similarity J of two texts is at least a threshold, one of the
-first `n - ceil(threshold * n) + 1` of the n words of one text is one of those of the other, in any common order of
-words. These words are the keys; rare words first give the fewest candidates. Candidates are verified first of all."""
+"""Near-equal and similar texts in the join state: the join keys of texts, and the check of the pairs that these find.
+Prefix filtering (Chaudhuri, Ganti and Kaushik, 2006): if weighted Jaccard similarity J of two texts is at least a
+threshold, they share one of the first words of both, in any common order of words: those that weigh, with all words
+behind them, the threshold's part of their text or more. These words are the keys; rare words first give the fewest
+candidates. Candidates are verified first of all. In near() each word weighs 1."""
 
 from __future__ import annotations
 
@@ -17,12 +18,16 @@ from numpy.typing import NDArray
 
 from common.arrays import GrowingInts, Ints, Mask, bisect_ranges, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
-from xscl.algebra.near import DIGITS, THRESHOLD
+from xscl.algebra.near import DIGITS, HIGHEST, LEVEL, WEIGHED_HEAD, head_length, is_weighed, level_hundredths
+from xscl.algebra.weights import DIGEST_BITS
 
+_IS_WEIGHED = "substr(strval, 1, 1) = 'w'"
 _TENTHS = "CAST(substr(strval, 1, 1) AS INTEGER) * 10 + CAST(substr(strval, 3, 1) AS INTEGER)"
-_WORDS = f"(length(strval) - {THRESHOLD}) / {DIGITS}"
+_WORDS = f"(length(strval) - {LEVEL}) / {DIGITS}"
+_HEAD = f"CASE WHEN {_IS_WEIGHED} THEN {WEIGHED_HEAD} ELSE {LEVEL} END"
 
-COUNT = f"CAST(floor((10 - ({_TENTHS})) * ({_WORDS}) / 10) AS INTEGER) + 1"
+COUNT = f"""CASE WHEN {_IS_WEIGHED} THEN CAST(substr(strval, {LEVEL + 1}, {WEIGHED_HEAD - LEVEL}) AS INTEGER)
+ELSE CAST(floor((10 - ({_TENTHS})) * ({_WORDS}) / 10) AS INTEGER) + 1 END"""
 """The number of keys of a text, given its words as `strval`, in SQL."""
 
 IN_DUCKDB, IN_SPARK = f"unnest(range({COUNT}))", f"explode(sequence(0, {COUNT} - 1))"
@@ -31,17 +36,19 @@ IN_DUCKDB, IN_SPARK = f"unnest(range({COUNT}))", f"explode(sequence(0, {COUNT} -
 
 def keyed_statement(table: str, places: str) -> str:
     """The rows of a table like R_doc, with a row for each key of a text. `places` is IN_DUCKDB or IN_SPARK."""
-    word = f"substr(strval, {THRESHOLD + 1} + {DIGITS} * place, {DIGITS})"
+    word = f"substr(strval, 1 + {_HEAD} + {DIGITS} * place, {DIGITS})"
     texts = f"SELECT docid, node, strval, stream, {places} AS place FROM {table} WHERE node >= {MANY} AND strval <> ''"
     return f"""SELECT docid, node, strval, stream FROM {table} WHERE node < {MANY}
 UNION ALL
-SELECT docid, node, concat(substr(strval, 1, {THRESHOLD}), {word}) AS strval, stream FROM ({texts}) AS texts"""
+SELECT docid, node, concat(substr(strval, 1, {LEVEL}), {word}) AS strval, stream FROM ({texts}) AS texts"""
 
 
 class NumberedTexts(NamedTuple):
-    """Texts as word numbers: `tenths` of thresholds; `numbers` ascending by text; `start`: offsets and the total."""
+    """Texts as word numbers: `hundredths` of thresholds; `weighed` is 1 for texts of similar(), else 0; `numbers`
+    ascending by text; `start`: offsets and the total."""
 
-    tenths: Ints
+    hundredths: Ints
+    weighed: Ints
     numbers: Ints
     start: Ints
 
@@ -49,13 +56,20 @@ class NumberedTexts(NamedTuple):
     def sizes(self) -> Ints:
         return np.diff(self.start)
 
+    def weights(self) -> Ints:
+        """The weights of the words."""
+        weighed = self.weighed.repeat(self.sizes)
+        return np.where(weighed, HIGHEST - (self.numbers >> DIGEST_BITS), 1) if weighed.any() else 1 - weighed
+
 
 def numbered_texts(values: Sequence[str]) -> NumberedTexts:
-    """Parses what `xscl.algebra.values.encode_words` writes, for texts that have words."""
-    digits = bytes.fromhex("".join([value[THRESHOLD:] for value in values]))
-    sizes = [(len(value) - THRESHOLD) // DIGITS for value in values]
+    """Parses what `xscl.algebra.near.encode_words` writes, for texts that have words."""
+    heads = list(map(head_length, values))
+    digits = bytes.fromhex("".join([value[head:] for value, head in zip(values, heads, strict=True)]))
+    sizes = [(len(value) - head) // DIGITS for value, head in zip(values, heads, strict=True)]
     return NumberedTexts(
-        np.array([int(value[0] + value[2]) for value in values], np.int64),
+        np.array(list(map(level_hundredths, values)), np.int64),
+        np.array(list(map(is_weighed, values)), np.int64),
         np.frombuffer(digits, ">i8").astype(np.int64),
         np.append(0, np.cumsum(sizes, dtype=np.int64)),
     )
@@ -87,7 +101,7 @@ class WordOrder:
         return self.frequent[order], order
 
 
-LONGEST_FIRST = WordOrder(np.zeros(0, np.int64))  # numeric order: longest words first
+LONGEST_FIRST = WordOrder(np.zeros(0, np.int64))  # numeric order: longest or heaviest words first
 
 
 def learnt(texts: Iterable[str]) -> WordOrder:
@@ -118,31 +132,37 @@ def split_text_rows(r_doc: pa.Table) -> tuple[pa.Table, pa.Table]:
 def with_text_keys(rows: pa.Table, texts: NumberedTexts, order: WordOrder) -> pa.Table:
     """Rows of R_doc with the keys of texts; `rows` are the texts, `texts` their words."""
     place, word = first_words(texts, order)
-    keys = _written(texts.tenths[place], texts.numbers[word])
+    keys = _written(texts.hundredths[place], texts.weighed[place], texts.numbers[word])
     others = rows.drop_columns(["strval"]).take(pa.array(place))  # the words of a text are long
     return others.add_column(R_DOC.get_field_index("strval"), "strval", pa.chunked_array([keys]))
 
 
 def first_words(texts: NumberedTexts, order: WordOrder) -> tuple[Ints, Ints]:
     """For each key, the index of its text and of its word: of each text the prefix that its threshold requires."""
-    sizes = texts.sizes
+    sizes, first = texts.sizes, texts.start[:-1]
     text = np.arange(len(sizes)).repeat(sizes)
     by_rank = np.lexsort((order.ranks(texts.numbers), text))
-    wanted = -(-texts.tenths * sizes // 10)
-    first = np.arange(len(text)) - texts.start[:-1].repeat(sizes) < (sizes - wanted + 1).repeat(sizes)
-    text, word = text[first], by_rank[first]
+    weights = texts.weights()[by_rank]
+    before = np.cumsum(weights) - weights
+    total = np.add.reduceat(weights, first) if len(first) else first
+    rest = (total + before[first]).repeat(sizes) - before
+    is_key = rest * 100 >= (texts.hundredths * total).repeat(sizes)
+    text, word = text[is_key], by_rank[is_key]
     numbers = texts.numbers[word]
     fresh = np.ones(len(text), np.bool_)
     fresh[1:] = (text[1:] != text[:-1]) | (numbers[1:] != numbers[:-1])
     return text[fresh], word[fresh]
 
 
-def _written(tenths: Ints, numbers: Ints) -> pa.StringArray:
-    width = THRESHOLD + DIGITS
+def _written(hundredths: Ints, weighed: Ints, numbers: Ints) -> pa.StringArray:
+    width = LEVEL + DIGITS
     text = np.empty((len(numbers), width), np.uint8)
-    text[:, 0], text[:, 1], text[:, 2] = ord("0") + tenths // 10, ord("."), ord("0") + tenths % 10
+    tenths, zero = hundredths // 10, ord("0")
+    text[:, 0] = np.where(weighed, ord("w"), zero + tenths // 10)
+    text[:, 1] = np.where(weighed, zero + tenths, ord("."))
+    text[:, 2] = zero + np.where(weighed, hundredths, tenths) % 10
     digits = numbers.astype(">i8").view(np.uint8).reshape(-1, DIGITS // 2)
-    text[:, THRESHOLD::2], text[:, THRESHOLD + 1 :: 2] = _HEXADECIMAL[digits >> 4], _HEXADECIMAL[digits & 15]
+    text[:, LEVEL::2], text[:, LEVEL + 1 :: 2] = _HEXADECIMAL[digits >> 4], _HEXADECIMAL[digits & 15]
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * width
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(offsets), pa.py_buffer(text.tobytes()))
 
@@ -155,7 +175,9 @@ MOST_HELD = 2_000_000
 
 MOST_COMPARED = 1_000_000  # number of words of text pairs compared at a time
 
-_PAIR_SHIFT = 43  # shift of a pair packed with a word; fewer than 2^20 pairs are compared at a time
+_PAIR_SHIFT, _TOP_SHIFT = 43, 36
+"""Shifts of a pair, and of the first seven bits of a word's number, packed with the last bits of that. Fewer than 2^20
+pairs are compared at a time."""
 
 
 class TextIds(NamedTuple):
@@ -238,13 +260,14 @@ def _ids(rows: pa.Table) -> TextIds:
 
 
 class _Held:
-    """Texts in memory. `place` indexes the columns: `tenths` has the threshold, `start` and `size` the range in
-    `numbers`, `bits` a bit for each word modulo 64, `spare` the number of words beyond the bits. It is parallel to
-    `docids` and `nodes`, which are sorted."""
+    """Texts in memory. `place` indexes the columns: `hundredths` has the threshold, `weighed` if words have weights,
+    `start` and `size` the range in `numbers`, `mass` the weight of the words, `bits` a bit for each word modulo 64,
+    `spare` the number of words beyond the bits. It is parallel to `docids` and `nodes`, which are sorted."""
 
     def __init__(self) -> None:
         self.docids, self.nodes, self.place = GrowingInts(), GrowingInts(), GrowingInts()
-        self.tenths, self.start, self.size, self.numbers = GrowingInts(), GrowingInts(), GrowingInts(), GrowingInts()
+        self.hundredths, self.weighed, self.numbers = GrowingInts(), GrowingInts(), GrowingInts()
+        self.start, self.size, self.mass = GrowingInts(), GrowingInts(), GrowingInts()
         self.bits, self.spare = GrowingInts(), GrowingInts()
 
     def places(self, texts: TextIds) -> Ints:
@@ -268,7 +291,7 @@ class _Held:
         return at, (docids[found] == texts.docids) & (nodes[found] == texts.nodes)
 
     def add(self, rows: pa.Table, texts: NumberedTexts) -> None:
-        self._extend(_ids(rows), *texts)
+        self._extend(_ids(rows), texts)
 
     def take(self, other: _Held, texts: TextIds) -> None:
         at, known = other._at(texts)
@@ -276,52 +299,63 @@ class _Held:
         ids, place = TextIds(other.docids.values[at], other.nodes.values[at]), other.place.values[at]
         start, size = other.start.values[place], other.size.values[place]
         words, _ = expand_ranges(start, start + size)
-        self._extend(ids, other.tenths.values[place], other.numbers.values[words], np.append(0, np.cumsum(size)))
+        columns = other.hundredths.values[place], other.weighed.values[place], other.numbers.values[words]
+        self._extend(ids, NumberedTexts(*columns, np.append(0, np.cumsum(size))))
 
-    def _extend(self, texts: TextIds, tenths: Ints, numbers: Ints, start: Ints) -> None:
-        if not len(tenths):
+    def _extend(self, ids: TextIds, texts: NumberedTexts) -> None:
+        if not len(texts.hundredths):
             return
-        order = np.lexsort((texts.nodes, texts.docids))
-        texts, place = texts.at(order), order + len(self.tenths)
-        at, known = self._at(texts)
+        order = np.lexsort((ids.nodes, ids.docids))
+        ids, place = ids.at(order), order + len(self.hundredths)
+        at, known = self._at(ids)
         self.place.values[at[known]] = place[known]
         fresh = ~known
-        for column, values in ((self.docids, texts.docids), (self.nodes, texts.nodes), (self.place, place)):
+        for column, values in ((self.docids, ids.docids), (self.nodes, ids.nodes), (self.place, place)):
             column.insert(at[fresh], values[fresh])
-        bits, size = np.bitwise_or.reduceat(1 << (numbers & 63), start[:-1]), np.diff(start)
-        self.tenths.extend(tenths)
-        self.start.extend(start[:-1] + len(self.numbers))
+        first, size = texts.start[:-1], texts.sizes
+        bits = np.bitwise_or.reduceat(1 << (texts.numbers & 63), first)
+        self.hundredths.extend(texts.hundredths)
+        self.weighed.extend(texts.weighed)
+        self.start.extend(first + len(self.numbers))
         self.size.extend(size)
-        self.numbers.extend(numbers)
+        self.mass.extend(np.add.reduceat(texts.weights(), first))
+        self.numbers.extend(texts.numbers)
         self.bits.extend(bits)
         self.spare.extend(size - np.bitwise_count(bits.view(np.uint64)))
 
     def may_be_near(self, one: Ints, other: Ints) -> Mask:
         """Bitmap filter (Sandes, Teodoro and Melo, 2017): whether the texts at these places share enough bits to be
-        near. A shared word is a shared bit unless other words of the text have this bit, too."""
-        bits, spare, size, tenths = self.bits.values, self.spare.values, self.size.values, self.tenths.values[one]
+        near. A shared word is a shared bit unless other words of the text have this bit, too. Bits have no weights, so
+        texts with weights may always be near."""
+        bits, spare, size, hundredths = self.bits.values, self.spare.values, self.size.values, self.hundredths.values
         common = np.bitwise_count((bits[one] & bits[other]).view(np.uint64)) + np.minimum(spare[one], spare[other])
-        may_be: Mask = common * (10 + tenths) >= tenths * (size[one] + size[other])
+        least = hundredths[one] * (size[one] + size[other])
+        may_be: Mask = (common * (100 + hundredths[one]) >= least) | (self.weighed.values[one] > 0)
         return may_be
 
     def are_near(self, one: Ints, other: Ints) -> Mask:
-        sizes, tenths = self.size.values, self.tenths.values[one]
-        both = sizes[one] + sizes[other]
+        size, mass, hundredths = self.size.values, self.mass.values, self.hundredths.values[one]
+        least = hundredths * (mass[one] + mass[other])
         near = np.zeros(len(one), np.bool_)
-        for part in weight_slices(both, MOST_COMPARED):
-            common = self._in_common(one[part], other[part])
-            near[part] = common * (10 + tenths[part]) >= tenths[part] * both[part]
+        for part in weight_slices(size[one] + size[other], MOST_COMPARED):
+            near[part] = self._in_common(one[part], other[part]) * (100 + hundredths[part]) >= least[part]
         return near
 
     def _in_common(self, one: Ints, other: Ints) -> Ints:
+        """The weight of the words that each pair of texts has in common."""
         texts = np.append(one, other)
         start = self.start.values[texts]
         word, at = expand_ranges(start, start + self.size.values[texts])
-        pair = np.tile(np.arange(len(one)), 2)[at]
-        words = pair << _PAIR_SHIFT | self.numbers.values[word] & (1 << _PAIR_SHIFT) - 1
+        pair, number = np.tile(np.arange(len(one)), 2)[at], self.numbers.values[word]
+        words = pair << _PAIR_SHIFT | (number >> DIGEST_BITS) << _TOP_SHIFT | number & (1 << _TOP_SHIFT) - 1
         words.sort()
         twice = words[1:][words[1:] == words[:-1]]
-        return np.bincount(twice >> _PAIR_SHIFT, minlength=len(one))
+        pair = twice >> _PAIR_SHIFT
+        weighed = self.weighed.values[one]
+        if not weighed.any():
+            return np.bincount(pair, minlength=len(one))
+        weights = np.where(weighed[pair], HIGHEST - (twice >> _TOP_SHIFT & HIGHEST), 1)
+        return np.bincount(pair, weights, len(one)).astype(np.int64)
 
 
 def weight_slices(weights: Ints, most: int, together: Ints | None = None) -> Iterator[slice]:
@@ -362,7 +396,7 @@ class NearTexts:
         """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
-        different = {text[THRESHOLD:]: text for text in latest(MOST_READ)}
+        different = {text[head_length(text) :]: text for text in latest(MOST_READ)}
         if len(different) < ENOUGH:
             self._seen = min(len(different), ENOUGH - AGAIN)
             return None

@@ -25,7 +25,7 @@ from common.dates import parse_timestamp
 from common.tools import Memo, decrease
 from xpath_stage.documents import ElementColumns, Tags, Vocabulary, element_text, owner_test
 from xscl.algebra.joins import EXTENSION_PREFIX, PatternNode, Test, node_texts
-from xscl.algebra.near import near
+from xscl.algebra.near import near, similar
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, matches_regex, number_text, xpath_number
 
@@ -96,6 +96,7 @@ for _name, _derive in DERIVED.items():
 _functions["ends-with"] = lambda _context, text, end: text.endswith(end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(text, pattern, flags)
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
+_functions["similar"] = lambda _context, text, other, threshold: similar(text, other, threshold)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
 _functions["compare-times"] = lambda _context, left, op, right: _any(

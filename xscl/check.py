@@ -2,7 +2,7 @@
 
 Comparisons are refused that could never hold, or would not compare what a person means; so is a stream that derives
 from itself. A join predicate is brought into disjunctive normal form, in which each disjunct needs an equality between
-both inputs, or near(), by which documents are found."""
+both inputs, or near() or similar(), by which documents are found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from common.tools import track_progress
 from xscl import check_expressions as expressions
 from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
-from xscl.algebra.near import MANY_WORDS, join_threshold
+from xscl.algebra.near import MANY_WORDS, selectivity, word_level
 from xscl.algebra.values import ORDERS, NodeKind, Span, is_number, is_time
 from xscl.check_expressions import NameKind, blocks, operand_kind
 from xscl.syntax import EventDefinition, EventQuery, Input, Join, Once, Query, Script, SelectItems, SubQuery, names_read
@@ -186,9 +186,9 @@ _ANY = "such as x = y with x bound on the left and y on the right"
 
 
 def joins_inputs(literal: exp.Expr, left: Container[str], right: Container[str], both: dict[str, NameKind]) -> bool:
-    """Whether a literal is an equality of values of both inputs, or near() of them."""
+    """Whether a literal is an equality of values of both inputs, or near() or similar() of them."""
     match literal:
-        case exp.Compare(op="=", left=one, right=other) | exp.Call(name="near", args=(one, other, _)):
+        case exp.Compare(op="=", left=one, right=other) | exp.Call(name="near" | "similar", args=(one, other, _)):
             a, b = _path(one), _path(other)
             if a is None or b is None or "constant" in (operand_kind(one, both), operand_kind(other, both)):
                 return False
@@ -513,18 +513,19 @@ Joined = tuple[Term, Term]
 
 
 def near_join(residual: Iterable[exp.Expr], pair_of: Callable[[exp.Expr], Joined | None]) -> Joined | None:
-    """The terms of both inputs that a residual near() compares, of the greatest threshold, which fewest pairs satisfy;
-    else None. `pair_of` returns the terms of an equality, the left one first."""
+    """The terms of both inputs that a residual near() or similar() compares, of the one that fewest pairs satisfy: a
+    near(), if there is one, and of the greatest threshold. Else None. `pair_of` returns the terms of an equality, the
+    left one first."""
     found: tuple[str, Joined] | None = None
     for expr in residual:
         match expr:
-            case exp.Call(name="near", args=(one, other, exp.Number(text=text))):
-                pair, threshold = pair_of(exp.Compare("=", one, other)), join_threshold(exp.number_string(text))
-                if pair is not None and (found is None or threshold > found[0]):
-                    found = threshold, pair
+            case exp.Call(name="near" | "similar" as name, args=(one, other, exp.Number(text=text))):
+                pair, level = pair_of(exp.Compare("=", one, other)), word_level(name, exp.number_string(text))
+                if pair is not None and (found is None or selectivity(level) > selectivity(found[0])):
+                    found = level, pair
     if found is None:
         return None
-    threshold, pair = found
-    name = exp.with_literal(MANY_WORDS, threshold)
-    left, right = (shared_term(term.var, (*term.functions, name)) for term in pair)
+    level, pair = found
+    chained = exp.with_literal(MANY_WORDS, level)
+    left, right = (shared_term(term.var, (*term.functions, chained)) for term in pair)
     return left, right

@@ -11,7 +11,7 @@ from typing import Literal
 from common.tools import Remembered
 from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED
-from xscl.algebra.near import LEAST, MOST
+from xscl.algebra.near import BY_WORDS, LEAST, LEAST_SIMILAR, MOST
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
 from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL, Span, is_number, is_time
@@ -21,7 +21,7 @@ from xscl.text import EVENT_ADVICE, Problem, did_you_mean
 SIGNATURES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(TESTS, (2, 2)),
     "matches": (2, 3),
-    "near": (3, 3),
+    **dict.fromkeys(BY_WORDS, (3, 3)),
     **dict.fromkeys(DERIVED, (1, 1)),
     **dict.fromkeys(WITH_LITERAL, (2, 2)),
 }
@@ -73,6 +73,7 @@ _ARGUMENTS = {
     "matches": '(text, "pattern") or matches(text, "pattern", "i")',
     "near": "(x, y, 0.6)",
     "percentile": "(x, 95)",
+    "similar": "(x, y, 0.12)",
     **dict.fromkeys(("contains", "starts-with", "ends-with"), "(text, part)"),
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
 }
@@ -172,15 +173,23 @@ def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)")
         yield Problem(f"{name}() takes {wanted} {noun}, not {len(args)}", call.span, f"write {name}{example}")
     elif name == "matches":
         yield from _check_pattern(*args[1:])
-    elif name == "near" and not (isinstance(args[2], exp.Number) and LEAST <= Fraction(args[2].text) <= MOST):
-        hint = "write how large a part of the words of both together is to be in common: near(x, y, 0.6)"
-        yield Problem("the threshold of near() must be a number from 0.5 to 1", args[2].span, hint)
+    elif name in BY_WORDS:
+        yield from _check_threshold(call, args[2])
     elif name == "percentile" and not (isinstance(args[1], exp.Number) and float(args[1].text) <= 100):
         hint = "write percentile(x, 95) for what 95 of 100 values do not exceed"
         yield Problem("the second argument of percentile() must be a number from 0 to 100", args[1].span, hint)
     elif name in WITH_LITERAL and not isinstance(args[1], exp.String):
         hint = f'write it in quotes: {name}(x, " - ")'
         yield Problem(f"what {name}() looks for must be a string literal", args[1].span, hint)
+
+
+def _check_threshold(call: exp.Call, threshold: exp.Expr) -> Iterator[Problem]:
+    least = LEAST if call.name == "near" else LEAST_SIMILAR
+    if not (isinstance(threshold, exp.Number) and least <= Fraction(threshold.text) <= MOST):
+        of = "the words" if call.name == "near" else "the weight of the words"
+        hint = f"write how large a part of {of} of both together is to be in common: {call.name}{_ARGUMENTS[call.name]}"
+        message = f"the threshold of {call.name}() must be a number from {float(least)} to 1"
+        yield Problem(message, threshold.span, hint)
 
 
 def _check_pattern(pattern: exp.Expr | EventExpr, flags: exp.Expr | EventExpr | None = None) -> Iterator[Problem]:

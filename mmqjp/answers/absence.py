@@ -41,7 +41,15 @@ from mmqjp.queries.registry import Registry, behind
 from pattern_stage.assemble import EVENT_TIME
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xscl.algebra.joins import NEGATED, Absent, JoinOp, PatternNode, Term, Test, over_at, variables_of
-from xscl.algebra.near import THRESHOLD, as_digits, first_keys, have_enough_in_common
+from xscl.algebra.near import (
+    LEVEL,
+    as_digits,
+    first_keys,
+    have_enough_in_common,
+    head_length,
+    is_weighed,
+    level_hundredths,
+)
 from xscl.algebra.values import many_valued
 
 
@@ -148,11 +156,12 @@ class WordsInOrder:
     def keys_of(self, words: str) -> list[operators.OnceKey]:
         """Returns the keys of a text, given its words as `xscl.algebra.values` returns them."""
         keys = first_keys(words, self._places or {}) if words else []
-        return [(int(key[0] + key[2]), int(key[THRESHOLD:], 16)) for key in keys]
+        level = level_hundredths(words) + 1_000 * is_weighed(words) if words else 0
+        return [(level, int(key[LEVEL:], 16)) for key in keys]
 
     def see(self, words: str) -> None:
         if self._places is None and len(self._texts) < near_candidates.ENOUGH:
-            self._texts[words[THRESHOLD:]] = words
+            self._texts[words[head_length(words) :]] = words
 
     def new_setting(self) -> str | None:
         """Learns the order if due; returns the setting to store with the running batch."""

@@ -29,6 +29,7 @@ from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_a
 from templates.graph import Minor, Shape, conjunctive_query
 from xscl.algebra import joins
 from xscl.algebra.events import Events, operator_name, read_by
+from xscl.algebra.near import is_weighed, level_hundredths
 from xscl.algebra.values import ElementConstructor, many_valued
 from xscl.event_lower import schema_of
 from xscl.parser import parse_script
@@ -156,7 +157,7 @@ def explanation(engine: Session, names: Container[str]) -> Iterator[str]:
         yield from wrapped("R_vj of a batch: the pairs of nodes of two documents with equal string values.", 2)
         by_words = any(target.conjunct.joins != target.conjunct.equalities() for target in writer.explained)
         if by_words:
-            text = "Texts that near() finds have a value for each key: the numbers of some of their words."
+            text = "Texts that near() or similar() finds have a value for each key: the numbers of some of their words."
             yield from wrapped(text, 2)
         yield from wrapped_sql(value_pairs_statement(NEW_RIGHT, registry.window, many=by_words), 4)
         text = f"Where documents came before, also {NEW_LEFT.pairs}: {NEW_LEFT.left} on the left, {NEW_LEFT.right} on "
@@ -366,8 +367,10 @@ def _node_name(side: joins.Side, minor: Minor, index: int) -> str:
 
 
 def _join_text(one: joins.Term, other: joins.Term) -> str:
-    threshold = many_valued(one.functions)
-    if threshold is None:
+    level = many_valued(one.functions)
+    if level is None:
         return f"{terms.term_text(one)} = {terms.term_text(other)}"
     left, right = (terms.wrap_in_functions(term.functions[:-1], term.var) for term in (one, other))
-    return f"one of the rarest words of {left} and of {right}, as many as a threshold of {threshold} asks for"
+    rarest = "heaviest" if is_weighed(level) else "rarest"
+    threshold = level_hundredths(level) / 100
+    return f"one of the {rarest} words of {left} and of {right}, as many as a threshold of {threshold} asks for"

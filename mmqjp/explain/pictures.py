@@ -17,7 +17,7 @@ from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, Out
 from mmqjp.explain.terms import format_window, wrap_in_functions
 from mmqjp.process import pluralise
 from xscl.algebra.joins import Term, is_system_variable
-from xscl.algebra.near import join_threshold
+from xscl.algebra.near import selectivity, word_level
 from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
 from xscl.check import disjuncts
 from xscl.check_expressions import blocks
@@ -57,20 +57,27 @@ class _Ref:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A value join, and the `ends` that it joins. `near` is the threshold if near() finds the documents, else None."""
+    """A value join, and the `ends` that it joins. `near` is the function and threshold if near() or similar()
+    finds the documents, else None."""
 
     condition: Expr
     left: _Ref
     right: _Ref
-    near: str | None = None
+    near: tuple[str, str] | None = None
     ends: tuple[OutlineNode, ...] = ()
+
+    @property
+    def level(self) -> str:
+        assert self.near is not None, "no equality"
+        name, threshold = self.near
+        return word_level(name, number_string(threshold))
 
     @property
     def label(self) -> str:
         """The functions on both sides, and the comparison unless it is "="."""
         named = self.left.functions, self.right.functions
         left, right = (wrap_in_functions(names[1:], names[0]) if names else "" for names in named)
-        sign = "=" if self.near is None else f"near {self.near}"
+        sign = "=" if self.near is None else " ".join(self.near)
         if left != right:
             return f"{left or 'as it is'} {sign} {right or 'as it is'}"
         return left if left and self.near is None else f"{left} {sign}".strip()
@@ -136,8 +143,8 @@ class _Reader:
         outlines = {number: Outline(self._blocks[number]) for number in tree_blocks(join)}
         joining = [curve for literal in literals if (curve := self._curve(literal, join)) is not None]
         found = [curve for curve in joining if curve.near is None]
-        if not found:  # that near() with the greatest threshold finds the documents (`xscl.check`)
-            joining.sort(key=lambda curve: join_threshold(number_string(curve.near or "")), reverse=True)
+        if not found:  # the one that `xscl.check.near_join` chooses
+            joining.sort(key=lambda curve: selectivity(curve.level), reverse=True)
             found = joining[:1]
         conditions = [to_xscl(literal) for literal in literals if all(literal is not one.condition for one in found)]
         curves = [
@@ -156,12 +163,12 @@ class _Reader:
 
     def _curve(self, condition: Expr, join: JoinNode) -> Curve | None:
         """The curve of a condition; None if it does not join values of both inputs."""
-        near: str | None = None
+        near: tuple[str, str] | None = None
         match condition:
             case Compare(op="=", left=one, right=other):
                 pass
-            case Call(name="near", args=(one, other, Number(text=near))):
-                pass
+            case Call(name="near" | "similar" as name, args=(one, other, Number(text=threshold))):
+                near = name, threshold
             case _:
                 return None
         left, right, lefts = self._ref(one, join.scope), self._ref(other, join.scope), set(tree_blocks(join.left))

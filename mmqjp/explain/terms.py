@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
@@ -29,7 +29,8 @@ from xpath_stage.binder import Node, PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, split_name
 from xscl.algebra import joins as algebra
 from xscl.algebra import values as exp
-from xscl.algebra.near import LEAST, encode_words, first_keys, join_threshold, overlap
+from xscl.algebra.near import LEAST, encode_words, first_keys, overlap, weight_overlap, word_level, words_again
+from xscl.algebra.weights import general_weights
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
 from xscl.parser import located_queries, parse_script
@@ -717,8 +718,12 @@ def near_values(left: DocumentsByText, right: DocumentsByText, functions: tuple[
 FEWEST, MOST_TEXT_PAIRS, MOST_TEXTS = 3, 2_000, 1_000
 """Texts with fewer words are never near. Maximum number of text pairs compared, and of texts read per side."""
 
+MOST_WORDS_SHOWN = 5  # maximum number of words shown that two texts share, the heaviest ones
 
-def _nearest(texts: Iterable[Sequence[str]]) -> tuple[Fraction, Sequence[str]]:
+
+def _nearest(
+    texts: Iterable[Sequence[str]], overlap: Callable[[str, str], tuple[int, int]] = overlap
+) -> tuple[Fraction, Sequence[str]]:
     """The largest share of common words of two texts, and these texts. `texts` may not be empty."""
     found = ((Fraction(*overlap(*pair)) if any(overlap(*pair)) else Fraction(0), pair) for pair in texts)
     return max(islice(found, MOST_TEXT_PAIRS), key=lambda one: one[0])
@@ -730,19 +735,29 @@ def _in_common(pair: Sequence[str]) -> str:
     return f'"{one}" and "{other}" have {common} of {union} words in common'
 
 
+def _weight_in_common(pair: Sequence[str]) -> str:
+    weight = general_weights().weight
+    ours, theirs = map(words_again, pair)
+    heaviest = sorted(ours & theirs, key=lambda word: (-weight(word), word))[:MOST_WORDS_SHOWN]
+    one, other = map(truncate_value, pair)
+    return f'"{one}" and "{other}" share {", ".join(heaviest) or "no words"}'
+
+
 def nearness(expr: exp.Expr, bindings: Sequence[Mapping[str, str]]) -> str | None:
-    """Describes a near() that holds for no binding (variables to texts); None for another condition."""
+    """Describes a near() or similar() that holds for no binding (variables to texts); None for another condition."""
     match expr:
-        case exp.Call(name="near", args=(one, other, _)):
+        case exp.Call(name="near" | "similar" as name, args=(one, other, _)):
             texts = (tuple(text_of_operand(arg, some.__getitem__) for arg in (one, other)) for some in bindings)
-            part, pair = _nearest(texts)
-            return f"{_in_common(pair)}, which is {float(part):.2f}"
+            part, pair = _nearest(texts, overlap if name == "near" else weight_overlap)
+            if name == "near":
+                return f"{_in_common(pair)}, which is {float(part):.2f}"
+            return f"{_weight_in_common(pair)}: {float(part):.2f} of the weight of their words"
     return None
 
 
 def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
     """Returns message and hint if no texts of two sides are equal, but some near. `one` and `other` are operands."""
-    least = join_threshold(str(float(LEAST)))
+    least = word_level("near", str(float(LEAST)))
     having = gathered((key, text) for text in islice(right, MOST_TEXTS) for key in _keys(text, least))
     pairs = (
         (text, close)

@@ -28,7 +28,7 @@ TERMINALS = {
     "VAR": (*WORDS, "x'", "y''"),
     "FUNCTION": (
         *("count", "sum", "argmax", "abs", "lower-case", "contains", "matches", "coalesce", "host", "unknown"),
-        *("substring-after", "words", "number", "string", "date", "near", "median"),
+        *("substring-after", "words", "number", "string", "date", "near", "similar", "median"),
     ),
     "STRING": (*STRINGS, "'{x}'", '"50% RETURN"', "'é\t東'"),
     "NUMBER": NUMBERS,

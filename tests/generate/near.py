@@ -1,4 +1,4 @@
-"""Random items whose titles nearly repeat one another, and queries that find those that do."""
+"""Random items whose titles nearly repeat one another, and queries that find those that do, by near() or similar()."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ WORDS = (
     *("京都市", "東京タワー", "ไทย", "café", "cafe\u0301", "—", "…"),
 )
 THRESHOLDS = ("0.5", "0.6", "0.66", "0.75", ".8", "0.8", "1")
+SIMILAR = ("0.05", "0.12", ".15", "0.3", "0.66", "1")
 
 
 def near_case(seed: int, queries: int = 8, documents: int = 24) -> tuple[Script, list[Document]]:
-    """A script of queries with near(), and documents of which many are near others."""
+    """A script of queries with near() and similar(), and documents of which many are near others."""
     rng = Random(seed)
     texts = [_text(rng) for _ in range(6)]
     script = parse_script(";".join(_query(rng, number) for number in range(queries)))
@@ -48,9 +49,15 @@ def _document(rng: Random, number: int, texts: list[str]) -> Document:
     return Document(f"d{number}", items, "ST"[chance(rng, 25)], (time, time))
 
 
+def _near(rng: Random, one: str, other: str) -> str:
+    if chance(rng, 40):
+        return f"similar({one}, {other}, {rng.choice(SIMILAR)})"
+    return f"near({one}, {other}, {rng.choice(THRESHOLDS)})"
+
+
 def _query(rng: Random, number: int) -> str:
     one, other = rng.choice((("x", "y"), ("x", "y"), ("lower-case(x)", "y"), ("a/@k", "y"), ("x", "b/t")))
-    near = f"near({one}, {other}, {rng.choice(THRESHOLDS)})"
+    near = _near(rng, one, other)
     shape = rng.randrange(100)
     if shape < 15:
         near = f"{near} AND c = d"
@@ -59,7 +66,7 @@ def _query(rng: Random, number: int) -> str:
     elif shape < 40:
         near = f"({near} OR x = y)"
     elif shape < 50:
-        near = f"{near} AND near(a/@k, b/@k, {rng.choice(THRESHOLDS)})"
+        near = f"{near} AND {_near(rng, 'a/@k', 'b/@k')}"
     operator = rng.choice(("FOLLOWED BY", "JOIN", "JOIN UNORDERED"))
     window = rng.choice(("INF", "3", "6", "0"))
     left, right = (
@@ -67,11 +74,12 @@ def _query(rng: Random, number: int) -> str:
     )
     join = f"{left} {operator} {{{near}, {window}}} {right}"
     if chance(rng, 20):
-        third = rng.choice(THRESHOLDS)
-        join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{near(y, z, {third}), {window}}} S//a[./t->z]"
+        third = _near(rng, "y", "z")
+        join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{{third}, {window}}} S//a[./t->z]"
     select = rng.choice(("", "SELECT x, y FROM ", "SELECT c FROM "))
     if chance(rng, 10):
-        join, select = f'S//a->a[near(./t, "storm hits the coast", {rng.choice(THRESHOLDS)})]', ""
+        told = _near(rng, "./t", '"storm hits the coast"')
+        join, select = f"S//a->a[{told}]", ""
     return f"{select or 'FROM '}{join} PUBLISH p{number}"
 
 

@@ -10,11 +10,12 @@ import pytest
 from join_stage import near_candidates
 from join_stage.near_candidates import LONGEST_FIRST, WordOrder, WordSets, keyed, learnt, numbered_texts
 from templates.witness import MANY, R_DOC
-from tests.generate.near import THRESHOLDS, WORDS, near_texts
+from tests.generate.near import SIMILAR, THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
-from xscl.algebra.near import encode_words, join_threshold
+from xscl.algebra.near import encode_words, word_level
 
-NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 << 44 | 3}
+NODES = {level: MANY | place << 44 | 3 for place, level in enumerate(("0.5", "0.6", "1.0", "w12", "w25"), 5)}
+LEVELS = ("0.5", "0.6", "0.7", "0.8", "0.9", "1.0", "w05", "w17", "w80")
 
 
 def word_rows(texts: Sequence[str], nodes: Mapping[str, int] = NODES, first: int = 0) -> pa.Table:
@@ -40,22 +41,30 @@ def _keys(rows: pa.Table, order: WordOrder) -> list[set[str]]:
 
 def _orders(rng: Random, texts: Sequence[str]) -> list[WordOrder]:
     """The longest words first, as learnt from the texts, and in any order."""
-    known = [encode_words(text, "0.5") for text in texts]
+    known = [encode_words(text, level) for text in texts for level in ("0.5", "w12")]
     numbers = np.unique(numbered_texts(list(filter(None, known))).numbers)
     some = numbers[rng.sample(range(len(numbers)), len(numbers) // 2)]
     return [LONGEST_FIRST, learnt(filter(None, known)), WordOrder(some)]
 
 
-@pytest.mark.parametrize("threshold", THRESHOLDS)
-def test_what_is_near_has_a_key_in_common(threshold: str) -> None:
+def _is_near(one: str, other: str, level: str) -> bool:
+    if level[0] == "w":
+        return oracle_values.similar(one, other, f"0.{level[1:]}")
+    return oracle_values.near(one, other, level)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"), [*(("near", one) for one in THRESHOLDS), *(("similar", one) for one in SIMILAR)]
+)
+def test_what_is_near_has_a_key_in_common(name: str, threshold: str) -> None:
     rng = Random(threshold)
     pairs = [near_texts(rng) for _ in range(100)]
     texts = [text for pair in pairs for text in pair]
-    rows, found = word_rows(texts, {join_threshold(threshold): MANY | 7}), 0
+    rows, found = word_rows(texts, {word_level(name, threshold): MANY | 7}), 0
     for order in _orders(rng, texts):
         keys = _keys(rows, order)
         for place, (one, other) in enumerate(pairs):
-            if oracle_values.near(one, other, threshold):
+            if oracle_values.STRING_TESTS[name](one, other, threshold):
                 found += one != other
                 assert keys[2 * place] & keys[2 * place + 1], (one, other)
     assert found > 10
@@ -73,7 +82,7 @@ def test_an_order_is_learnt_from_frequencies() -> None:
 def test_sql_makes_the_same_keys() -> None:
     rng = Random(8)
     texts = [" ".join(rng.choices(WORDS, k=rng.randrange(12))) for _ in range(300)]
-    rows = word_rows(texts, dict.fromkeys(("0.5", "0.6", "0.7", "0.8", "0.9", "1.0"), MANY | 7))
+    rows = word_rows(texts, dict.fromkeys(LEVELS, MANY | 7))
     expected = zip(*(column.to_pylist() for column in keyed(rows, LONGEST_FIRST).columns), strict=True)
     connection = duckdb.connect()
     connection.register("found", rows)
@@ -117,7 +126,7 @@ def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypat
         for threshold in NODES:
             # Of texts without words, nobody can tell here; they have no key, so they are not asked for.
             some = [pair for pair in pairs if all(encode_words(texts[docid], threshold) for docid in pair)]
-            expected = [oracle_values.near(texts[one], texts[other], threshold) for one, other in some]
+            expected = [_is_near(texts[one], texts[other], threshold) for one, other in some]
             assert _near(sets, some, threshold) == expected
             found += sum(expected)
     assert found > 60

@@ -252,7 +252,14 @@ def weight(word: str) -> int:
     return weights().get(blake2b(word.encode(errors="surrogatepass"), digest_size=7).digest()[:5], 120)
 
 
-STRING_TESTS["near"] = near
+def similar(text: str, other: str, threshold: str) -> bool:
+    """Whether the words of both are at least this part of the weight of all."""
+    one, two = (set(word_list(some)[:256]) for some in (text, other))
+    both = sum(weight(word) for word in one | two)
+    return bool(one & two) and Fraction(sum(weight(word) for word in one & two), both) >= Fraction(threshold)
+
+
+STRING_TESTS |= {"near": near, "similar": similar}
 
 
 def _tracks(parameter: str) -> bool:

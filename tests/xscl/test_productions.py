@@ -14,6 +14,7 @@ from feeds.documents import Document
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from xscl import lalr
+from xscl.algebra.near import BY_WORDS
 from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
 from xscl.builder import Builder, EventBuilder
 from xscl.check_expressions import EVENT_FUNCTIONS
@@ -121,7 +122,8 @@ def test_each_production_has_a_statement() -> None:
 
 # ---------------------------------------------------------------- functions
 
-LITERAL = dict.fromkeys(WITH_LITERAL, '{0}, "-"') | dict.fromkeys(TESTS, '{0}, "1"') | {"near": "{0}, {0}, 0.6"}
+LITERAL = dict.fromkeys(WITH_LITERAL, '{0}, "-"') | dict.fromkeys(TESTS, '{0}, "1"')
+LITERAL |= dict.fromkeys(BY_WORDS, "{0}, {0}, 0.6")
 LITERAL |= {"coalesce": "{0}, {0}", "concat": "{0}, {0}", "argmax": "{0}, {0}", "percentile": "{0}, 95"}
 PLACES = {
     "filter alone": "FROM S//b[{f(./k)}]",

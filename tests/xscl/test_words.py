@@ -5,11 +5,21 @@ from random import Random
 
 import pytest
 
-from tests.generate.near import THRESHOLDS, near_texts
+from tests.generate.near import SIMILAR, THRESHOLDS, near_texts
 from tests.oracle import values as oracle_values
 from tests.oracle.values import word_list
 from tests.support.cpu import printed
-from xscl.algebra.near import MOST_WORDS, encode_words, is_combining, join_threshold, near, overlap, words, words_text
+from xscl.algebra.near import (
+    MOST_WORDS,
+    encode_words,
+    is_combining,
+    near,
+    overlap,
+    similar,
+    word_level,
+    words,
+    words_text,
+)
 from xscl.parser import parse_script
 from xscl.text import XsclErrors
 
@@ -81,6 +91,9 @@ def test_near_is_that_of_sets() -> None:
         one, other = near_texts(rng)
         for threshold in (*THRESHOLDS, "0.625", "0.99999999999999999999", "0.50000000000000000001"):
             assert near(one, other, threshold) == oracle_values.near(one, other, threshold), (one, other, threshold)
+        for threshold in (*SIMILAR, "0.125", "0.99999999999999999999"):
+            is_similar = oracle_values.similar(one, other, threshold)
+            assert similar(one, other, threshold) == is_similar, (one, other, threshold)
     assert overlap("a b c d e f g", "a b c d e f h") == (6, 8)
 
 
@@ -99,16 +112,24 @@ def test_words_as_numbers() -> None:
     assert len(encode_words("京" * 1_000_000, "1.0")) == 3 + 16
 
 
+def test_heavy_words_come_first() -> None:
+    words = encode_words("The tyrannosaurus, and the earthquake", "w12")
+    assert [127 - int(words[at : at + 2], 16) for at in range(6, len(words), 16)] == [120, 73, 8, 1]
+    assert words[:6] == "w12002" and encode_words("… —", "w12") == ""
+
+
 @pytest.mark.parametrize("threshold", ["0.5", "0.59", "1", "1.0", ".75"])
 def test_the_threshold_of_the_join(threshold: str) -> None:
-    tenths = Fraction(join_threshold(threshold)) * 10
+    level = int(word_level("similar", threshold)[1:])
+    assert level <= Fraction(threshold) * 100 < level * 1.6
+    tenths = Fraction(word_level("near", threshold)) * 10
     assert tenths.denominator == 1 and tenths <= Fraction(threshold) * 10 < tenths + 1
 
 
 @pytest.mark.parametrize(
-    "condition",
-    ["near(x, y)", "near(x, y, 0.4)", "near(x, y, 1.1)", "near(x, y, x)", 'near(x, y, "0.6")', 'near(x, "a", 0.6)'],
+    "arguments", ["x, y", "x, y, 0.04", "x, y, 1.1", "x, y, x", 'x, y, "0.6"', 'x, "a", 0.6', "x, 0.6", "x"]
 )
-def test_what_near_does_not_take(condition: str) -> None:
-    with pytest.raises(XsclErrors):
-        parse_script(f"S//a->x JOIN {{{condition}, 1 h}} S//b->y")
+def test_what_near_does_not_take(arguments: str) -> None:
+    for name in ("near", "similar"):
+        with pytest.raises(XsclErrors):
+            parse_script(f"S//a->x JOIN {{{name}({arguments}), 1 h}} S//b->y")

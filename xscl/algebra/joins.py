@@ -321,7 +321,7 @@ class Conjunct:
         return (self.left,) if self.right is None else (self.left, self.right)
 
     def equalities(self) -> tuple[tuple[Term, Term], ...]:
-        """The joins by equality; those by words are near(), in `residual`."""
+        """The joins by equality; those by words are near() or similar(), in `residual`."""
         return tuple(pair for pair in self.joins if exp.many_valued(pair[0].functions) is None)
 
 
@@ -500,9 +500,9 @@ def _named(expr: exp.Expr, names: dict[str, str]) -> exp.Expr:
     match expr:
         case exp.VarPath(var=var):
             return exp.VarPath(names[var])
-        case exp.Call(name="near", args=(one, other, threshold)):
+        case exp.Call(name="near" | "similar" as name, args=(one, other, threshold)):
             pair = sorted((_named(one, names), _named(other, names)), key=repr)
-            return exp.Call("near", (*pair, threshold))
+            return exp.Call(name, (*pair, threshold))
         case exp.Compare(op=op, left=left, right=right):
             one, other = _named(left, names), _named(right, names)
             return exp.Compare(op, one, other) if repr(one) <= repr(other) else exp.Compare(_TURNED[op], other, one)

@@ -1,22 +1,24 @@
-"""The words of a text, as a set and as numbers, and near-equal texts: `near(x, y, threshold)`.
+"""The words of a text, as a set and as numbers; `near(x, y, threshold)`, and `similar(x, y, threshold)`.
 
 Two texts are near if J, the number of common words divided by the number of distinct words of both, is at least the
-threshold; `join_stage.near_candidates` finds candidates by word numbers. A number has 63 bits: seven for the word's
-length, descending, and 56 of a digest. So a text's ascending numbers list its words longest first, which are usually
-the rarest, in the same order for all texts. Collisions count as one word in the search; `near` itself compares words.
+threshold, and similar if weighted J is, in which words count by weight. `join_stage.near_candidates` finds candidates
+of both by word numbers. A number has 63 bits: seven for the word's length, or for its weight, both descending, and 56
+of a digest. So a text's ascending numbers list its longest words first, which are usually the rarest, or its heaviest,
+in the same order for all texts, and weights are known without their table. Collisions count as one word in the search;
+`near` and `similar` themselves compare words.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache, lru_cache
-from hashlib import blake2b
 from itertools import islice
 
 from xscl.algebra.regex import CharSet, property_charset, union
+from xscl.algebra.weights import DIGEST_BITS, digest, general_weights
 
 MOST_WORDS = 256  # maximum number of words of a text that count, from its beginning
 
@@ -153,11 +155,14 @@ def _class(chars: CharSet) -> str:
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in chars)
 
 
-LEAST, MOST = Fraction(1, 2), Fraction(1)  # minimum and maximum threshold
+LEAST, LEAST_SIMILAR, MOST = Fraction(1, 2), Fraction(1, 20), Fraction(1)
+"""Minimum thresholds of near() and of similar(), and the maximum one of both."""
 
 MANY_WORDS = "words"
-"""Ends the chain of functions of a text that is joined by its words, with the threshold as literal. The value is that
+"""Ends the chain of functions of a text that is joined by its words, with a `word_level` as literal. The value is that
 of `encode_words`. No query can name it: a query's `words` has no literal."""
+
+BY_WORDS = ("near", "similar")  # the functions by which a join finds texts by their words
 
 _MOST_REMEMBERED = 1_000  # maximum length of texts whose comparison is cached
 
@@ -168,7 +173,20 @@ def near(text: str, other: str, threshold: str) -> bool:
     >>> near("Storm hits the coast", "The storm hits coast", "1"), near("a b c d", "a b c e", "0.6")
     (True, True)
     """
-    common, union = overlap(text, other)
+    return _is_part(overlap(text, other), threshold)
+
+
+def similar(text: str, other: str, threshold: str) -> bool:
+    """Whether weighted J of two texts is at least a threshold, a decimal number. One without words is similar to none.
+
+    >>> similar("Storm hits the coast of Brittany", "Brittany: thousands flee from the storm", "0.2")
+    True
+    """
+    return _is_part(weight_overlap(text, other), threshold)
+
+
+def _is_part(overlap: tuple[int, int], threshold: str) -> bool:
+    common, union = overlap
     wanted = _fraction(threshold)
     return common > 0 and common * wanted.denominator >= wanted.numerator * union
 
@@ -179,6 +197,12 @@ def overlap(text: str, other: str) -> tuple[int, int]:
     return _overlap(text, other) if is_short else _overlap.__wrapped__(text, other)
 
 
+def weight_overlap(text: str, other: str) -> tuple[int, int]:
+    """(weight of the common words, weight of the distinct words of both)."""
+    is_short = len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED
+    return _weight_overlap(text, other) if is_short else _weight_overlap.__wrapped__(text, other)
+
+
 @lru_cache(maxsize=65_536)
 def _overlap(text: str, other: str) -> tuple[int, int]:
     ours, theirs = words_again(text), words_again(other)
@@ -186,51 +210,104 @@ def _overlap(text: str, other: str) -> tuple[int, int]:
     return common, len(ours) + len(theirs) - common
 
 
+@lru_cache(maxsize=65_536)
+def _weight_overlap(text: str, other: str) -> tuple[int, int]:
+    ours, theirs, weight = words_again(text), words_again(other), general_weights().weight
+    common = sum(map(weight, ours & theirs))
+    return common, sum(map(weight, ours)) + sum(map(weight, theirs)) - common
+
+
 _fraction = lru_cache(maxsize=1_024)(Fraction)
 
+_LEVELS = ("05", "08", "12", "17", "25", "40", "60", "80")
+"""Hundredths of a threshold by which similar() joins texts: the recommended ones, and others a factor 1.5 apart."""
 
-def join_threshold(threshold: str) -> str:
-    """A threshold rounded down to tenths, by which texts are joined: similar thresholds share keys.
+_WEIGHED = "w"  # begins the level of similar()
 
-    >>> join_threshold("0.68"), join_threshold("1")
-    ('0.6', '1.0')
+
+def word_level(name: str, threshold: str) -> str:
+    """The level at which one of BY_WORDS joins texts with a threshold, in three characters. It is rounded down, so that
+    close thresholds share keys: near() to tenths, similar() to hundredths of _LEVELS behind a `w`.
+
+    >>> word_level("near", "0.68"), word_level("near", "1"), word_level("similar", "0.15")
+    ('0.6', '1.0', 'w12')
     """
-    tenths = _fraction(threshold) * 10 // 1
+    hundredths = _fraction(threshold) * 100
+    if name == "similar":
+        return _WEIGHED + max(level for level in _LEVELS if int(level) <= hundredths)
+    tenths = hundredths // 10
     return f"{tenths // 10}.{tenths % 10}"
+
+
+def selectivity(level: str) -> tuple[bool, str]:
+    """Orders levels by how few texts they join: all of near() are above all of similar()."""
+    return not is_weighed(level), level
+
+
+def is_weighed(words: str) -> bool:
+    """Whether a level, a key or an encoded text is that of similar()."""
+    return words.startswith(_WEIGHED)
+
+
+def level_hundredths(words: str) -> int:
+    """The threshold with which a level, a key or an encoded text begins, in hundredths.
+
+    >>> level_hundredths("w12"), level_hundredths("0.6")
+    (12, 60)
+    """
+    return int(words[1:LEVEL]) if is_weighed(words) else 10 * int(words[0] + words[2])
 
 
 DIGITS = 16  # hexadecimal digits of a number
 
-THRESHOLD = 3  # characters of a threshold in tenths, such as 0.6 and 1.0
+LEVEL = 3  # characters of a level, with which keys begin
 
-_LONGEST = 127
+WEIGHED_HEAD = LEVEL + 3
+"""Characters in front of the numbers of a text of similar(): the level and how many keys it has in numeric order, so
+that SQL need not add weights. In front of those of near() is the level alone."""
+
+HIGHEST = 127
+"""The first seven bits of a number are this without the weight of its word, or without its length."""
 
 
-def encode_words(text: str, threshold: str) -> str:
-    """A text's words in R_doc: the threshold, in tenths, and the ascending hexadecimal numbers of its words. "" if it
-    has none.
+def encode_words(text: str, level: str) -> str:
+    """A text's words in R_doc: the level, for similar() the number of keys, and the ascending hexadecimal numbers of
+    the words. "" if it has none.
 
     >>> encode_words("Storm, storm", "0.6") == encode_words("the storm", "0.6")[:-16]
     True
+    >>> encode_words("the storm", "w12")[:6]
+    'w12001'
     """
-    numbers = _numbers(text) if len(text) <= _MOST_REMEMBERED else _numbers.__wrapped__(text)
-    return f"{threshold}{numbers}" if numbers else ""
+    numbers_of = _weighed_numbers if is_weighed(level) else _numbers
+    numbers = numbers_of(text) if len(text) <= _MOST_REMEMBERED else numbers_of.__wrapped__(text)
+    if not numbers or not is_weighed(level):
+        return numbers and level + numbers
+    count = len(first_keys(f"{level}000{numbers}"))
+    return f"{level}{count:0{WEIGHED_HEAD - LEVEL}}{numbers}"
 
 
 def first_keys(words: str, places: Mapping[str, int] | None = None) -> list[str]:
-    """The first words of an encoded text, each with the threshold: near texts have one in common (see
+    """The first words of an encoded text, each with the level: texts that it joins have one in common (see
     `join_stage.near_candidates`). Words with `places` come last, in the order of these."""
-    numbers, tenths = decode_words(words), _tenths(words)
+    numbers, hundredths, weight = decode_words(words), level_hundredths(words), _weight_in(words)
     if places:
         numbers.sort(key=lambda number: places.get(number, -1))
-    most = len(numbers) + (-tenths * len(numbers) // 10) + 1
-    return [f"{words[:THRESHOLD]}{number}" for number in numbers[:most]]
+    total = rest = sum(map(weight, numbers))
+    found: list[str] = []
+    for number in numbers:
+        if rest * 100 < hundredths * total:
+            break
+        found.append(words[:LEVEL] + number)
+        rest -= weight(number)
+    return found
 
 
 def have_enough_in_common(one: str, other: str) -> bool:
     """Whether J of two encoded texts is at least their threshold. Number collisions may produce false positives."""
-    ours, theirs, tenths = _set(one), _set(other), _tenths(one)
-    return len(ours & theirs) * (10 + tenths) >= tenths * (len(ours) + len(theirs))
+    ours, theirs, hundredths, weight = _set(one), _set(other), level_hundredths(one), _weight_in(one)
+    common, both = sum(map(weight, ours & theirs)), sum(map(weight, ours)) + sum(map(weight, theirs))
+    return common * (100 + hundredths) >= hundredths * both
 
 
 def as_digits(number: int) -> str:
@@ -238,7 +315,20 @@ def as_digits(number: int) -> str:
 
 
 def decode_words(words: str) -> list[str]:
-    return [words[at : at + DIGITS] for at in range(THRESHOLD, len(words), DIGITS)]
+    return [words[at : at + DIGITS] for at in range(head_length(words), len(words), DIGITS)]
+
+
+def head_length(words: str) -> int:
+    """Characters in front of the numbers of an encoded text."""
+    return WEIGHED_HEAD if is_weighed(words) else LEVEL
+
+
+def _weight_in(words: str) -> Callable[[str], int]:
+    return _weight_of_number if is_weighed(words) else lambda number: 1
+
+
+def _weight_of_number(number: str) -> int:
+    return HIGHEST - int(number[:2], 16)
 
 
 @lru_cache(maxsize=8_192)
@@ -246,16 +336,21 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(decode_words(words))
 
 
-def _tenths(words: str) -> int:
-    return int(words[0] + words[2])
-
-
 @lru_cache(maxsize=8_192)
 def _numbers(text: str) -> str:
     return "".join(sorted(map(_number, words_again(text))))
 
 
+@lru_cache(maxsize=8_192)
+def _weighed_numbers(text: str) -> str:
+    return "".join(sorted({*map(_weighed_number, words_again(text))}))
+
+
 @lru_cache(maxsize=65_536)
 def _number(word: str) -> str:
-    length = _LONGEST - min(len(word), _LONGEST)
-    return f"{length:02x}{blake2b(word.encode('utf-8', 'surrogatepass'), digest_size=7).hexdigest()}"
+    return as_digits(HIGHEST - min(len(word), HIGHEST) << DIGEST_BITS | digest(word))
+
+
+@lru_cache(maxsize=65_536)
+def _weighed_number(word: str) -> str:
+    return as_digits(HIGHEST - general_weights().weight(word) << DIGEST_BITS | digest(word))

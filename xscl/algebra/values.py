@@ -20,7 +20,7 @@ from typing import Any, Literal
 from common.dates import iso_utc, parse_timestamp
 from common.tools import frozen
 from common.urls import canonical_url, url_domain, url_host
-from xscl.algebra.near import MANY_WORDS, encode_words, near, words_text
+from xscl.algebra.near import MANY_WORDS, encode_words, near, similar, words_text
 from xscl.algebra.regex import compile_pattern
 
 Axis = Literal["/", "//"]
@@ -396,7 +396,7 @@ def chained(function: str) -> Callable[[str], str]:
 
 
 def many_valued(functions: tuple[str, ...]) -> str | None:
-    """The threshold if a chain ends with a join by words; else None."""
+    """The level (`near.word_level`) if a chain ends with a join by words; else None."""
     name, literal = split_function(functions[-1]) if functions else ("", None)
     return literal if name == MANY_WORDS else None
 
@@ -428,5 +428,6 @@ TESTS: dict[str, Callable[..., bool]] = {
     "ends-with": str.endswith,
     "matches": matches_regex,
     "near": near,
+    "similar": similar,
 }
 """Functions that are conditions. `matches_regex` may fail."""

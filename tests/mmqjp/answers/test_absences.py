@@ -206,6 +206,7 @@ def case(seed: int) -> tuple[str, dict[str, int], int, list[Document | Visit], E
     texts = {
         "plain": f"L//l->x {op} {{x = y, {within}}} R//r->y",
         "near": f"L//l->x {op} {{near(x, y, 0.5), {within}}} R//r->y",
+        "similar": f"L//l->x {op} {{similar(x, y, 0.5), {within}}} R//r->y",
         "right": f"L//l->x {op} {{x = y, {within}}} rs//r->y",
         "left": f"ls//l->x {op} {{x = y, {within}}} R//r->y",
         "pairs": f"L//l->x {op} {{x = y, {within}}} (R//r->y JOIN {{y = z, {as_text(pairs)}}} R//q->z)",
@@ -226,7 +227,9 @@ def case(seed: int) -> tuple[str, dict[str, int], int, list[Document | Visit], E
     world = World(items, lateness, settle)
     lefts, rights, others = (world.documents.get(name, []) for name in "lrq")
     first = absent(world, inner, other, lefts, others, "L")
-    found = {name: absent(world, op, wide, lefts, rights, "L") for name in ("plain", "near", "right", "left")}
+    found = {
+        name: absent(world, op, wide, lefts, rights, "L") for name in ("plain", "near", "similar", "right", "left")
+    }
     found["pairs"] = absent(world, op, wide, lefts, list(world.joined(rights, others, pairs, "R")), "L")
     found["published"] = absent(world, op, wide, first.told, rights, "LR")
     found["two"] = absent(world, op, wide, first.told, rights, "LR")

@@ -124,6 +124,23 @@ def test_what_may_help(tmp_path):
         assert helped == (hint or "") and (hint or " on the right\n" in note), query
 
 
+STORM = ("Storm hits the coast", "The storm hits Brittany")
+
+
+@pytest.mark.parametrize(
+    ("condition", "note"),
+    [
+        ("near(x, y, 0.8)", "have 3 of 5 words in common, which is 0.60"),
+        ("similar(x, y, 0.8)", "share storm, hits, the: 0.46 of the weight of their words"),
+    ],
+)
+def test_how_near_texts_are(tmp_path, condition, note):
+    found = [{"id": str(n), "time": "2026-01-01", "xml": f"<a>{text}</a>"} for n, text in enumerate(STORM)]
+    path = write_documents(tmp_path / "some.jsonl", found)
+    queries = write_queries(tmp_path, f"S//a->x JOIN {{x != y AND {condition}, INF}} S//a->y")
+    assert f'"{STORM[0]}" and "{STORM[1]}" {note}' in printed("check", queries, "--against", path)
+
+
 def test_the_limit_and_what_cannot_be_read(tmp_path):
     broken = {"id": "x", "time": "2026-01-01", "xml": "<a"}
     path = write_documents(tmp_path / "some.jsonl", [broken, *DOCUMENTS])

@@ -103,6 +103,9 @@ def test_figures_have_the_names_of_the_query_and_curves_what_is_compared():
     assert [str(node) for node in curve.ends] == ["t", "//c as z"]
     near = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
     assert shown(drawn(near))[-3:] == ["near 0.7", "and near(k, y, 0.5)", "and k != y"]
+    similar = near.replace("near(k, y, 0.5)", "similar(k, y, 0.8)")
+    assert shown(drawn(similar))[-3:] == ["near 0.7", "and similar(k, y, 0.8)", "and k != y"]
+    assert shown(drawn(similar.replace("near(y, x, 0.7) AND ", "")))[-2:] == ["similar 0.8", "and k != y"]
     equal = near.replace("k != y", "lower-case(k) = lower-case(y)")
     assert shown(drawn(equal))[-3:] == ["lower-case", "and near(y, x, 0.7)", "and near(k, y, 0.5)"]
     inner = "SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y"
