@@ -173,11 +173,9 @@ Find = Callable[[pa.Array], pa.Table]  # returns the rows of R_doc of some docum
 MOST_HELD = 2_000_000
 """Approximate maximum number of words held in each of two generations; others are reloaded on demand."""
 
-MOST_COMPARED = 1_000_000  # number of words of text pairs compared at a time
+MOST_COMPARED = 1_000_000  # number of words looked up at a time
 
-_PAIR_SHIFT, _TOP_SHIFT = 43, 36
-"""Shifts of a pair, and of the first seven bits of a word's number, packed with the last bits of that. Fewer than 2^20
-pairs are compared at a time."""
+_MOST_LEFT = 64  # maximum number of left texts of pairs compared at a time
 
 
 class TextIds(NamedTuple):
@@ -334,28 +332,37 @@ class _Held:
         return may_be
 
     def are_near(self, one: Ints, other: Ints) -> Mask:
+        order = one.argsort(kind="stable")
+        one, other = one[order], other[order]
         size, mass, hundredths = self.size.values, self.mass.values, self.hundredths.values[one]
-        least = hundredths * (mass[one] + mass[other])
-        near = np.zeros(len(one), np.bool_)
-        for part in weight_slices(size[one] + size[other], MOST_COMPARED):
-            near[part] = self._in_common(one[part], other[part]) * (100 + hundredths[part]) >= least[part]
+        is_first = np.append(True, one[1:] != one[:-1])[: len(one)]
+        enough = hundredths * (mass[one] + mass[other])
+        found = np.zeros(len(one), np.bool_)
+        for part in weight_slices(size[other] + is_first * (MOST_COMPARED // _MOST_LEFT), MOST_COMPARED):
+            found[part] = self._in_common(one[part], other[part]) * (100 + hundredths[part]) >= enough[part]
+        near = np.empty_like(found)
+        near[order] = found
         return near
 
     def _in_common(self, one: Ints, other: Ints) -> Ints:
-        """The weight of the words that each pair of texts has in common."""
-        texts = np.append(one, other)
-        start = self.start.values[texts]
-        word, at = expand_ranges(start, start + self.size.values[texts])
-        pair, number = np.tile(np.arange(len(one)), 2)[at], self.numbers.values[word]
-        words = pair << _PAIR_SHIFT | (number >> DIGEST_BITS) << _TOP_SHIFT | number & (1 << _TOP_SHIFT) - 1
-        words.sort()
-        twice = words[1:][words[1:] == words[:-1]]
-        pair = twice >> _PAIR_SHIFT
-        weighed = self.weighed.values[one]
-        if not weighed.any():
-            return np.bincount(pair, minlength=len(one))
-        weights = np.where(weighed[pair], HIGHEST - (twice >> _TOP_SHIFT & HIGHEST), 1)
-        return np.bincount(pair, weights, len(one)).astype(np.int64)
+        """The weight of the words that each pair of texts has in common: a table has the weight of each word in each
+        left text, 0 if it is not there, and the words of right texts are looked up in it."""
+        start, size, numbers = self.start.values, self.size.values, self.numbers.values
+        lefts, left = np.unique(one, return_inverse=True)
+        rights, right = np.unique(other, return_inverse=True)
+        word, of = expand_ranges(start[lefts], start[lefts] + size[lefts])
+        known = np.unique(numbers[word])
+        width = len(known) + 1  # the last word is none of them
+        table = np.zeros(len(lefts) * width, np.uint8)
+        weights = np.where(self.weighed.values[lefts][of], HIGHEST - (numbers[word] >> DIGEST_BITS), 1)
+        table[of * width + known.searchsorted(numbers[word])] = weights
+        word, _ = expand_ranges(start[rights], start[rights] + size[rights])
+        column = known.searchsorted(numbers[word])
+        column[known[np.minimum(column, width - 2)] != numbers[word]] = width - 1
+        end = np.cumsum(size[rights])[right]
+        at, pair = expand_ranges(end - size[other], end)
+        found = table[(left * width)[pair] + column[at]]
+        return np.add.reduceat(found, np.cumsum(size[other]) - size[other], dtype=np.int64)
 
 
 def weight_slices(weights: Ints, most: int, together: Ints | None = None) -> Iterator[slice]:
