@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from common.arrays import GrowingInts, Ints, Mask, bisect_ranges, dictionary_encode, distinct, expand_ranges
 from templates.witness import MANY, R_DOC, Witnesses
 from xscl.algebra.near import DIGITS, HIGHEST, LEVEL, WEIGHED_HEAD, head_length, is_weighed, level_hundredths
-from xscl.algebra.weights import DIGEST_BITS
+from xscl.algebra.weights import DIGEST_BITS, HEAVIEST
 
 _IS_WEIGHED = "substr(strval, 1, 1) = 'w'"
 _TENTHS = "CAST(substr(strval, 1, 1) AS INTEGER) * 10 + CAST(substr(strval, 3, 1) AS INTEGER)"
@@ -203,17 +203,21 @@ class WordSets:
         self._make_room()
         self._held.add(rows, texts)
 
-    def are_near(self, one: TextIds, other: TextIds) -> Mask:
+    def are_near(self, one: TextIds, other: TextIds, *, by_keys: bool = False) -> Mask:
         """Whether J of each pair is at least its threshold. May be true for a pair that is not near if words share a
-        number, and is true for texts without words."""
+        number, and is true for texts without words. `by_keys`: a pair is there once for each key that it shares."""
         self._make_room()
         left, right = self._places(one), self._places(other)
         near = (left < 0) | (right < 0)
         known = np.flatnonzero(~near)
         known = known[self._held.may_be_near(left[known], right[known])]
         pair, pairs = dictionary_encode(left[known] << 32 | right[known])
-        found = self._held.are_near(pairs >> 32, pairs & 0xFFFFFFFF)
-        self.pairs += len(found)
+        one_at, other_at, found = pairs >> 32, pairs & 0xFFFFFFFF, np.ones(len(pairs), np.bool_)
+        if by_keys:
+            found = self._held.share_enough_keys(one_at, other_at, np.bincount(pair, minlength=len(pairs)))
+        compared = np.flatnonzero(found)
+        found[compared] = self._held.are_near(one_at[compared], other_at[compared])
+        self.pairs += len(compared)
         self.near += int(np.count_nonzero(found))
         near[known] = found[pair]
         return near
@@ -330,6 +334,16 @@ class _Held:
         least = hundredths[one] * (size[one] + size[other])
         may_be: Mask = (common * (100 + hundredths[one]) >= least) | (self.weighed.values[one] > 0)
         return may_be
+
+    def share_enough_keys(self, one: Ints, other: Ints, count: Ints) -> Mask:
+        """Whether texts may be near that share this number of keys. Of the text whose keys end first, the words behind
+        them weigh less than its threshold's part; what else the two share are keys (the positional filter of PPJoin, by
+        Xiao, Wang, Lin and Yu, 2008)."""
+        hundredths, ours, theirs = self.hundredths.values[one], self.mass.values[one], self.mass.values[other]
+        keys = count * np.where(self.weighed.values[one], HEAVIEST, 1)
+        most = np.minimum(100 * keys + hundredths * np.maximum(ours, theirs), 100 * np.minimum(ours, theirs))
+        found: Mask = most * (100 + hundredths) >= 100 * hundredths * (ours + theirs)
+        return found
 
     def are_near(self, one: Ints, other: Ints) -> Mask:
         order = one.argsort(kind="stable")

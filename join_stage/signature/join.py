@@ -440,7 +440,7 @@ def _near_texts(
     by_words = (found.driving.node[ours] & MANY) != 0
     many = np.flatnonzero(by_words)
     ours, theirs = ours[many], theirs[many]
-    stays = sets.are_near(_texts(found.driving, ours), _texts(found.other, theirs))
+    stays = sets.are_near(_texts(found.driving, ours), _texts(found.other, theirs), by_keys=True)
     many, ours, theirs = many[stays], ours[stays], theirs[stays]
     columns = [_node(found, slot, ours, theirs) for slot in nodes]
     _, first = number_rows(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)

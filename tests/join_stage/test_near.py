@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from random import Random
 
 import duckdb
@@ -131,6 +132,20 @@ def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypat
             found += sum(expected)
     assert found > 60
     assert bool(asked) == (is_stored and most < 1_000_000)
+
+
+@pytest.mark.parametrize("level", NODES)
+def test_pairs_that_share_too_few_keys_are_not_compared(level: str) -> None:
+    rng = Random(level)
+    texts = [text for _ in range(40) for text in near_texts(rng)]
+    sets, rows = WordSets(), word_rows(texts, {level: NODES[level]})
+    _add(sets, rows)
+    for order in _orders(rng, texts):
+        keys = _keys(rows, order)
+        pairs = [(one, other) for one, other in combinations(range(80), 2) for _ in keys[one] & keys[other]]
+        left, right = (near_candidates.TextIds(side, np.full(len(side), NODES[level])) for side in np.array(pairs).T)
+        expected = sets.are_near(left, right)
+        assert sets.are_near(left, right, by_keys=True).tolist() == expected.tolist() and expected.any()
 
 
 def test_a_text_that_comes_again_under_one_docid_is_the_later_one() -> None:
