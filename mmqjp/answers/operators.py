@@ -527,7 +527,8 @@ class QueryOperator:
             rows = PartRows.of(some)
             if plan.op == "FOLLOWED BY":
                 in_order = of.matches.is_in_order(rows.place)
-                for row in np.flatnonzero(~in_order).tolist():
+                tied = np.flatnonzero(~in_order)
+                for row in tied[np.argsort(of.matches.arrival[rows.place[tied]], kind="stable")].tolist():
                     self._count_ties(plan, rows.take(np.array([row])), of)
                 rows = rows.take(in_order)
             if selection is None:
