@@ -311,8 +311,8 @@ _THIRD = {"title": ("t' = t''", "[./title->t'']"), "author": ("p' = p''", "[./au
 _THIRD["mention"] = "h = h'", "[./link/@href->h']"
 
 VARIANTS = ("plain", "second", "near", "once", "three")
-"""`second`: titles are equal in lower case, and the other item of titles and mentions is of another channel. `near`:
-titles are near. `once`: each title, author or address is told once. `three`: a third item has what the second has."""
+"""`second`: titles are equal in lower case; with titles and mentions, the other item is from another channel. `near`:
+titles are near. `once`: ONCE PER title, author or address. `three`: a third item shares what joined the first two."""
 
 
 @dataclass(frozen=True)
