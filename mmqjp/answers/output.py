@@ -354,7 +354,8 @@ class AnswerColumns:
         return self._tables[0]
 
     def forms(self) -> set[str]:
-        return {*self.rows["form"].unique().to_pylist()}
+        found = set[str](self._few["form"])
+        return found.union(*(table["form"].unique().to_pylist() for table in self._tables))
 
     def ints(self, name: str) -> Ints:
         found: Ints = self.rows[name].to_numpy()

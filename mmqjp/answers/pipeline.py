@@ -567,7 +567,9 @@ class Batches:
             if self.stage1.groups.crowded:
                 self.drop_groups()
             self.state.save_reach()
-            self.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
+            counts = len(admitted.records), len(dead), len(outputs)
+            moved = self.watermarks.save(self.store, self.ledger, progress, has_row=any(counts))
+            self.ledger.save_batch(taken_at, *counts, moved)
         self.watermarks.advance(progress, self.now())
         paused = self.changes.apply(answered.pauses) if answered.pauses else {}
         return BatchResult(

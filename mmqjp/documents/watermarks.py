@@ -20,7 +20,9 @@ from join_stage.plans import JoinEngine
 from mmqjp.tables.schema import Ledger, TableRows
 from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
 
-WATERMARKS = "watermarks"  # setting with each stream's lateness, progress, greatest document and least watermark
+WATERMARKS = "watermarks"
+"""Setting with each stream's lateness, progress, greatest document and least watermark. Later rows of `batches` have
+the progress and the greatest document of the streams that they moved."""
 
 IDLE_AFTER = HOUR  # `idle_after` of services by default, and of feeds at the end of a finite run
 SETTLE = 10 * 60 * 1_000_000  # default of `Timing.settle`, in microseconds
@@ -207,11 +209,18 @@ class StreamTimes:
     documents: dict[str, int] = field(default_factory=dict)
     least: dict[str, int] = field(default_factory=dict)
     feeds: dict[str, FeedTimes] = field(default_factory=dict)
+    noted: Mapping[str, Any] = field(default_factory=dict)
+    """The setting."""
 
     @staticmethod
     def stored(store: JoinEngine, ledger: Ledger, timing: Timing) -> StreamTimes:
-        noted: dict[str, Any] = json.loads(ledger.setting(WATERMARKS) or "{}")
-        found = StreamTimes(noted.get("greatest", {}), noted.get("documents", {}), noted.get("least", {}))
+        value, batch = ledger.dated_setting(WATERMARKS)
+        noted: dict[str, Any] = json.loads(value or "{}")
+        found = StreamTimes(noted.get("greatest", {}), noted.get("documents", {}), noted.get("least", {}), noted=noted)
+        for moved in map(json.loads, ledger.moved_after(batch)):
+            for stream, (progress, documents) in moved.items():
+                found.progress |= {} if progress is None else {stream: progress}
+                found.documents |= {} if documents is None else {stream: documents}
         for stream, feed, *state, _ in TableRows(store).tuples("feeds", _FEED_COLUMNS, "batch"):
             found.feeds.setdefault(stream, FeedTimes()).put(feed, LastVisit(*state))
         for stream, time in found.progress.items():
@@ -254,6 +263,7 @@ class Watermarks:
         self.greatest: Mapping[str, int] = times.progress
         self.documents: Mapping[str, int] = times.documents
         self.least, self.feeds = times.least, times.feeds
+        self._noted = times.noted
         self.opened = opened
         self.arrived: dict[str, int] = {}  # when a stream had its last document that no feed showed
         self.released: Callable[[Progress | None, int], Micros] = lambda progress, arrival: EARLIEST
@@ -323,21 +333,35 @@ class Watermarks:
         self.greatest, self.documents, self.highest = progress.greatest, progress.documents, progress.highest
         self.newest = max((time for time in (self.newest, progress.newest) if time is not None), default=None)
         self.arrived |= dict.fromkeys(progress.arrived, now)
+        self._noted = progress.noted or self._noted
 
-    def save(self, store: JoinEngine, ledger: Ledger, progress: Progress) -> None:
-        """Writes, within the batch, how far it comes, so that nothing goes back after a restart."""
+    def save(self, store: JoinEngine, ledger: Ledger, progress: Progress, *, has_row: bool) -> str | None:
+        """Writes, within the batch, how far it comes, so that nothing goes back after a restart. Returns what is left
+        to write into the batch's row, if it has one."""
         rows = [
             (stream, feed, *self.feeds[stream].states[feed], ledger.batch)
             for stream, feeds in progress.feeds_before.items()
             for feed in feeds
         ]
         TableRows(store).append("feeds", rows)
-        moved = progress.greatest != self.greatest or progress.documents != self.documents
-        if moved or is_lateness_bounded(self.timing.lateness):
-            lateness = dict(rule) if isinstance(rule := self.timing.lateness, Mapping) else rule
-            timing = {"lateness": lateness, "idle_after": self.timing.idle_after}
-            noted = {**timing, "greatest": progress.greatest, "documents": progress.documents}
-            ledger.save_settings({WATERMARKS: json.dumps({**noted, "least": self.least}, ensure_ascii=False)})
+        timing = self._timing()
+        if has_row and timing.items() <= self._noted.items():
+            return progress.moved()
+        if timing.items() <= self._noted.items() and progress.moved() is None:
+            return None
+        progress.noted = timing
+        ledger.save_settings(self.setting(progress))
+        return None
+
+    def _timing(self) -> dict[str, Any]:
+        lateness = dict(rule) if isinstance(rule := self.timing.lateness, Mapping) else rule
+        return {"lateness": lateness, "idle_after": self.timing.idle_after, "least": self.least}
+
+    def setting(self, progress: Progress | None = None) -> dict[str, str]:
+        """Returns the whole setting, after a running batch or the last one."""
+        found = self if progress is None else progress
+        noted = {**self._timing(), "greatest": found.greatest, "documents": found.documents}
+        return {WATERMARKS: json.dumps(noted, ensure_ascii=False)}
 
 
 def compact_feeds(store: JoinEngine, batch: int) -> None:
@@ -369,6 +393,7 @@ class Progress:
         self._behind: dict[str, list[tuple[str, int | None, int]]] = {}
         self.highest = known.highest
         """The greatest watermark of any external stream."""
+        self.noted: Mapping[str, Any] | None = None  # the timing, if the batch writes it
         self._late: dict[str, int | None] = {}
 
     @property
@@ -454,6 +479,13 @@ class Progress:
         else:
             arrivals.append(self._next - 1)
             times.append(time)
+
+    def moved(self) -> str | None:
+        """Returns the progress and the greatest document of streams that have moved; None if none has."""
+        before = self._known.documents
+        streams = {*self._times, *(stream for stream, time in self.documents.items() if before.get(stream) != time)}
+        moved = {stream: (self.greatest.get(stream), self.documents.get(stream)) for stream in sorted(streams)}
+        return json.dumps(moved, ensure_ascii=False) if moved else None
 
     def undo(self) -> None:
         """Undoes, after a rollback, what visits have changed."""

@@ -5,7 +5,8 @@ writer, or any number of readers.
 Up to format 3, two processes could number different chains of functions equally, so derived values are recomputed from
 documents. Up to format 4, outputs had no numbers or ids, and sink positions were batches. Up to format 5, queries had
 no forms. Formats 7 to 9 add tables, which start empty. Format 10 has a word order, and queries that readers of format 9
-do not know: `near`, absences, PATTERN. Format 11 adds the watermarks of belated documents, and visits of feeds."""
+do not know: `near`, absences, PATTERN. Format 11 adds the watermarks of belated documents, and visits of feeds;
+12 the progress of streams with each batch."""
 
 from __future__ import annotations
 

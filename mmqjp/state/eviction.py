@@ -113,8 +113,7 @@ class JoinState:
         return EARLIEST if horizon <= EARLIEST or window == INFINITE else Micros(horizon - window)
 
     def evict_obsolete(self, progress: Progress) -> None:
-        """Evicts, within a batch, what is obsolete after it, and stores its progress."""
-        self._watermarks.save(self._store, self._ledger, progress)
+        """Evicts, within a batch, what is obsolete after it."""
         if self._watermarks.is_bounded and self._is_worth_it(before := self._obsolete_before(progress.greatest)):
             self._evict(before)
 
@@ -155,7 +154,7 @@ class JoinState:
         """
         store, ledger, now = self._store, self._ledger, self._now()
         ledger.save_next_ids()
-        ledger.compact_settings()
+        ledger.compact_settings(self._watermarks.setting())
         compact_feeds(store, ledger.batch)
         drop_told_by_removed(store)
         store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)

@@ -81,8 +81,9 @@ UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_lett
 """Counts documents per kind and stream, outputs, and dead letters, in one statement: one job on Spark."""
 
 
-# When a batch was received and committed, and how many rows it added. Batches of metadata alone have no row.
-BATCHES = schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT)
+# When a batch was received and committed, how many rows it added, and how far it moved streams (JSON). Batches of
+# metadata alone have no row.
+BATCHES = schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT, moved=TEXT)
 
 DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary(), noted_at=INT)
 
@@ -576,13 +577,13 @@ MetadataOf = Callable[[Collection[tuple[str, str]]], CommitMetadata]
 """Returns a batch's metadata, given the (stream, id) of its dead letters."""
 
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources; 3 placements of queries; 4 numbered chains of functions, and
 arrivals; 5 numbers and ids of outputs; 6 answers in place of outputs, and forms; 7 the keys of ONCE PER; 8 undelivered
-outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits. A change of normal forms
-or templates needs a new format.
+outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits; 12 progress with each batch. A
+change of normal forms or templates needs a new format.
 """
 
 BATCH_TABLES = (
@@ -649,11 +650,19 @@ class Ledger:
     def save_version(self) -> None:
         self.save_settings({"schema_version": str(SCHEMA_VERSION)})
 
-    def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
+    def save_batch(
+        self, taken_at: int, documents: int, dead_letters: int, outputs: int, moved: str | None = None
+    ) -> None:
         """Writes the batch's row unless it is empty. `taken_at` is in microseconds."""
         self.committed_at = self._now()
         if documents or dead_letters or outputs:
-            self._rows.append("batches", [(self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)])
+            row = self.batch, taken_at, self.committed_at, documents, dead_letters, outputs, moved
+            self._rows.append("batches", [row])
+
+    def moved_after(self, batch: int) -> list[str]:
+        """Returns how far batches after one moved streams, in order."""
+        sql = f"SELECT moved FROM batches WHERE batch > {batch} AND moved IS NOT NULL ORDER BY batch"
+        return [row["moved"] for row in self._rows.select(sql)]
 
     def save_metadata(self, metadata: CommitMetadata) -> None:
         self._save_offsets(metadata.offsets)
@@ -681,9 +690,12 @@ class Ledger:
         self._save_offsets(latest)
 
     def setting(self, key: str) -> str | None:
+        return self.dated_setting(key)[0]
+
+    def dated_setting(self, key: str) -> tuple[str | None, int]:
+        """Returns a setting and the batch that wrote it; None and -1 if there is none."""
         found = self._store.read("settings", ["value", "batch"], key).sort_by("batch")
-        value: str | None = found["value"][-1].as_py() if len(found) else None
-        return value
+        return (found["value"][-1].as_py(), found["batch"][-1].as_py()) if len(found) else (None, -1)
 
     def settings(self, prefix: str) -> dict[str, str]:
         return read_settings(self._store, prefix)
@@ -691,8 +703,9 @@ class Ledger:
     def save_settings(self, values: Mapping[str, str]) -> None:
         self._rows.append("settings", [(key, value, self.batch) for key, value in values.items()])
 
-    def compact_settings(self) -> None:
-        latest = self.settings("")
+    def compact_settings(self, changed: Mapping[str, str]) -> None:
+        """Rewrites the current settings, with some `changed`, in a batch, and drops earlier rows."""
+        latest = {**self.settings(""), **changed}
         self._store.drop_before("settings", "batch", self.batch)
         self.save_settings(latest)
 

@@ -29,7 +29,7 @@ from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
 from mmqjp.sinks.files import open_sink
 from mmqjp.state.engine_choice import VISITS_NEWS
 from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, missed_from, with_gap, with_recalled
-from mmqjp.tables.schema import FORMER_NAMES
+from mmqjp.tables.schema import FORMER_NAMES, SCHEMA_VERSION
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.generate.documents import SECOND, START
@@ -401,7 +401,7 @@ def test_a_store_of_an_older_format_opens(version, plan, tmp_path, caplog):
             for asked in (output.id, str(output.seq)):
                 assert why_output(select_of(engine), asked).match.output == output
         check(engine)
-        assert engine.ledger.setting("schema_version") == "11"
+        assert engine.ledger.setting("schema_version") == str(SCHEMA_VERSION)
     assert caplog.messages.count(VISITS_NEWS) == 1
     caplog.clear()
     with Session("duckdb", state=tmp_path / "state", plan=plan, **options) as engine:
@@ -416,7 +416,7 @@ def test_a_store_of_an_older_format_opens_on_spark(version, spark, tmp_path):
     check, again, options = FORMATS[version]
     with Session(spark, state=tmp_path / "state", **options) as engine:
         check(engine)
-        assert engine.ledger.setting("schema_version") == "11"
+        assert engine.ledger.setting("schema_version") == str(SCHEMA_VERSION)
         if version in (4, 5):
             again(engine)
 
@@ -432,11 +432,11 @@ def test_a_migration_that_is_killed_is_done_again(tmp_path, monkeypatch):
 
 
 def test_a_store_of_a_newer_format_is_refused(tmp_path):
-    state = tmp_path / "state"
+    state, newer = tmp_path / "state", SCHEMA_VERSION + 1
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '12', 8)")
-    with pytest.raises(StoreError, match="the store has format 12, and this version of mmqjp reads formats up to 11"):
+        connection.execute(f"INSERT INTO settings VALUES ('schema_version', '{newer}', 8)")
+    with pytest.raises(StoreError, match=f"has format {newer}, .* reads formats up to {SCHEMA_VERSION}"):
         Session("duckdb", state=state)
 
 
