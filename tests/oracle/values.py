@@ -149,7 +149,7 @@ def host(text: str) -> str:
     """The host of an address; "" if it has none."""
     if not ada_url.check_url(text.strip()):
         return ""
-    return ada_url.URL(text.strip()).hostname.strip("[]").rstrip(".").removeprefix("www.")
+    return ada_url.URL(text.strip()).hostname.lower().strip("[]").rstrip(".").removeprefix("www.")
 
 
 def domain(text: str) -> str:
