@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from itertools import islice
+from math import inf, isfinite
 from typing import IO, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ from mmqjp.process import pluralise, printable_line
 from mmqjp.tables.schema import TIMES
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
-from xscl.algebra.values import number_text
+from xscl.algebra.values import number_text, xpath_number
 
 MOST_TEXTS, MAX_ITEM_CHARACTERS = 4, 300
 """Number of texts that replace the title of a document without one; maximum length of titles and texts."""
@@ -316,10 +317,11 @@ def _value(text: str) -> FactToken:
 
 @dataclass(frozen=True, slots=True)
 class MatchGroup:
-    """Matches of a name in a file: their offsets, and their t1."""
+    """Matches of a name in a file: their offsets, and their t1. `ranked`: they come in order."""
 
     name: str
     file: IO[bytes]
+    ranked: bool = False
     offsets: array[int] = field(default_factory=partial(array, "q"))
     times: array[int] = field(default_factory=partial(array, "q"))
 
@@ -328,16 +330,18 @@ class MatchGroup:
 
     @property
     def matches(self) -> Iterator[ShownMatch]:
-        """Yields the matches by t1, then seq, descending."""
-        for _, offset in sorted(zip(self.times, self.offsets, strict=True), reverse=True):
+        """Yields the matches by t1, then seq, descending, unless they are ranked."""
+        newest_first = sorted(zip(self.times, self.offsets, strict=True), reverse=True)
+        for offset in self.offsets if self.ranked else [offset for _, offset in newest_first]:
             self.file.seek(offset)
             yield ShownMatch.from_dict(json.loads(self.file.readline()))
 
 
 class MatchSpool:
-    """Matches in a temporary file, until `close`."""
+    """Matches in a temporary file, until `close`. `ranked`: in the order in which they are added."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ranked: bool = False) -> None:
+        self._ranked = ranked
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._groups: dict[str, MatchGroup] = {}
         self.most_documents = 0  # the largest number of documents of a match
@@ -346,7 +350,7 @@ class MatchSpool:
         offset = 0
         for match in matches:
             name = match.output.query
-            group = self._groups.setdefault(name, MatchGroup(name, self._file))
+            group = self._groups.setdefault(name, MatchGroup(name, self._file, self._ranked))
             group.offsets.append(offset)
             group.times.append(match.output.t1)
             offset += self._file.write(json.dumps(match.to_dict(), ensure_ascii=False).encode() + b"\n")
@@ -434,6 +438,18 @@ def _attribute_texts(element: etree._Element) -> Iterator[tuple[str, str]]:
         yield str(name).rpartition("}")[2], truncate(printable_line(str(text)))
 
 
+def number_of(xml: str, name: str) -> float:
+    """Returns the first number of a name among the values of an output document; the least one if there is none.
+
+    >>> number_of('<match query="q" t0="1" t1="1"><total>12</total></match>', "total")
+    12.0
+    >>> number_of('<story members="3"/>', "n")
+    -inf
+    """
+    number = xpath_number(next((text for of, text in selected_values(xml) if of == name), ""))
+    return number if isfinite(number) else -inf
+
+
 PAGE, PAGE_CHARACTERS = 200, 4 << 20
 """Size limits of a page of matches looked up together: matches, and characters of XML."""
 
@@ -500,6 +516,7 @@ class Report:
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The texts of the queries by name, as far as known."""
     which: Literal["newest", "first"] = "newest"  # which matches are shown if not all
+    by: str = ""  # the name of the numbers by which they are ranked
 
     @property
     def shown(self) -> int:
@@ -516,8 +533,9 @@ class Report:
 
     @property
     def summary(self) -> str:
-        part = f"the {self.which} {self.shown:,} of " if self.shown < self.total else ""
-        return part + match_count_text(self.total)
+        which, ranked = ("top", f" by {self.by}") if self.by else (self.which, "")
+        part = f"the {which} {self.shown:,} of " if self.shown < self.total else ""
+        return part + match_count_text(self.total) + ranked
 
 
 def match_count_text(matches: int) -> str:

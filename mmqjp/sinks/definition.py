@@ -40,7 +40,8 @@ class WebhookOptions:
 @dataclass(frozen=True, slots=True)
 class MailOptions:
     """A digest by mail, sent daily `at` minutes after midnight in `zone`, or `every_us` after its first output. `tls`
-    is "at once", "starttls", or "none". `ca` is a file of certificates to trust instead of the well-known ones."""
+    is "at once", "starttls", or "none". `ca` is a file of certificates to trust instead of the well-known ones. With
+    `by` it shows the outputs with the greatest numbers of that name."""
 
     host: str
     port: int
@@ -53,6 +54,7 @@ class MailOptions:
     zone: ZoneInfo | None = None
     every_us: int = DAY
     ca: Path | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,12 @@ def _mail(keys: OptionTable, base: Path) -> MailOptions:
             raise keys.bad(key, "write addresses like ann@example.org")
     at, zone, every = _times(keys)
     ca = base / keys.text("ca") if keys.has("ca") else None
-    return MailOptions(parts.hostname, parts.port or port, tls, sender, to, user, password, at, zone, every, ca)
+    by = keys.text("by", "")
+    if (by == "") == keys.has("top"):
+        raise keys.bad("top", 'top and by go together, as in top = 10 and by = "members"')
+    if by and keys.has("most"):
+        raise keys.bad("most", "write either top or most")
+    return MailOptions(parts.hostname, parts.port or port, tls, sender, to, user, password, at, zone, every, ca, by)
 
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
@@ -254,9 +261,9 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class SinkDefinition:
     """The definition of a sink. `queries` are shell patterns of query names, () for all. A push sink groups outputs
-    within `wait_us` after the first; a message shows `most`. Outputs older than `backlog_us` (None: unlimited), or in
-    excess of `backlog_outputs`, are given up. `start` applies when the sink is new. `file` is the configuration file,
-    "" if live."""
+    within `wait_us` after the first; a message shows the first or the greatest `most`. Outputs older than `backlog_us`
+    (None: unlimited), or in excess of `backlog_outputs`, are given up. `start` applies when the sink is new. `file` is
+    the configuration file, "" if live."""
 
     name: str
     kind: str
@@ -313,6 +320,8 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
         raise keys.bad("from", str(error)) from None
     queries, wait = keys.texts("queries", most=1_000), cast(int, keys.duration("wait", 0)) if waits else 0
     most = keys.number("most", 100, 1, 1_000) if is_push else 1_000
+    if isinstance(options, MailOptions) and options.by:
+        most = keys.number("top", 10, 1, 100)
     if wait > DAY:
         raise keys.bad("wait", "write at most 1d")
     keys.end()

@@ -110,7 +110,7 @@ class Backlog:
         if not self.beyond:
             return False
         last = self.groups[-1] if self.groups else None
-        joins = last is not None and not last.is_fixed and last.is_filled(self.definition.most)
+        joins = last is not None and not last.is_fixed and last.is_filled
         return joins or (2 * self._kept < WINDOW_OUTPUTS and 2 * self._size < WINDOW_CHARACTERS)
 
     def refill(self, entries: Iterable[BacklogEntry]) -> list[BacklogEntry]:
@@ -129,19 +129,17 @@ class Backlog:
 
     def _take(self, entry: BacklogEntry) -> bool:
         output, committed_at = entry
-        most = self.definition.most
         last = self.groups[-1] if self.groups and self._joins(self.groups[-1], output.seq, committed_at) else None
         is_full = self._kept >= WINDOW_OUTPUTS or self._size >= WINDOW_CHARACTERS
-        if is_full and (last is None or not last.is_filled(most)):
+        if is_full and (last is None or not last.is_filled):
             return False
         if last is not None:
-            before = len(last.outputs)
-            self._size += last.add(output, committed_at, most)
-            self._kept += len(last.outputs) - before
+            kept, size = last.kept, last.size
+            last.add(output, committed_at)
+            self._kept, self._size = self._kept + last.kept - kept, self._size + last.size - size
         else:
-            closes = self.definition.closes(committed_at)
-            self.groups.append(DeliveryGroup(output, committed_at, committed_at if closes is None else closes))
-            self._kept, self._size = self._kept + 1, self._size + len(output.xml)
+            self.groups.append(last := DeliveryGroup(output, committed_at, self.definition))
+            self._kept, self._size = self._kept + last.kept, self._size + last.size
         self._counted += 1
         self.taken = output.seq
         return True
@@ -156,8 +154,8 @@ class Backlog:
     def pop(self) -> DeliveryGroup:
         group = self.groups.popleft()
         self._counted -= group.count
-        self._kept -= len(group.outputs)
-        self._size -= sum(len(output.xml) for output in group.outputs)
+        self._kept -= group.kept
+        self._size -= group.size
         return group
 
     def fix(self, now: int) -> DeliveryGroup | None:
@@ -338,11 +336,13 @@ class Course:
         return step
 
     def _miss(self, group: DeliveryGroup, tries: int, reason: str, now: int) -> None:
-        name = self.definition.name
-        self.undelivered += [UndeliveredRow(name, one.seq, one.id, tries, reason, now) for one in group.outputs]
-        if group.more:
-            first = group.outputs[-1].seq + 1
-            self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
+        name, shown, rest = self.definition.name, group.outputs, group.first
+        if not group.is_digest or group.count == len(shown):  # else what is shown lies among the rest
+            self.undelivered += [UndeliveredRow(name, one.seq, one.id, tries, reason, now) for one in shown]
+            rest = shown[-1].seq + 1
+        if group.count > len(shown):
+            count = group.count if rest == group.first else group.count - len(shown)
+            self.gaps.append(GapRow(name, rest, group.last, count, f"refused: {reason}", now))
 
     def give_up(self, now: int) -> int:
         """Gives up outputs that are too old or too many, unless a file sink could lose earlier ones. Counts them."""

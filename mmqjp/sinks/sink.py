@@ -4,6 +4,7 @@ attempt), groups of outputs, results of attempts, file sinks, and the jobs of th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,8 +13,9 @@ from typing import Any, Literal
 from common.dates import iso_utc
 from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
-from mmqjp.present.item import ShownItem, ShownMatch
+from mmqjp.present.item import ShownItem, ShownMatch, number_of
 from mmqjp.process import json_line
+from mmqjp.sinks.definition import MailOptions, SinkDefinition
 from mmqjp.tables.schema import Owed
 
 ID_PREFIX = "msg_"
@@ -72,34 +74,52 @@ MOST_CHARACTERS = 4 << 20  # maximum size of a group's outputs in characters of 
 
 
 class DeliveryGroup:
-    """Outputs that share a message. Stores the first `most` and counts the rest. `first` and `last` are numbers of
-    outputs, `opened` and `newest` the first and latest commit times, `t0` the least t0. `is_fixed`: no output can join
-    any more."""
+    """Outputs that share a message of a sink: it shows the first of them, or those with the greatest numbers, in order
+    of these, and counts the rest. `first` and `last` are numbers of outputs, `opened` and `newest` the first and latest
+    commit times, `t0` the least t0, and `size` the characters of XML in memory. `is_fixed`: no output can join any
+    more."""
 
-    __slots__ = ("_ids", "closes", "count", "first", "is_fixed", "last", "newest", "opened", "outputs", "size", "t0")
+    __slots__ = (
+        "_by", "_first_id", "_ids", "_is_full", "_most", "_ranked", "closes", "count", "first", "is_fixed", "last",
+        "newest", "opened", "size", "t0",
+    )  # fmt: skip
 
-    def __init__(self, output: Output, opened: int, closes: int) -> None:
-        self.first = self.last = output.seq
+    def __init__(self, output: Output, opened: int, definition: SinkDefinition) -> None:
+        closes, options = definition.closes(opened), definition.options
+        self.first, self.t0 = output.seq, output.t0
         self.opened = self.newest = opened
-        self.closes, self.count, self.t0 = closes, 1, output.t0
-        self.outputs, self.size = [output], len(output.xml)
-        self.is_fixed = closes <= opened
-        self._ids = sha256(output.id.encode())
+        self.closes, self.count, self.size = opened if closes is None else closes, 0, 0
+        self.is_fixed = self.closes <= opened
+        self._by = options.by if isinstance(options, MailOptions) else ""
+        self._most, self._is_full = definition.most, False
+        self._ranked: list[tuple[float, int, Output]] = []  # what is shown, in order, without repeated numbers
+        self._ids, self._first_id = sha256(), output.id
+        self.add(output, opened)
 
-    def add(self, output: Output, committed_at: int, most: int) -> int:
-        """Adds an output; returns how many of its characters are stored."""
+    def add(self, output: Output, committed_at: int) -> None:
+        self._ids.update(f"{' ' if self.count else ''}{output.id}".encode())
         self.last, self.count = output.seq, self.count + 1
         self.newest, self.t0 = max(self.newest, committed_at), min(self.t0, output.t0)
-        self._ids.update(b" " + output.id.encode())
-        if self.is_filled(most) or self.size + len(output.xml) > MOST_CHARACTERS:
-            self.size = max(self.size, MOST_CHARACTERS)  # those that follow are counted, even if they are short
-            return 0
-        self.outputs.append(output)
+        if self._is_full and not self._by:
+            return
+        insort(self._ranked, (-number_of(output.xml, self._by) if self._by else 0, output.seq, output))
         self.size += len(output.xml)
-        return len(output.xml)
+        while len(self._ranked) > 1 and (len(self._ranked) > self._most or self.size > MOST_CHARACTERS):
+            self.size -= len(self._ranked.pop()[-1].xml)
+            self._is_full = True  # those that follow are counted, even if they are short
 
-    def is_filled(self, most: int) -> bool:
-        return len(self.outputs) >= most or self.size >= MOST_CHARACTERS
+    @property
+    def is_filled(self) -> bool:
+        """Whether further outputs take no more memory."""
+        return self._is_full or len(self._ranked) >= self._most or self.size >= MOST_CHARACTERS
+
+    @property
+    def kept(self) -> int:
+        return len(self._ranked)
+
+    @property
+    def outputs(self) -> list[Output]:
+        return [output for *_, output in self._ranked]
 
     @property
     def owed(self) -> Owed:
@@ -107,12 +127,17 @@ class DeliveryGroup:
 
     @property
     def more(self) -> int:
-        return self.count - len(self.outputs)
+        return self.count - len(self._ranked)
+
+    @property
+    def is_digest(self) -> bool:
+        """Whether it need not show the first outputs."""
+        return self._by != ""
 
     @property
     def id(self) -> str:
         """The message's id: made of its only output's id, or a digest of all ids, separated by spaces."""
-        return ID_PREFIX + (self.outputs[0].id if self.count == 1 else self._ids.hexdigest()[:32])
+        return ID_PREFIX + (self._first_id if self.count == 1 else self._ids.hexdigest()[:32])
 
 
 Pending = Callable[[], Iterable[Output]]

@@ -123,8 +123,8 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
     """Returns a message as a mail with CRLF line ends; the same bytes in every attempt."""
     total, page = len(message.matches) + message.more, io.BytesIO()
     text = "This is a test: the mails of this sink arrive here.\n"
-    with MatchSpool().add(message.matches) as spool:
-        report = Report(spool.groups(), total, TimeFormat(options.zone or UTC), which="first")
+    with MatchSpool(ranked=bool(options.by)).add(message.matches) as spool:
+        report = Report(spool.groups(), total, TimeFormat(options.zone or UTC), which="first", by=options.by)
         if total:
             out = io.StringIO()
             print_report(report, Console(file=out, width=WIDTH, color_system=None, highlight=False, emoji=False))

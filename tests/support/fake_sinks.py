@@ -94,6 +94,9 @@ class FakeStore:
     def first_committed_from(self, time: int) -> int | None:
         return next((output.seq for output, at in self.all if at >= time), None)
 
+    def matches_behind(self, outputs: Sequence[Output]) -> dict[int, object]:
+        return {}
+
     def sql(self, query: str, *, trusted: bool) -> pa.Table:
         return pa.table({})
 
@@ -222,9 +225,11 @@ class Endpoints:
 
 
 def definition(name: str, **table: object) -> SinkDefinition:
-    """The definition of a live sink: a webhook, unless it says otherwise."""
+    """The definition of a live sink: a webhook, unless it says otherwise. A mail is of a file."""
     given = {"kind": "webhook", "url": "https://example.org/"} if "kind" not in table else {}
-    return read_sink(name, given | table, Path("/nowhere"))
+    if table.get("kind") == "mail":
+        given = {"server": "smtp://mail.example.org", "to": "ann@example.org"}
+    return read_sink(name, given | table, Path("/nowhere"), file="x.toml" if "server" in given else "")
 
 
 def manager(

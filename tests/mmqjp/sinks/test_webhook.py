@@ -398,6 +398,10 @@ def test_a_server_gets_the_digest():
         assert "the first 2 of 4 matches" in shown and "https://a.example/5" in shown and "A title" in shown
         assert "A feed, a.example" in shown and "2026-05-06 12:00" in shown
     assert "<script" not in page and html.document_fromstring(page).xpath("count(//li[@class='match'])") == 2
+    ranked = message(match(5, "Second in time"), match(3, "First in time"), more=2)
+    for shown in parts(read_mail(render_mail(ranked, options(by="n")))):
+        assert "the top 2 of 4 matches by n" in shown
+        assert shown.index("Second in time") < shown.index("First in time")
     test = read_mail(render_mail(message(sink="morning"), options()))
     assert test["Subject"] == "morning: a test" and test.get_content_type() == "text/plain"
     assert test.get_content().strip() == "This is a test: the mails of this sink arrive here."
