@@ -8,12 +8,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property, partial
 from itertools import groupby, islice, product
 from typing import NamedTuple
 
 from common.tools import gathered
-from mmqjp.answers.bindings import node_order, residual_holds
+from mmqjp.answers.bindings import node_order, residual_holds, text_of_operand
 from mmqjp.answers.output import Mirrors
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
@@ -21,7 +22,8 @@ from mmqjp.explain import terms
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
 from xscl.algebra import joins
-from xscl.algebra.values import NOWHERE, Expr, Span, String
+from xscl.algebra.near import BY_WORDS, LEAST_SIMILAR, is_weighed, word_level
+from xscl.algebra.values import NOWHERE, Call, Expr, Span, String, many_valued
 from xscl.lower import require
 from xscl.printer import to_xscl
 
@@ -94,10 +96,10 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Passing:
     """What passes an input, or a query. `stages` are in evaluation order, inner joins first; `rows` pass all. If there
-    are none, `before` returns the pairs that pass all but the last stage of a join. `ties` counts pairs of the last
-    join out of order only because of equal times. `left_out` documents are too large to search; `incomplete`: the step
-    limit was reached. `rank` says how far documents get: the input of a join or the join itself, and the stage there.
-    For an absence `partners` is what passes its left input and a partner."""
+    are none, `before` returns pairs that pass all but the last stage of a join, the nearest first. `ties` counts pairs
+    of the last join out of order only because of equal times. `left_out` documents are too large to search;
+    `incomplete`: the step limit was reached. `rank` says how far documents get: the input of a join or the join itself,
+    and the stage there. For an absence `partners` is what passes its left input and a partner."""
 
     stages: tuple[Stage, ...] = ()
     rows: tuple[EvidenceRow, ...] = ()
@@ -309,18 +311,21 @@ def _named(node: joins.PatternNode, above: str = "") -> Iterator[tuple[str, Sequ
 _DIFFER = {"lower-case": "case", "normalize-space": "spaces", "canonical-url": "the form of the address"}
 """How texts differ that a function makes equal."""
 
+_NO_WORDS = "no text of one side has a word in common with one of the other", ""
+
 _DONE = 9, 0  # the rank of documents that pass all stages
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A stage after the equalities: its rank, the pairs that pass, and the words if none of some does."""
+    """A stage after the equalities: its rank, the pairs that pass, the words if none of some does, and their order."""
 
     kind: terms.StageKind
     rank: tuple[int, int]
     part: str
     passes: Callable[[RowPair], bool]
     told: Callable[[Sequence[RowPair]], _Told]
+    order: Callable[[RowPair], Fraction | int] = field(default=lambda pair: distance(pair))
 
 
 @dataclass(eq=False)
@@ -363,13 +368,16 @@ class JoinEvidence:
             equality = _Equality(self, pair, lefts, rights, take)
             stages.append(equality.stage)
             if not equality.common:
-                return Passing(tuple(stages), before=equality.nearest_pairs, rank=(0, number))
-        every = _joined(self.conjunct, lefts, rights, take)
+                before = partial(_in_order, equality.nearest_pairs, distance)
+                return Passing(tuple(stages), before=before, rank=(0, number))
+        words, every = self._by_words(), _joined(self.conjunct, lefts, rights, take)
+        if words and not self.conjunct.equalities() and len(lefts) * len(rights) > MOST_PAIRS:
+            every = self._near(lefts, rights, take)
         if not self._is_single and self._are_blocks:
             every = filter(_are_different, every)
         pairs = list(islice(every, MOST_PAIRS))
         is_cut = len(pairs) == MOST_PAIRS and any(True for _ in every)
-        if len(self.conjunct.equalities()) > 1 or not pairs:
+        if len(self.conjunct.equalities()) > 1 or not (pairs or words):
             text = " and ".join(map(self.equality, self.conjunct.equalities())) or "two documents"
             counted = terms.FunnelStage("together", text, _choices(pairs), "pairs", at_least=is_cut)
             apart = "each equality holds for some nodes, but not all of them for the same nodes", ""
@@ -377,32 +385,36 @@ class JoinEvidence:
             if not pairs:
                 return Passing(tuple(stages), rank=(1, 0))
         ties = 0
-        for test in self._tests(take):
+        for test in self._tests(take, words):
             passed = [pair for pair in pairs if test.passes(pair)]
             counted = terms.FunnelStage(test.kind, test.part, _choices(passed), "pairs", at_least=is_cut)
             stages.append(Stage(counted, partial(test.told, pairs), self.span))
             if test.kind == "order":
                 ties = self._ties(pairs, take)
             if not passed:
-                return Passing(tuple(stages), (), partial(list, pairs), ties, rank=test.rank)
+                return Passing(tuple(stages), (), partial(sorted, pairs, key=test.order), ties, rank=test.rank)
             pairs = passed
         return Passing(tuple(stages), tuple(map(self._row, pairs)), ties=ties, rank=_DONE)
 
     def equality(self, pair: tuple[joins.Term, joins.Term]) -> str:
         return " = ".join(map(self.query.term, pair))
 
-    def _tests(self, take: Take) -> Iterator[_Test]:
+    def _tests(self, take: Take, words: Sequence[Call]) -> Iterator[_Test]:
         op, window = str(self.op), self.window
+        for number, expr in enumerate(words):
+            part = terms.part_in_common(expr.name)
+            told, order = partial(_unlike, expr), lambda pair, expr=expr, part=part: -part(*_texts(expr, pair))
+            yield _Test("words", (2, number), self.query.expression(expr), partial(_holds, expr, take), told, order)
         if op == "FOLLOWED BY":
-            yield _Test("order", (2, 0), op, lambda pair: pair[0].t1 < pair[1].t0, self._out_of_order)
+            yield _Test("order", (3, 0), op, lambda pair: pair[0].t1 < pair[1].t0, self._out_of_order)
         elif self._are_blocks and self._is_single:
             same = "both sides are the same document, and a join is of two different ones", ""
-            yield _Test("different", (2, 0), op, _are_different, lambda _: same)
+            yield _Test("different", (3, 0), op, _are_different, lambda _: same)
         if window is not None:
-            yield _Test("window", (3, 0), terms.format_window(window), self._within, self._too_far)
-        for number, expr in enumerate(self.conjunct.residual):
-            holds, is_false = partial(_holds, expr, take), partial(self._is_false, expr)
-            yield _Test("residual", (4, number), self.query.expression(expr), holds, is_false)
+            yield _Test("window", (4, 0), terms.format_window(window), self._within, self._too_far)
+        for number, other in enumerate(one for one in self.conjunct.residual if one not in words):
+            passes, is_false = partial(_holds, other, take), partial(self._is_false, other)
+            yield _Test("residual", (5, number), self.query.expression(other), passes, is_false)
         # Those that may have the mirror of a match: an inner join's without outer restrictions.
         alternatives = self.whole.alone if isinstance(self.whole, joins.Hidden) else self.whole.conjuncts
         if op == joins.UNORDERED and (mirror := joins.mirror_of(alternatives)) is not None:
@@ -416,7 +428,31 @@ class JoinEvidence:
                     return True
 
             mirrored = "it holds in both orders and gives one output, in the other order", ""
-            yield _Test("mirror", (5, 0), op, is_told_so, lambda _: mirrored)
+            yield _Test("mirror", (6, 0), op, is_told_so, lambda _: mirrored)
+
+    def _by_words(self) -> list[Call]:
+        """The conditions that compare the words of a text of one side with those of one of the other."""
+        side = {var: place for place, side in enumerate(self.conjunct.sides()) for var in side.variables()}
+        calls = (one for one in self.conjunct.residual if isinstance(one, Call) and one.name in BY_WORDS)
+        return [one for one in calls if len({side.get(var) for var in joins.variables_of(one)}) == 2]
+
+    def _near(self, lefts: _Rows, rights: _Rows, take: Take) -> Iterator[RowPair]:
+        """Yields the pairs of rows whose texts may be as near as they are joined, and then others with words in common;
+        of both first those that share a rare word."""
+        level = many_valued(self.conjunct.joins[0][0].functions) or ""
+        least = word_level("similar" if is_weighed(level) else "near", str(float(LEAST_SIMILAR)))
+        met = set[tuple[int, int]]()
+        for some in (level, least):
+            ours, theirs = (
+                gathered((key, row) for row in rows for key in _keys(row, term, some, take))
+                for rows, term in zip((lefts, rights), self.conjunct.joins[0], strict=True)
+            )
+            for key in sorted(ours.keys() & theirs.keys(), key=lambda key: (len(ours[key]) * len(theirs[key]), key)):
+                for pair in product(ours[key], theirs[key]):
+                    if (which := (id(pair[0]), id(pair[1]))) not in met:
+                        take(1)
+                        met.add(which)
+                        yield pair
 
     def _within(self, pair: RowPair) -> bool:
         return self.window is None or distance(pair) <= self.window
@@ -436,11 +472,9 @@ class JoinEvidence:
         return f"the right one begins {terms.duration_text(gap)} before the left one ends", "JOIN takes either order"
 
     def _is_false(self, expr: Expr, pairs: Sequence[RowPair]) -> _Told:
-        texts = [{var: one.text for row in pair for var, one in row.bound.items()} for pair in pairs]
-        if told := terms.nearness(expr, texts):
-            return told, ""
+        texts = {var: one.text for row in pairs[0] for var, one in row.bound.items()}
         variables = dict.fromkeys(joins.variables_of(expr))
-        found = (f'{self.query.variable(var)} is "{terms.truncate_value(texts[0][var])}"' for var in variables)
+        found = (f'{self.query.variable(var)} is "{terms.truncate_value(texts[var])}"' for var in variables)
         hint = "" if len(self.conjunct.residual) == 1 else "for other nodes, another condition is false"
         return f"{self.query.expression(expr)} is false: {', '.join(found)}", hint if len(pairs) > 1 else ""
 
@@ -532,6 +566,26 @@ def _holds(expr: Expr, take: Take, pair: RowPair) -> bool:
         return bound.text
 
     return residual_holds(expr, text_of)
+
+
+def _keys(row: EvidenceRow, term: joins.Term, level: str, take: Take) -> list[str]:
+    """The keys of a text that is joined by its words."""
+    return terms.keys_of(_value(row, replace(term, functions=term.functions[:-1]), take), level)
+
+
+def _texts(expr: Call, pair: RowPair) -> tuple[str, str]:
+    """The texts that near() or similar() compares."""
+    bound = {**pair[0].bound, **pair[1].bound}
+    one, other = (text_of_operand(arg, lambda var: bound[var].text) for arg in expr.args[:2])
+    return one, other
+
+
+def _unlike(expr: Call, pairs: Sequence[RowPair]) -> _Told:
+    return (terms.nearness(expr.name, (_texts(expr, pair) for pair in pairs)), "") if pairs else _NO_WORDS
+
+
+def _in_order(pairs: Callable[[], Iterable[RowPair]], order: Callable[[RowPair], int]) -> list[RowPair]:
+    return sorted(pairs(), key=order)
 
 
 def _choices(pairs: Iterable[RowPair]) -> int:

@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeVar
 from common.bounds import INFINITE
 from common.dates import SECOND, iso_utc
 from common.tools import gathered
-from mmqjp.answers.bindings import text_of_operand
 from mmqjp.process import printable_line, printable_text
 from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
@@ -29,7 +28,7 @@ from xpath_stage.binder import Node, PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, split_name
 from xscl.algebra import joins as algebra
 from xscl.algebra import values as exp
-from xscl.algebra.near import LEAST, encode_words, first_keys, overlap, weight_overlap, word_level, words_again
+from xscl.algebra.near import LEAST, encode_words, first_keys, overlap, word_level, words_again
 from xscl.algebra.weights import general_weights
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
@@ -38,13 +37,14 @@ from xscl.printer import to_xscl
 from xscl.syntax import Block, Query, Window
 
 StageKind = Literal[
-    "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror",
+    "stream", "pattern", "asked", "equality", "together", "words", "different", "order", "window", "residual", "mirror",
     "event", "late", "unseen", "filtered", "condition", "consumed", "later", "ended", "group",
     "equal", "strategy", "absent", "letters", "maximal", "run", "alone", "decided",
 ]  # fmt: skip
 """The requirement of a stage. Queries: documents of a stream; a name or condition of a block; what predicates and
-SELECT need of it; an equality; all equalities of a join in one binding; another document on the other side; order;
-window; other join conditions; and that an output is not mirrored (JOIN UNORDERED).
+SELECT need of it; an equality; all equalities of a join in one binding; a near() or similar() of texts of both sides;
+another document on the other side; order; window; other join conditions; and that an output is not mirrored (JOIN
+UNORDERED).
 
 Event queries: an event exists, was not late, and came after registration; conditions of FILTER, NEXT and FOLD; no
 earlier right event was taken by NEXT; no left event is later (LATEST BEFORE); a run of FOLD continues; events are in
@@ -721,12 +721,24 @@ FEWEST, MOST_TEXT_PAIRS, MOST_TEXTS = 3, 2_000, 1_000
 MOST_WORDS_SHOWN = 5  # maximum number of words shown that two texts share, the heaviest ones
 
 
-def _nearest(
-    texts: Iterable[Sequence[str]], overlap: Callable[[str, str], tuple[int, int]] = overlap
-) -> tuple[Fraction, Sequence[str]]:
-    """The largest share of common words of two texts, and these texts. `texts` may not be empty."""
-    found = ((Fraction(*overlap(*pair)) if any(overlap(*pair)) else Fraction(0), pair) for pair in texts)
-    return max(islice(found, MOST_TEXT_PAIRS), key=lambda one: one[0])
+def _nearest(texts: Iterable[Sequence[str]], name: str = "near") -> tuple[Fraction, Sequence[str]]:
+    """The largest share of common words of two texts, for similar() by weight, and these texts. `texts` may not be
+    empty."""
+    part = part_in_common(name)
+    return max(((part(*pair), pair) for pair in texts), key=lambda one: one[0])
+
+
+def part_in_common(name: str) -> Callable[[str, str], Fraction]:
+    """Returns a function that gives J of two texts, for similar() by weight, and keeps what it found of each text."""
+    weight = general_weights().weight if name == "similar" else lambda word: 1
+    known = lru_cache(maxsize=None)(lambda text: (found := words_again(text), sum(map(weight, found))))
+
+    def part(text: str, other: str) -> Fraction:
+        (ours, mine), (theirs, its) = known(text), known(other)
+        common = sum(map(weight, ours & theirs))
+        return Fraction(common, mine + its - common) if common else Fraction(0)
+
+    return part
 
 
 def _in_common(pair: Sequence[str]) -> str:
@@ -743,16 +755,16 @@ def _weight_in_common(pair: Sequence[str]) -> str:
     return f'"{one}" and "{other}" share {", ".join(heaviest) or "no words"}'
 
 
-def nearness(expr: exp.Expr, bindings: Sequence[Mapping[str, str]]) -> str | None:
-    """Describes a near() or similar() that holds for no binding (variables to texts); None for another condition."""
-    match expr:
-        case exp.Call(name="near" | "similar" as name, args=(one, other, _)):
-            texts = (tuple(text_of_operand(arg, some.__getitem__) for arg in (one, other)) for some in bindings)
-            part, pair = _nearest(texts, overlap if name == "near" else weight_overlap)
-            if name == "near":
-                return f"{_in_common(pair)}, which is {float(part):.2f}"
-            return f"{_weight_in_common(pair)}: {float(part):.2f} of the weight of their words"
-    return None
+def nearness(name: str, texts: Iterable[tuple[str, str]]) -> str:
+    """Describes how near texts are of which no two are near, or similar: those that are nearest."""
+    part, pair = _nearest(texts, name)
+    if name == "near":
+        return f"{_in_common(pair)}, which is {float(part):.2f}"
+    return f"{_weight_in_common(pair)}: {float(part):.2f} of the weight of their words"
+
+
+def keys_of(text: str, level: str) -> list[str]:
+    return first_keys(words) if (words := encode_words(text, level)) else []
 
 
 def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
@@ -765,7 +777,7 @@ def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str
         for close in dict.fromkeys(close for key in _keys(text, least) for close in having.get(key, ()))
         if text != close
     )
-    part, pair = _nearest(chain([("", "")], pairs))
+    part, pair = _nearest(islice(chain([("", "")], pairs), MOST_TEXT_PAIRS))
     if part < LEAST:
         return None
     tenths = part * 10 // 1
@@ -774,5 +786,4 @@ def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str
 
 
 def _keys(text: str, threshold: str) -> list[str]:
-    words = encode_words(text, threshold) if len(text.split(maxsplit=FEWEST)) >= FEWEST else ""  # no address, no name
-    return first_keys(words) if words else []
+    return keys_of(text, threshold) if len(text.split(maxsplit=FEWEST)) >= FEWEST else []  # no address, no name

@@ -277,6 +277,7 @@ TITLES = {
     "asked": "what the query asks for is not there",
     "equality": "the values are not equal",
     "together": "the values are not equal at the same nodes",
+    "words": "the texts have too few words in common",
     "different": "it is one document",
     "order": "the order is wrong",
     "window": "they are too far apart",
@@ -388,7 +389,7 @@ def funnel_notes(funnel: QueryFunnel) -> Iterable[str]:
 def stage_name(stage: FunnelStage) -> str:
     if stage.block:
         return f"block {stage.block}"
-    return {"equality": "equal", "together": "all equal"}.get(stage.kind, stage.kind)
+    return {"equality": "equal", "together": "all equal", "words": "alike"}.get(stage.kind, stage.kind)
 
 
 def _said(part: str, message: str) -> list[content.Fact]:

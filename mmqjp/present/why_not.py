@@ -17,7 +17,7 @@ from mmqjp.answers.absence import ABSENCES, AbsenceGroup, Decided, LeftMatch
 from mmqjp.answers.bindings import BoundValue, text_of_operand
 from mmqjp.answers.operators import OnceKey, once_key
 from mmqjp.documents.record import Inputs, Record, record_of
-from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, distance, steps_for
+from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, steps_for
 from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
 from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
@@ -499,7 +499,7 @@ def _told_by(select: SelectFn, query: JoinSubscription, given: GivenOutput, time
 
 def _nearest(best: Verdict) -> tuple[Near, ...]:
     chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
-    for left, right in sorted(best.found.before(), key=distance):  # stable: the nearest values stay first
+    for left, right in best.found.before():
         chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
     found, blocks = [], len(ReadableQuery.of(best.query.text).blocks)
     for documents in islice(chosen.values(), MOST_NEAREST):

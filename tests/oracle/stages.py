@@ -55,7 +55,7 @@ class Stages:
         matches = tuple(match for outcome in outcomes for match in outcome.matches)
         if matches:
             if source.op == "JOIN UNORDERED" and self._is_told_otherwise(source, documents, asked, is_whole):
-                return Outcome("mirror", (2, 5, 0))
+                return Outcome("mirror", (2, 6, 0))
             return Outcome("", (9,), matches)
         return max(outcomes, key=lambda outcome: outcome.rank)
 
@@ -98,7 +98,9 @@ class Stages:
         names = set(visible_names(join.left)), set(visible_names(join.right))
         equalities = [one for one in literals if isinstance(one, Compare) and _is_equality(one, *names)]
         pushed = [one for one in literals if one not in equalities and _is_pushed(one)]
-        residual = [one for one in literals if one not in equalities and one not in pushed]
+        rest = [one for one in literals if one not in equalities and one not in pushed]
+        words = [one for one in rest if _is_by_words(one, *names)]
+        residual = [one for one in rest if one not in words]
         more: list[Expr] = [*asked]
         for literal in literals:
             if literal in pushed:
@@ -120,21 +122,25 @@ class Stages:
         ]
         if not pairs:
             return Outcome("together", (2, 1, 0))
+        for place, literal in enumerate(words):
+            pairs = [pair for pair in pairs if self._holds(literal, pair)]
+            if not pairs:
+                return Outcome("words", (2, 2, place))
         left_match, right_match = pairs[0]
         if join.op == "FOLLOWED BY":
             if not left_match.t1 < right_match.t0:
-                return Outcome("order", (2, 2, 0))
+                return Outcome("order", (2, 3, 0))
         elif left_match.inputs == right_match.inputs and len(left_match.inputs) == 1:
-            return Outcome("different", (2, 2, 0))
+            return Outcome("different", (2, 3, 0))
         if (
             join.window.us is not None
             and max(left_match.t1, right_match.t1) - min(left_match.t0, right_match.t0) > join.window.us
         ):
-            return Outcome("window", (2, 3, 0))
+            return Outcome("window", (2, 4, 0))
         for place, literal in enumerate(residual):
             pairs = [pair for pair in pairs if self._holds(literal, pair)]
             if not pairs:
-                return Outcome("residual", (2, 4, place))
+                return Outcome("residual", (2, 5, place))
         found = (Match(a.inputs + b.inputs, {**a.visible, **b.visible}, ()) for a, b in pairs)
         return Outcome("", (9,), tuple(found))
 
@@ -195,6 +201,14 @@ def _is_equality(literal: Expr, left: Iterable[str], right: Iterable[str]) -> bo
     if one is None or other is None:
         return False
     return (one.var in left and other.var in right) or (one.var in right and other.var in left)
+
+
+def _is_by_words(literal: Expr, left: Iterable[str], right: Iterable[str]) -> bool:
+    """Whether a literal compares the words of a text of one side with those of one of the other."""
+    if not isinstance(literal, Call) or literal.name not in ("near", "similar"):
+        return False
+    variables = [root.var for arg in literal.args[:2] if (root := _root(arg)[0]) is not None]
+    return any(var in left for var in variables) and any(var in right for var in variables)
 
 
 def _is_pushed(literal: Expr) -> bool:

@@ -204,6 +204,33 @@ def test_the_nearest_to_one_document_alone_are_told():
     assert [[one.id for one in near.items] for near in found.nearest] == [["l", "s"], ["l", "r"]]
 
 
+@pytest.mark.parametrize("most", [200_000, 100])
+def test_texts_that_are_most_alike_are_told_however_many_there_are(most, monkeypatch):
+    monkeypatch.setattr("mmqjp.explain.evidence.MOST_PAIRS", most)
+    titles = [
+        "Tram depot burns in Porto",
+        "Fire destroys the tram depot",
+        "Council raises the tram fares",
+        "Rain in Porto",
+    ]
+    titles += [f"The weather in place {number}" for number in range(20)]
+    documents = [(str(n), entry(title), n * 3600) for n, title in enumerate(titles)]
+    alike, apart, strange = (
+        f"S//item->a[./title->t] JOIN {{similar({left}, u, {part}), {hours} h}} S//item->b[./title->u] PUBLISH {name}"
+        for name, left, part, hours in (("alike", "t", 0.5, 9), ("apart", "t", 0.3, 0), ("strange", "a/lang", 1, 9))
+    )
+    with store(f"{alike}; {apart}; {strange}", *documents) as engine:
+        found = why_not(engine, "alike", "1")
+        funnels = (query_funnel(select_of(engine), name).funnels[0].failed for name in ("apart", "strange"))
+        late, unlike = filter(None, funnels)
+    texts = '"Fire destroys the tram depot" and "Tram depot burns in Porto"'
+    assert found.message == f"{texts} share depot, tram: 0.35 of the weight of their words"
+    assert [{item.id for item in near.items} - {"1"} for near in found.nearest][:2] == [{"0"}, {"2"}]
+    assert (late.kind, unlike.kind) == ("window", "words") and late.message.startswith("the nearest are 1 h apart")
+    none = "share no words: 0.00 of the weight of their words", "no text of one side has a word in common with one of"
+    assert none[most < 200_000] in unlike.message
+
+
 def test_ids_of_outputs_name_published_documents_and_who_told_before():
     script = "FROM S/a->x PUBLISH p; FROM p//a->l FOLLOWED BY {l = r, 5 s} S/c->r PUBLISH q"
     documents = (("a", "<a>v</a>", 0), ("c", "<c>v</c>", 9), ("d", "<c>v</c>", 4))
@@ -348,7 +375,7 @@ def test_why_tells_what_nothing_had(engine):
         ("silent", "c", "waiting", "when the watermark has come to 1970-01-01T00:00:21.000001Z; it is at", "c"),
         ("fresh", "b", "partner", "this is a partner", "ba"),
         ("fresh", "ba", "partner", "these documents are partners", "ba"),
-        ("fresh", "bc", "order", "", "bc"),
+        ("fresh", "bc", "words", "0 of 5 words in common", "bc"),
         ("alone", "d", "partner", "this is a partner", "dc"),
         ("silent", "e", "document", "no kept document", ""),
         ("silent", "abc", "blocks", "the query reads 2: 1 in an output, 1 in a partner", "abc"),
