@@ -44,7 +44,7 @@ from mmqjp.queries.model import EventSubscription, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledEvents, definition_text
 from mmqjp.tables.lookup import SelectFn, quote_literal
-from mmqjp.tables.schema import INT, TEXT, schema
+from mmqjp.tables.schema import HIDDEN_SEQS, INT, TEXT, schema
 from templates.catalog import needs_of
 from xscl.algebra.joins import Conjunct
 from xscl.check_expressions import blocks
@@ -594,12 +594,16 @@ def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.R
                 size = min(2 * size, MOST)
 
 
+_SHOWN = f"(SELECT * FROM outputs WHERE seq NOT IN ({HIDDEN_SEQS}))"
+
+
 class _Trial:
     def __init__(self, engine: Session, request: TrialRequest) -> None:
         self._engine = engine
         for text in request.publishers:
             engine.subscribe(text, add=True)
-        self._names = tuple(dict.fromkeys(engine.subscribe(request.text)))
+        names, named = dict.fromkeys(engine.subscribe(request.text)), engine.registry.named
+        self._names = tuple(name for name in names if not all(query.is_hidden for query in named(name)))
         self._paused: dict[str, str] = {}
         self._since: int | None = None
         self._until: int | None = None
@@ -620,7 +624,7 @@ class _Trial:
 
     def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
         """Estimates are computed in the final report only."""
-        sql = f"SELECT query, CAST(floor(t1 / {DAY}) AS BIGINT) AS day, count(*) AS n FROM outputs GROUP BY ALL"
+        sql = f"SELECT query, CAST(floor(t1 / {DAY}) AS BIGINT) AS day, count(*) AS n FROM {_SHOWN} GROUP BY ALL"
         rows = self._engine.sql(sql, trusted=True).to_pylist()
         own = [row for row in rows if row["query"] in self._names]
         by_name, by_day = Counter[str](), Counter[int]()
@@ -644,7 +648,7 @@ class _Trial:
 
     def _latest(self) -> Iterator[Any]:
         names = ", ".join(map(quote_literal, self._names))
-        sql = f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}"
+        sql = f"SELECT * FROM {_SHOWN} WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}"
         rows = self._engine.sql(sql, trusted=True)
         for match in shown_outputs(self._engine, outputs_in(rows)):
             long = len(match.output.xml) > LONGEST_XML

@@ -40,7 +40,7 @@ from mmqjp.state import engine_choice
 from mmqjp.state.engine_choice import AUTO, DUCKDB, Ownership, ReadLock, choose_engine, open_session, stored_engine
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.lookup import BelatedDocuments, belated_documents
-from mmqjp.tables.schema import NO_METADATA, CommitMetadata, Ledger, MetadataOf, Owed, single_number
+from mmqjp.tables.schema import HIDDEN_SEQS, NO_METADATA, CommitMetadata, Ledger, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
@@ -554,9 +554,14 @@ WHERE o.high >= {first} AND o.low <= {last} GROUP BY o.batch, b.committed_at ORD
         if seq >= self.last_seq:
             return []
         sql = f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, coalesce(min(b.committed_at), 0) AS committed_at
-FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROUP BY o.query"""
+FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} AND o.seq NOT IN ({HIDDEN_SEQS})
+GROUP BY o.query"""
         found = self._store.select(sql)
         return list(zip(*(found[name].to_pylist() for name in ("query", "n", "t0", "committed_at")), strict=True))
+
+    def count_delivered(self, after: int) -> int:
+        """Returns the number of outputs numbered above `after`, but those of hidden queries."""
+        return sum(count for _, count, *_ in self.waiting_after(after))
 
     def first_seq(self) -> int:
         """Returns the first stored output's number, or the next number."""

@@ -39,7 +39,7 @@ class Engine(engine.CoreEngine):
         return self._shown(super().process(documents), lambda outputs: len(outputs))
 
     def outputs(self, after: int = -1) -> OutputStream:
-        return self._shown(super().outputs(after), lambda _: self.last_seq - after)
+        return self._shown(super().outputs(after), lambda _: self._session().count_delivered(after))
 
     def explain(self, name: str) -> Explanation:
         """Explains how the queries of a name run and what they share; a notebook adds a picture of their join graphs.

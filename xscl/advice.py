@@ -202,6 +202,7 @@ _DOCUMENT_RULES = (
     Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
     Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
     Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
+    Rule("HIDDEN stands behind the name in PUBLISH", "write PUBLISH name HIDDEN", r"(?i:hidden)\s*$"),
     Rule("a } is missing", "write } before this (for a brace in constructor text, write {{)", r"\S",
          expects="RBRACE", without="AND"),
     Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
@@ -233,6 +234,7 @@ _EVENT_SPELLINGS = (
 
 _EVENT_PARTS = (
     Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
+    Rule("HIDDEN stands behind the name in PUBLISH", "write PUBLISH name HIDDEN", r"(?i:hidden)\s*$"),
     Rule("{0} without a window", "write a number and a unit, such as 7 d",
          before=r"(?i:\b(within|over(?:\s+session)?))"),
     Rule("% has no right side", "write a value behind it, or 80% without a blank", r"(?:[,})]|$)", r"[0-9]\s+%"),

@@ -40,12 +40,14 @@ class _Clause:
     word: str
     value: Any
     span: Span
+    hidden: syntax.MadeForOthers | None = None
 
 
 def _query(source: syntax.Input, select: Any, publish: list[_Clause], span: Span) -> syntax.Query:
     if not publish:
         return syntax.Query(source, select, None, span)
-    return syntax.Query(source, select, publish[0].word, span, publish[0].value)
+    clause = publish[0]
+    return syntax.Query(source, select, clause.word, span, clause.value, clause.hidden)
 
 
 def _span(first: Any, last: Any) -> Span:
@@ -112,9 +114,10 @@ class Builder(_ExpressionBuilder):
         return _query(source, None, publish, _span(children[0], children[-1]))
 
     def publish(self, children: list[Any]) -> _Clause:
-        name, *once = children[1:]
-        span = _span(name, children[-1])
-        return _Clause(str(name), syntax.Once(once[0].keys, once[0].window, span) if once else None, span)
+        name, span = children[1], _span(children[1], children[-1])
+        once = children[-1] if isinstance(children[-1], syntax.Once) else None
+        hidden = syntax.MadeForOthers(span) if len(children) - (once is not None) > 2 else None
+        return _Clause(str(name), once and syntax.Once(once.keys, once.window, span), span, hidden)
 
     def once(self, children: list[Any]) -> syntax.Once:
         window = children[-1] if isinstance(children[-1], syntax.Window) else None
@@ -307,7 +310,11 @@ class EventBuilder(_ExpressionBuilder):
         return _event_query(None, stream, clauses, _span(children[0], children[-1]))
 
     within = _node(partial(_Clause, "WITHIN"), 1)
-    publish = _node(lambda name, span: _Clause("PUBLISH", _name(name), span), 1, start=1)
+
+    def publish(self, children: list[Any]) -> _Clause:
+        span = _span(children[1], children[-1])
+        hidden = syntax.MadeForOthers(span) if len(children) > 2 else None
+        return _Clause("PUBLISH", _name(children[1]), span, hidden)
 
     items = named_list = components = _spanning(lambda children, _: tuple(children[::2]))
 
@@ -332,7 +339,7 @@ class EventBuilder(_ExpressionBuilder):
         query: syntax.EventQuery = children[1]
         stream = cast(syntax.EventStream, query.stream)  # no pattern stands in parentheses
         if query.publish is not None:
-            span = Span(query.span.end - len(query.publish), query.span.end)
+            span = name_span(query)
             hint = "PUBLISH the inner query as a statement of its own, and read its name"
             raise Problem("PUBLISH is not allowed inside parentheses", span, hint)
         if query.select is None and query.within is None:
@@ -470,7 +477,8 @@ class EventBuilder(_ExpressionBuilder):
 
 def _event_query(select: Any, stream: Any, clauses: list[_Clause], span: Span) -> syntax.EventQuery:
     found = {clause.word: clause.value for clause in clauses}
-    return syntax.EventQuery(stream, select, found.get("WITHIN"), found.get("PUBLISH"), span)
+    hidden = clauses[-1].hidden if clauses else None
+    return syntax.EventQuery(stream, select, found.get("WITHIN"), found.get("PUBLISH"), span, hidden)
 
 
 _ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")

@@ -246,15 +246,15 @@ NameKind = Literal["element", "attribute", "value", "number", "time", "constant"
 
 
 def name_span(statement: Query | EventDefinition | EventQuery, text: str = "") -> Span:
-    """The place of the name that a statement defines, in its script's `text`, or PUBLISHes: at its end, or where its
-    ONCE PER begins."""
+    """The place of the name that a statement defines, in its script's `text`, or PUBLISHes: at its end, or where the
+    span of HIDDEN or ONCE PER begins."""
     start, end = statement.span.start, statement.span.end
     if isinstance(statement, EventDefinition):  # comments may stand between the words
         name, start = statement.name, text.find(statement.name, start + len("define event"), end)
     else:
         name = statement.publish or ""
-        once = statement.once if isinstance(statement, Query) else None
-        start = end - len(name) if once is None else once.span.start
+        clause = statement.hidden or (statement.once if isinstance(statement, Query) else None)
+        start = end - len(name) if clause is None else clause.span.start
     return Span(start, start + len(name))
 
 

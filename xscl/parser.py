@@ -67,7 +67,7 @@ def _known_script(text: str) -> Script | None:
 
 def _query_at(query: Query, span: Span, name: str | None = None) -> Query:
     """A query at another place, perhaps with a PUBLISH name. The spans inside stay."""
-    return Query(query.source, query.select, name or query.publish, span, query.once)
+    return Query(query.source, query.select, name or query.publish, span, query.once, query.hidden)
 
 
 def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
@@ -76,7 +76,7 @@ def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
         case Query():
             return _query_at(node, span, name)
         case EventQuery():
-            return EventQuery(node.stream, node.select, node.within, name or node.publish, span)
+            return EventQuery(node.stream, node.select, node.within, name or node.publish, span, node.hidden)
     return replace(node, span=span)
 
 
@@ -252,12 +252,12 @@ class _Parser:
 
 def _with_hole_texts(query: Query, text: str) -> Query:
     select = with_hole_texts(query.select, text)
-    return query if select is query.select else Query(query.source, select, query.publish, query.span, query.once)
+    return query if select is query.select else replace(query, select=select)
 
 
 _XML_PREFIX = re.compile(r"(?<![\w.\-])xml\s*:")
 _DEFINED = re.compile(r"\bdefine\s+event\s+(\w+)", re.IGNORECASE)
-_PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)
+_PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*(?:\bhidden\s*)?$", re.IGNORECASE)
 _FAILED_DECLARATION = re.compile(r"declare\s+namespace\s+([\w.\-]+)", re.IGNORECASE)
 
 

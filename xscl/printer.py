@@ -180,9 +180,13 @@ def _selected(query: syntax.Query) -> str:
 
 
 def _query(query: syntax.Query) -> str:
-    publish = "" if query.publish is None else f" PUBLISH {query.publish}"
+    publish = _publish(query)
     once = "" if query.once is None else f" {to_xscl(query.once)}"
     return f"{_selected(query)}{to_xscl(query.source)}{publish}{once}"
+
+
+def _publish(query: syntax.Query | syntax.EventQuery) -> str:
+    return "" if query.publish is None else f" PUBLISH {query.publish}{' HIDDEN' if query.hidden else ''}"
 
 
 def _attribute(attribute: syntax.DefinedAttribute) -> str:
@@ -262,7 +266,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
         f"DEFINE EVENT {node.name} FROM {to_xscl(node.block)} ({_commas(node.attributes)})"
     ),
     syntax.DefinedAttribute: _attribute,
-    syntax.EventQuery: lambda node: _event_query(node) + (f" PUBLISH {node.publish}" if node.publish else ""),
+    syntax.EventQuery: lambda node: _event_query(node) + _publish(node),
     syntax.Once: _once,
     syntax.SelectStar: lambda _: "*",
     syntax.SelectItems: lambda node: _commas(node.items),

@@ -124,7 +124,7 @@ class KnownTrees:
         query: Any = found[0]
         join = query.source
         other = Join(join.op, join.left, join.right, join.pred, skeleton.window(literals), join.span)
-        return Query(other, query.select, query.publish, query.span, query.once)
+        return Query(other, query.select, query.publish, query.span, query.once, query.hidden)
 
 
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")

@@ -106,17 +106,25 @@ class Once:
 
 
 @frozen
+class MadeForOthers:
+    """HIDDEN, after the name in PUBLISH: only other queries get the outputs. The span begins with the name."""
+
+    span: Span = nowhere()
+
+
+@frozen
 class Query:
-    """One standing query. `select` is None if missing, which means `*`. With `once` it has a PUBLISH name."""
+    """One standing query. `select` is None if missing, which means `*`. `once` and `hidden` need a PUBLISH name."""
 
     source: Input
     select: SelectClause | None = None
     publish: str | None = None
     span: Span = nowhere()
     once: Once | None = None
+    hidden: MadeForOthers | None = None
 
     def shared_parts(self) -> tuple[object, ...]:
-        """The identities of the parts that the parser shares: all but PUBLISH name and join window."""
+        """The identities of the parts that the parser shares: all but PUBLISH name, HIDDEN and join window."""
         source = self.source
         if isinstance(source, Join):
             return source.op, id(source.left), id(source.right), id(source.pred), id(self.select), id(self.once)
@@ -462,6 +470,7 @@ class EventQuery:
     within: Window | None = None
     publish: str | None = None
     span: Span = nowhere()
+    hidden: MadeForOthers | None = None
 
 
 def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:

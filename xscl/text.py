@@ -459,7 +459,8 @@ _OPERATOR_START = re.compile(
 )
 """The beginning of an event query: an operator without a string, path, binding or constructor before it."""
 _BARE = re.compile(
-    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$", re.IGNORECASE
+    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*(?:hidden\s*)?)?$",
+    re.IGNORECASE,
 )
 """Matches every statement that reads a bare name."""
 EVENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -488,13 +489,12 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
             continue
         if first or _OPERATOR_START.match(part):
             kinds[number] = "pattern" if first else "event query"
-            ending = part.rsplit(None, 2)
-            streams.add(ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else "")
+            streams.add(_published(part.rsplit(None, 3)))
             continue
         # Most statements are no event queries: they read a path, and have no hint.
         tokens = _tokens(part) if _BARE.search(part) or _has_hint(part) else []
         bare = _bare_name(tokens)
-        publishes = tokens[-1][0] if len(tokens) > 1 and tokens[-2][1] == "publish" else ""
+        publishes = _published([word for word, _ in tokens[-3:]])
         if _has_operator(tokens) or bare in known:
             kinds[number] = "event query"
             streams.add(publishes)
@@ -506,6 +506,13 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
             kinds[number] = "event query"
             waiting.append(publishes)
     return kinds if any(kind != "xscl" for kind in kinds) else None
+
+
+def _published(words: Sequence[str]) -> str:
+    """The name behind PUBLISH in the last words of a statement, else ""."""
+    if words[-1:] and words[-1].lower() == "hidden" and [word.lower() for word in words[-3:-2]] == ["publish"]:
+        words = words[:-1]
+    return words[-1] if len(words) > 1 and words[-2].lower() == "publish" else ""
 
 
 def _has_hint(text: str) -> bool:

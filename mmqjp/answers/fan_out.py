@@ -30,7 +30,7 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
 from mmqjp.answers.output import AnswerColumns, Body, Output, output_order
-from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, text_digest
+from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, is_hidden_form, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
 from mmqjp.tables.schema import ANSWER_TABLES, Ledger, find_output_matches
@@ -52,6 +52,11 @@ class AnswerRows:
     @property
     def outputs(self) -> int:
         return int(self.answers["recipients"].to_numpy().sum()) if len(self.answers) else 0
+
+    @property
+    def delivered(self) -> int:
+        """The number of outputs but those of hidden queries."""
+        return int(self.answers["recipients"].to_numpy()[~hidden_places(self.answers)].sum())
 
 
 def answer_rows(
@@ -123,6 +128,12 @@ def coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     """Returns the distinct texts of a column, and the place of each row's among them, in order of first occurrence."""
     found = column.combine_chunks().dictionary_encode()
     return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
+
+
+def hidden_places(answers: pa.Table) -> NDArray[np.bool_]:
+    """Returns which answers are of hidden queries."""
+    forms, code = coded(answers["form"])
+    return np.array([is_hidden_form(form) for form in forms], bool)[code]
 
 
 def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:
@@ -238,6 +249,15 @@ class FanOut:
         if by_time:  # those of equal times are in the order of lines: documents, nodes; ties by `choice` and `form`
             self._order[line_order(answers, by_t1=False)] = np.arange(len(answers))
 
+    def delivered(self) -> Iterator[OutputChunk]:
+        """Yields the outputs without those of hidden queries, whose numbers are left out."""
+        if not (hidden := hidden_places(self._answers)).any():
+            yield from self.chunks()
+            return
+        for chunk in self.chunks():
+            if len(shown := chunk.where(~hidden)):
+                yield shown
+
     def chunks(self) -> Iterator[OutputChunk]:
         given: dict[int, int] = {}
         for box in self._boxes():
@@ -348,6 +368,10 @@ class OutputChunk:
         return len(self._answer)
 
     @property
+    def greatest(self) -> int:
+        return int(self._seq.max(initial=-1))
+
+    @property
     def pairs(self) -> Ints:
         return np.stack((self._answer, self._member))
 
@@ -357,6 +381,9 @@ class OutputChunk:
 
     def until(self, seq: int) -> OutputChunk:
         return self._take(self._seq < seq)
+
+    def where(self, answers: NDArray[np.bool_]) -> OutputChunk:
+        return self._take(answers[self._answer])
 
     def _take(self, places: NDArray[np.bool_] | slice) -> OutputChunk:
         return OutputChunk(self._fan_out, self._answer[places], self._member[places], self._seq[places])
@@ -396,11 +423,10 @@ class OutputChunk:
         return next(self._take(slice(place, place + 1)).outputs())
 
     def lines(self) -> OutputLines:
-        greatest = int(self._seq.max(initial=-1))
         if len(self) <= FEW:
-            return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), greatest)
+            return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), self.greatest)
         parts = (self._take(slice(at, at + LINES_AT_A_TIME)) for at in range(0, len(self), LINES_AT_A_TIME))
-        return OutputLines(b"".join(text for part in parts for text in part._texts()), len(self), greatest)
+        return OutputLines(b"".join(text for part in parts for text in part._texts()), len(self), self.greatest)
 
     def _texts(self) -> Iterator[memoryview]:
         places, of = np.unique(self._answer, return_inverse=True)
@@ -490,9 +516,12 @@ class OutputStream(Iterable[Output]):
 
 
 class Outputs(OutputStream, Sequence[Output]):
-    def __init__(self, chunks: Callable[[], Iterator[OutputChunk]] = lambda: iter(()), count: int = 0) -> None:
+    def __init__(
+        self, chunks: Callable[[], Iterator[OutputChunk]] = lambda: iter(()), count: int = 0, numbered: int = 0
+    ) -> None:
+        """`numbered` counts the outputs of hidden queries, too, which are not among these."""
         super().__init__(chunks)
-        self._made, self._count = chunks, count
+        self._made, self._count, self.numbered = chunks, count, numbered
 
     def __len__(self) -> int:
         return self._count
@@ -606,7 +635,7 @@ def _stored_after(store: TableStore, after: int, first: int, last: int, *, by_ti
     """Yields the outputs numbered above `after` of the answers of a range of batches."""
     answers, members, withheld = schema.rows_of_batches(store, first, last, by_time=by_time)
     fan_out = FanOut(answers, _by_form(members), by_answer(withheld), by_time=by_time)
-    return (later for chunk in fan_out.chunks() if len(later := chunk.after(after)))
+    return (later for chunk in fan_out.delivered() if len(later := chunk.after(after)))
 
 
 def _by_form(rows: pa.Table) -> dict[str, Members]:
@@ -645,37 +674,37 @@ class WrittenOutputs(Outputs):
     """Outputs numbered `seqs`, read in pieces on demand; falls back to the store if a file is gone."""
 
     def __init__(self, ranges: list[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored) -> None:
-        super().__init__(self._read, len(seqs))
+        super().__init__(self._read, sum(piece.lines for one in ranges for piece in one.pieces), len(seqs))
         self._ranges, self._members, self._seqs, self._from_store = ranges, members, seqs, stored
 
     def lines(self) -> Iterator[OutputLines]:
-        given = 0
+        last = self._seqs.start - 1
         for one in (one for one in self._ranges if one.pieces):
             try:
                 with one.lines.open("rb") as file:
                     for size, count, greatest in one.pieces:
                         yield OutputLines(file.read(size), count, greatest)
-                        given += count
+                        last = greatest
             except FileNotFoundError:
-                for chunk in self._stored_after(given):
+                for chunk in self._stored_after(last):
                     yield chunk.lines()
                 return
 
     def _read(self) -> Iterator[OutputChunk]:
-        given = 0
+        last = self._seqs.start - 1
         for files in (one.tables for one in self._ranges if "answers" in one.tables):
             try:
                 withheld = pq.read_table(files["withheld"]) if "withheld" in files else WITHHELD.empty_table()
                 fan_out = FanOut(pq.read_table(files["answers"]), self._members, by_answer(withheld))
             except FileNotFoundError:
-                yield from self._stored_after(given)
+                yield from self._stored_after(last)
                 return
-            for chunk in fan_out.chunks():
-                given += len(chunk)
+            for chunk in fan_out.delivered():
+                last = chunk.greatest
                 yield chunk
 
-    def _stored_after(self, given: int) -> Iterator[OutputChunk]:
-        for chunk in self._from_store(self._seqs.start + given - 1):
+    def _stored_after(self, last: int) -> Iterator[OutputChunk]:
+        for chunk in self._from_store(last):
             assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
             some = chunk.until(self._seqs.stop)
             yield some
@@ -753,7 +782,7 @@ class Outbox:
         ledger.next_answer += len(rows.answers)
         ledger.next_seq += rows.outputs
         fan_out = cache(lambda: FanOut(rows.answers, members, by_answer(rows.withheld)))
-        return Outputs(lambda: fan_out().chunks(), rows.outputs)
+        return Outputs(lambda: fan_out().delivered(), rows.delivered, rows.outputs)
 
     def outputs(self, after: int) -> OutputStream:
         """Returns the stored outputs numbered above `after`, by number."""

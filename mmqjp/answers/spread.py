@@ -332,7 +332,7 @@ def write_range(
     lines, pieces = writing.lines / f"{name}.jsonl", list[FileSegment]()
     with open(lines, "wb", opener=open_like_directory) as file:
         fan_out = FanOut(rows.answers, members, by_answer(rows.withheld)) if len(rows.answers) else None
-        for chunk in fan_out.chunks() if fan_out is not None else ():
+        for chunk in fan_out.delivered() if fan_out is not None else ():
             some = chunk.lines()
             file.write(some.text)
             pieces.append(FileSegment(len(some.text), some.count, some.greatest))

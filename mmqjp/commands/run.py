@@ -348,7 +348,7 @@ def _files(rereading: Rereading | None) -> str:
 
 def show_new(engine: Session, before: int, form: str, output: Path | None, clock: TimeFormat) -> int:
     """Shows the outputs numbered above `before`, for people the newest only. Returns their number."""
-    count = engine.last_seq - before
+    count = engine.count_delivered(before)
     first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
     found = shown_outputs(engine, engine.outputs(first))
     texts = formats.few_texts(engine.queries())

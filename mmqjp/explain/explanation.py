@@ -180,7 +180,7 @@ class _Explanation:
             return
         yield from query_lines(parse_script(subscription.text, stored=True), 2)
         yield ""
-        yield from _normal_form(subscription.normal, subscription.publishes)
+        yield from _normal_form(subscription)
         yield from self._targets(subscription, 2)
 
     def _events(self, query: EventSubscription) -> Iterator[str]:
@@ -304,7 +304,8 @@ def _heading(text: str) -> list[str]:
     return [text, "=" * len(text)]
 
 
-def _normal_form(normal: joins.NormalQuery, publishes: bool) -> Iterator[str]:
+def _normal_form(query: Subscription) -> Iterator[str]:
+    normal = query.normal
     yield "  normal form"
     within = f"{normal.op} within {terms.format_window(normal.window)}"
     kind = within if normal.op else "a filter: each match is an output"
@@ -335,8 +336,9 @@ def _normal_form(normal: joins.NormalQuery, publishes: bool) -> Iterator[str]:
     shown += [var for key in (normal.once.keys if normal.once else ()) for var in joins.variables_of(key)]
     if any(map(joins.is_system_variable, shown)):
         yield "    (#p1, #p2, ...: variables made for paths; #b0, #b1, ...: unnamed block roots)"
-    if publishes:
-        yield "    its outputs are documents of the stream of its name"
+    if query.publishes:
+        hidden = "; HIDDEN: nobody else gets them" if query.is_hidden else ""
+        yield f"    its outputs are documents of the stream of its name{hidden}"
     if normal.once is not None:
         within = "" if normal.once.window is None else f", within {terms.format_window(normal.once.window)}"
         yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)

@@ -317,7 +317,8 @@ def query_lines(script: Script, indent: int) -> Iterator[str]:
     for query in script.queries:
         select = [] if query.select is None else [f"SELECT {to_xscl(query.select)}"]
         first, *rest = _input(query.source)
-        publish = [] if query.publish is None else [f"PUBLISH {query.publish}"]
+        hidden = " HIDDEN" if query.hidden else ""
+        publish = [] if query.publish is None else [f"PUBLISH {query.publish}{hidden}"]
         once = [] if query.once is None else [to_xscl(query.once)]
         yield from indented([*select, f"FROM {first}", *rest, *publish, *once], indent)
 

@@ -28,7 +28,7 @@ from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
 from mmqjp.explain import terms
 from mmqjp.process import pluralise, printable_line
-from mmqjp.tables.schema import TIMES
+from mmqjp.tables.schema import HIDDEN_SEQS, TIMES
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
 from xscl.algebra.values import number_text, xpath_number
@@ -631,5 +631,6 @@ class MatchFilter:
     def _condition(self) -> str:
         """The WHERE of SQL. Query names contain no quotes."""
         parts = [] if self.name is None else [f"query = '{self.name}'"]
+        parts.append(f"seq NOT IN ({HIDDEN_SEQS})")
         parts += [] if self.since is None else [f"t1 >= {self.since}"]
         return f" WHERE {' AND '.join(parts)}" if parts else ""

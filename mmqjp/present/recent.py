@@ -26,7 +26,7 @@ from mmqjp.documents.record import Record, record_of
 from mmqjp.explain.terms import MOST_QUERIES
 from mmqjp.present import recipients
 from mmqjp.present.item import ShownItem, item_of
-from mmqjp.queries.model import Identity
+from mmqjp.queries.model import Identity, is_hidden_form
 from mmqjp.tables import lookup, schema
 from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
 
@@ -404,7 +404,8 @@ class RecentAnswers:
         return self._read(lookup.newest_outputs(name, before, most)) if found is None else found
 
     def of_feed(self, name: str, most: int) -> OfFeed | None:
-        """Returns the newest outputs of a name with the numbers of the same batch. None if the name never existed."""
+        """Returns the newest outputs of a name, without hidden ones, with the numbers of the same batch. None if the
+        name never existed, or all its queries were hidden."""
         self._look()
         if not name.isprintable():
             return None
@@ -413,22 +414,27 @@ class RecentAnswers:
             found, members, since = self._newest_of(name, None, most), self._members, self._added.get(name)
             known, version, drops = self._known, self._made_for, self._drops
         if members is None:
-            sql = f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {lookup.quote_literal(name)}"
-            (since,) = self.select(sql)["added_at"].to_pylist()
+            shown = f"name = {lookup.quote_literal(name)} AND NOT {schema.IN_HIDDEN_FORM}"
+            (since,) = self.select(f"SELECT min(added_at) AS since FROM added_queries WHERE {shown}")[
+                "since"
+            ].to_pylist()
+        elif (named := members.named(name)) and all(is_hidden_form(one.form) for one in named):
+            since = None
         if since is None:
             return None
         if found is None:
             found = self._read(lookup.newest_outputs(name, (known.seq + 1, -1, -1), most))
+        found = [one for one in found if not is_hidden_form(one.form)]
         return OfFeed(version, found, known.seq, known.numbers, drops, since)
 
     def between(self, after: int, until: int, name: str | None = None) -> list[recipients.StoredOutput]:
-        """Returns the outputs, of all names or one, with `after` < `seq` <= `until`, in order."""
+        """Returns the outputs, of all names or one, with `after` < `seq` <= `until`, in order, without hidden ones."""
         self._look()
         with self._lock:
             found = self._numbered_between(after, until)
         if found is None:
-            return self._read(lookup.outputs_between(after, until, name))
-        return [one for one in found if name in (None, one.name)]
+            found = self._read(lookup.outputs_between(after, until, name))
+        return [one for one in found if name in (None, one.name) and not is_hidden_form(one.form)]
 
     def as_of(self) -> object:
         """Returns the version of what is cached now."""

@@ -231,7 +231,15 @@ def is_event_form(form_id: str) -> bool:
     return form_id.startswith(EVENT_FORM)
 
 
-_BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
+HIDDEN_FORM = "hidden-"  # begins the ids of forms of hidden queries, in those of event queries behind EVENT_FORM
+
+
+def is_hidden_form(form_id: str | None) -> bool:
+    """Whether the queries of a form PUBLISH for other queries only."""
+    return (form_id or "").removeprefix(EVENT_FORM).startswith(HIDDEN_FORM)
+
+
+_BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+(?: HIDDEN)?)?")
 
 
 def is_bare(text: str) -> bool:
@@ -333,10 +341,15 @@ class Registered(Generic[Mark]):
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name; its text then ends with it and ONCE PER. A store has no column for it."""
-        if not generated_name_number(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
+        """Whether it has a PUBLISH name; its text then ends with that clause. A store has no column for it."""
+        if not generated_name_number(self.name) or self.is_hidden or self.text.endswith(f" PUBLISH {self.name}"):
             return True
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether only other queries get its outputs, which are stored, numbered and counted, but not delivered."""
+        return is_hidden_form(self.form_id)
 
     @property
     def active(self) -> bool:

@@ -21,7 +21,15 @@ from common.tools import ClearedCache, in_batches, reachable, track_progress
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries import model
-from mmqjp.queries.model import EVENT_FORM, HasNormalForm, Subscription, UnreadableQuery, is_event_form, text_digest
+from mmqjp.queries.model import (
+    EVENT_FORM,
+    HIDDEN_FORM,
+    HasNormalForm,
+    Subscription,
+    UnreadableQuery,
+    is_event_form,
+    text_digest,
+)
 from mmqjp.queries.registry import RegisteredDefinition, Registry, minds_since
 from mmqjp.tables.schema import QUERY_TABLES, TableRows, removed_texts
 from templates.catalog import Catalog, RowKey, SharedStep
@@ -41,7 +49,7 @@ Namespaces = tuple[tuple[str, str], ...]
 
 
 class SharedQuery:
-    """What queries share that differ only in PUBLISH name and join windows."""
+    """What queries share that differ only in PUBLISH name, HIDDEN and join windows."""
 
     __slots__ = ("_form_id", "_namespaces", "_normals", "_once", "_parts", "_query")
 
@@ -53,10 +61,10 @@ class SharedQuery:
         self._normals: dict[int | None, NormalQuery] = {}
         self._form_id: str | None = None
 
-    def text(self, window: int | None, publish: str | None) -> str:
+    def text(self, window: int | None, publish: str | None, hidden: bool) -> str:
         """A query as a script of its own."""
         text = window_text(window).join(self._parts)  # of a join; a filter has one part
-        return text if publish is None else f"{text} PUBLISH {publish}{self._once}"
+        return text if publish is None else f"{text} PUBLISH {publish}{' HIDDEN' if hidden else ''}{self._once}"
 
     def normal(self, window: int | None) -> NormalQuery:
         """The normal form for a join's window in microseconds. Registered queries may not need it."""
@@ -92,11 +100,11 @@ def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
 
 
 class CompiledQuery:
-    __slots__ = ("_shared", "_window", "publish")
+    __slots__ = ("_hidden", "_shared", "_window", "publish")
 
     def __init__(self, shared: SharedQuery, query: Query) -> None:
         """`query` is one of those that share `shared`."""
-        self._shared, self.publish = shared, query.publish
+        self._shared, self.publish, self._hidden = shared, query.publish, query.hidden is not None
         self._window = query.source.window.us if isinstance(query.source, Join) else None
 
     @property
@@ -105,11 +113,11 @@ class CompiledQuery:
 
     @property
     def form_id(self) -> str:
-        return self._shared.form_id(self._window)
+        return (HIDDEN_FORM if self._hidden else "") + self._shared.form_id(self._window)
 
     @property
     def text(self) -> str:
-        return self._shared.text(self._window, self.publish)
+        return self._shared.text(self._window, self.publish, self._hidden)
 
 
 class StoredQuery:
@@ -193,7 +201,8 @@ class CompiledEvents:
         Queries with an AGGREGATE, or a PATTERN that depends on earlier events, share a form only if they see the same
         events: their past cannot be separated afterwards.
         """
-        return EVENT_FORM + text_digest(repr(self.stream) + (f" since {since}" if minds_since(self.stream) else ""))
+        kind = EVENT_FORM + (HIDDEN_FORM if self._query.hidden else "")
+        return kind + text_digest(repr(self.stream) + (f" since {since}" if minds_since(self.stream) else ""))
 
 
 class StoredEventQuery:

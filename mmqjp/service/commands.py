@@ -49,15 +49,15 @@ def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, 
     name, since, last = arguments.get("name"), arguments.get("since"), arguments.get("after")
     if not isinstance(name, str | None) or not isinstance(since, int | None) or not isinstance(last, int):
         raise BadCommand("a page of matches is asked for by a name, a time since, and the number after which it begins")
-    wanted, found = MatchFilter(name, since), list[Output]()
-    for output in islice(engine.outputs(last), LOOKED_THROUGH):
-        last = output.seq
+    wanted, found, is_more = MatchFilter(name, since), list[Output](), False
+    for read, output in enumerate(islice(engine.outputs(last), LOOKED_THROUGH), 1):
+        last, is_more = output.seq, read == LOOKED_THROUGH
         if wanted.has(output):
             found.append(output)
-            if len(found) == PAGE:
+            if is_more := len(found) == PAGE or is_more:
                 break
     matches = [match.to_dict() for match in shown_outputs(engine, found)]
-    return {"matches": matches, "after": last if last < engine.last_seq else None}
+    return {"matches": matches, "after": last if is_more and last < engine.last_seq else None}
 
 
 def paged_matches(ask: SendCommand, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:

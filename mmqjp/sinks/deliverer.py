@@ -441,7 +441,8 @@ class SinkScheduler:
         end = self._engine.last_seq + 1
         if end == self._end:
             return
-        if self.courses and len(outputs) == end - self._end:
+        given = outputs.numbered if isinstance(outputs, Outputs) else len(outputs)
+        if self.courses and given == end - self._end:
             offer(self.courses.values(), outputs, self._engine.committed_at)
         elif self.courses:
             stored = iter(self._engine.outputs(self._end - 1))

@@ -328,6 +328,11 @@ FROM (
 }
 
 
+IN_HIDDEN_FORM = "(form LIKE 'hidden-%' OR form LIKE 'events-hidden-%')"
+HIDDEN_SEQS = f"SELECT r.seq FROM recipients r JOIN answers a ON a.answer = r.answer WHERE {IN_HIDDEN_FORM}"
+"""SQL for whether queries or answers are of hidden queries, and for the numbers of such outputs."""
+
+
 def batches_after(store: TableStore, seq: int) -> pa.Table:
     """Returns the batches with outputs numbered above `seq`, in order: `batch`, and its number of `answers`."""
     answers = f"answers WHERE last_seq > {seq}"

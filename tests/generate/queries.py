@@ -317,6 +317,15 @@ def with_once(rng: Random, script: syntax.Script, share: int = 50) -> syntax.Scr
     return replace(script, statements=tuple(_once(rng, one, n, share) for n, one in enumerate(script.queries)))
 
 
+def with_hidden(rng: Random, script: syntax.Script, share: int) -> syntax.Script:
+    """The script, where `share` percent of the queries with a PUBLISH name are hidden."""
+    made = (
+        replace(one, hidden=syntax.MadeForOthers()) if one.publish and chance(rng, share) else one
+        for one in script.queries
+    )
+    return replace(script, statements=tuple(made))
+
+
 def _once(rng: Random, query: syntax.Query, number: int, share: int) -> syntax.Query:
     names = [(name, kind) for name, kind in visible_names(query.source).items() if kind != "constant"]
     if not names or not chance(rng, share):

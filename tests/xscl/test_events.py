@@ -86,11 +86,13 @@ def test_event_queries_are_told_by_their_operators_and_by_names_of_events() -> N
     assert [text for text in XSCL.strip().splitlines() if kinds(text) is not None] == []
     assert [text for text in EVENT_QUERIES.strip().splitlines() if kinds(text) != ["event query"]] == []
     text = """
-    DEFINE EVENT E FROM S//b->c (x := c); E; FROM ((E)) PUBLISH f; FROM g PUBLISH h;
-    SELECT x / 2 AS y FROM (SELECT * FROM f) WITHIN 3 d PUBLISH g; FROM g; blog; g//x; g->h; FROM S//item->i[./t->g]
+    DEFINE EVENT E FROM S//b->c (x := c); E; FROM ((E)) PUBLISH f hidden; FROM g PUBLISH h;
+    SELECT x / 2 AS y FROM (SELECT * FROM f) WITHIN 3 d PUBLISH g HIDDEN; FROM g; blog; g//x; g->h; //item->i[./t->g]
     """
     assert kinds(text) == ["definition", *["event query"] * 5, *["xscl"] * 4]
-    text = "FROM p; SELECT x FROM p PUBLISH q; PATTERN SEQ(A a) WITHIN 1 s RETURN a.x AS x PUBLISH p; q; p//match"
+    text = (
+        "FROM p; SELECT x FROM p PUBLISH q; PATTERN SEQ(A a) WITHIN 1 s RETURN a.x AS x PUBLISH p HIDDEN; q; p//match"
+    )
     assert kinds(text) == ["event query", "event query", "pattern", "event query", "xscl"]
 
 

@@ -147,8 +147,9 @@ def test_other_constants_say_what_they_say(seed: int):
     rng = Random(seed)
     text = to_xscl(random_case(seed, 3, 1)[0])
     names = ["n1", "_x", "from", "PUBLISH", "a-b", "é", "1x", ""]
+    ends = ["", "", " hidden", " HIDDEN hidden", "hidden"]
     for variant in [text, *(respelled(rng, text) for _ in range(8))]:
-        variant = re.sub(r" PUBLISH \w+$", lambda _: f"\u00a0publish {rng.choice(names)}", variant)
+        variant = re.sub(r" PUBLISH \w+$", lambda _: f"\u00a0publish {rng.choice(names)}{rng.choice(ends)}", variant)
         assert script_outcome(variant, reuse=True) == script_outcome(variant, reuse=False), variant
 
 

@@ -200,7 +200,7 @@ class Day:
 class QueryPart:
     """The data of a name, apart from its matches. `events` are what its event queries read. `pending` says what its
     absences wait for; None if nothing waits, or if the service does not answer. `belated` counts the documents that
-    came too late to change what it told."""
+    came too late to change what it told. `hidden`: only other queries get the outputs of any of them."""
 
     row: QueryRow
     texts: tuple[QueryDetails, ...]
@@ -209,6 +209,7 @@ class QueryPart:
     days: tuple[Day, ...]
     pending: PendingAbsence | None
     belated: int
+    hidden: bool
 
 
 def place_in(tally: QueryTally, name: str) -> int:
@@ -230,7 +231,8 @@ def query_part(site: Site, name: str) -> QueryPart:
     days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
     events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
     pending, belated = _pending(site, name, texts), _belated(site, name)
-    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days), pending, belated)
+    hidden = bool(texts) and all(f" PUBLISH {name} HIDDEN" in one.text for one in texts)
+    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days), pending, belated, hidden)
 
 
 _ABSENCE = re.compile(r"\bNOT\s+(?:FOLLOWED|PRECEDED|JOIN)\b", re.IGNORECASE)

@@ -27,7 +27,7 @@ from mmqjp.queries.forms import INDEXES
 from mmqjp.queries.model import Identity, Members
 from mmqjp.tables.schema import ANSWER_TABLES
 from tests.generate.documents import SECOND
-from tests.generate.queries import with_once
+from tests.generate.queries import with_hidden, with_once
 from tests.generate.seeds import at_length, expect_some, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
@@ -226,7 +226,7 @@ def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(seed, spark, tm
         attempts = Random(seed)
         monkeypatch.setattr(context, "attempted", lambda task: (task() if attempts.random() < 0.3 else None, task())[1])
     script, documents = random_case(seed, 12, 24)
-    script = with_once(rng, script, 40)
+    script = with_hidden(rng, with_once(rng, script, 40), 30)
     batches = arranged(documents, Delivery(None, 6))
     options: dict[str, Any] = rng.choice([{}, {}, {"max_matches": 3}, {"max_work": 60}])
     paused = rng.sample(range(len(batches)), 2)

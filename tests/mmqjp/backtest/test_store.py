@@ -77,7 +77,8 @@ def test_the_documents_of_a_store_are_tried_and_nothing_is_written(files, tmp_pa
         as_files(state, state := tmp_path / "files")
         try_in_this_process(monkeypatch)
     before = digest(state)
-    found = asked(state, write_queries(tmp_path, f"{PAIRS.replace('pairs', 'again')}; {READER}; FROM S//b"))
+    text = f"{PAIRS.replace('pairs', 'again')}; {READER}; FROM S//b; FROM S//b PUBLISH others HIDDEN"
+    found = asked(state, write_queries(tmp_path, text))
     assert digest(state) == before
     assert {query.name: query.outputs for query in found.queries} == {"again": expected, "seen": 2 * expected, "q3": 0}
     assert (found.documents, found.kept, found.publishers, found.cut_short) == (3, 3, ("pairs",), None)

@@ -19,8 +19,10 @@ from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import ShownMatch
 from mmqjp.present.newest import NewestMatches, shown_outputs
 from mmqjp.present.recent import RecentAnswers
+from mmqjp.service.commands import page_of_matches
 from mmqjp.service.log import NullLog
 from mmqjp.web.areas.engine import HOURS
+from mmqjp.web.areas.live import latest
 from mmqjp.web.readers import FilesReader
 from mmqjp.web.serving import app_served, listen
 from mmqjp.web.site import MOST_BEHIND, MOST_LISTENERS, PAGE, Hosts, Hub, OutputGap, ServerSentEvents, TooManyListeners
@@ -84,6 +86,44 @@ def test_those_of_one_query_and_as_pieces_of_the_page(server, engine):
         found = next(events(response))["data"]
     assert found.startswith('<li class="match">') and "<img" not in found and "&lt;img" in found
     assert "/q/nobody" in found
+
+
+HIDDEN = """
+SELECT a/title AS t FROM S//blog->a[./author->x] FOLLOWED BY {x = y, 7 d} S//blog->b[./author->y] PUBLISH pairs HIDDEN;
+FROM pairs/match->m PUBLISH read ONCE PER (m/t);
+DEFINE EVENT Post FROM S//blog->b (who := b/author);
+FROM Post NEXT {$1.who = $2.who} Post PUBLISH q7 HIDDEN;
+FROM q7 PUBLISH again
+"""
+
+
+def test_what_hidden_queries_make_goes_to_other_queries_only(tmp_path):
+    with Session("duckdb", state=tmp_path, settle=None) as engine:
+        assert engine.subscribe(HIDDEN) == ["pairs", "read", "q7", "again"]
+    with Session("duckdb", state=tmp_path, settle=None) as engine:
+        assert {one.name: (one.publishes, one.is_hidden) for one in engine.registry.subscriptions.values()} == {
+            "pairs": (True, True), "read": (True, False), "q7": (True, True), "again": (True, False)
+        }  # fmt: skip
+        told = engine.process([blog(n) for n in range(3)])
+        assert (len(told), told.numbered, {one.query for one in told}) == (1, 4, {"read"})
+        last = list(engine.finish())
+        assert {one.query for one in last} == {"again"} and engine.last_seq == 7
+        both = [*told, *last]
+        assert list(engine.outputs()) == both and sorted(engine.lines(), key=lambda one: one.seq) == both
+        assert engine.count_delivered(-1) == len(both) and len(list(engine.outputs(both[0].seq))) == len(both) - 1
+        page = page_of_matches(engine, {"name": None, "since": None, "after": -1})
+        assert [one["seq"] for one in page["matches"]] == [one.seq for one in both] and page["after"] is None
+        site = site_of(engine)
+        assert [match.output.seq for match in latest(site, "").matches][::-1] == [one.seq for one in both]
+        pages = browser(site)
+        for name, hidden in (("pairs", True), ("again", False), ("q7", True), ("read", False)):
+            rows = pages.get(f"/api/v1/queries?search={name}").json()["rows"]
+            found = pages.get(f"/api/v1/queries/{name}/outputs").json()
+            assert rows[0]["total"] == len(found["outputs"]) > 0, "counted, and shown where it is asked for by name"
+            assert pages.get(f"/api/v1/outputs/{found['outputs'][0]['id']}").json()["query"] == name
+            link = pages.get(f"/api/v1/queries/{name}/feed").json()["url"]
+            assert pages.get(link[link.index("/f/") :]).status_code == (404 if hidden else 200)
+            assert ("In a feed reader" in pages.get(f"/q/{name}").text) is not hidden
 
 
 def test_a_gap_is_told(server, engine, monkeypatch):
