@@ -184,6 +184,8 @@ class EventStanding:
     backfilled: int = BEGINNING
     """The time up to which it is that instead of what they told."""
     given: set[Event] = field(default_factory=set)
+    seen: set[Stored] = field(default_factory=set)
+    """What a backfill finds of documents that came too late for others."""
 
     @property
     def text(self) -> str:
@@ -204,6 +206,7 @@ class EventStanding:
     def resume(self, at: int) -> None:
         self.begun, self.paused, self.backfilled = at, None, BEGINNING
         self.before.clear()
+        self.seen.clear()
         self.given.clear()
 
     def published(self, results: Iterable[Event]) -> Iterator[Event]:
@@ -230,8 +233,10 @@ class EventModel:
         self._documents, self._statements, self._progress = documents, statements, progress
         self.definitions: dict[str, EventDefinition] = {}
         self.horizon = BEGINNING
+        self.missed: set[Stored] = set()
+        """Documents that came too late for the statements that were there. A later backfill sees them."""
         self.refused: set[Stored] = set()
-        """Documents that came too late."""
+        """Documents that came too late and are dead letters."""
         self._log: dict[str, set[Event]] = {}
 
     # ------------------------------------------------------------ time
@@ -292,10 +297,10 @@ class EventModel:
 
     # ------------------------------------------------------------ events
 
-    def _of_documents(self, name: str, definition: EventDefinition) -> Events:
+    def _of_documents(self, name: str, definition: EventDefinition, unseen: Collection[Stored]) -> Events:
         found = set()
         for one in self._documents():
-            if one.stream == definition.block.stream and one not in self.refused:
+            if one.stream == definition.block.stream and one not in self.refused and one not in unseen:
                 for nodes, values in _events_in(definition, one):
                     part = SourceEvent(name, one.stream, one.id, nodes)
                     found.add(event({"k": values[0]}, one.t0, one.t1, [part]))
@@ -309,7 +314,7 @@ class EventModel:
         found: dict[str, Events] = {}
         for name in streams_read(one.statement):
             if name in one.defined:
-                found[name] = self._of_documents(name, one.defined[name])
+                found[name] = self._of_documents(name, one.defined[name], self.missed - one.seen)
             else:
                 later = frozenset(made for made in self._log.get(name, ()) if made.t1 >= one.backfilled)
                 found[name] = one.before.get(name, frozenset()) | later
@@ -322,7 +327,7 @@ class EventModel:
             if one.query.publish != name:
                 continue
             given = {
-                of: self._of_documents(of, one.defined[of]) if of in one.defined else self._again(of, new)
+                of: self._of_documents(of, one.defined[of], ()) if of in one.defined else self._again(of, new)
                 for of in streams_read(one.statement)
             }
             for life in [*one.lives, *([(one.begun, NEVER)] if one.paused is None else [])]:
@@ -333,7 +338,7 @@ class EventModel:
         """What a statement tells now; those that are `new` have a backfill, and others tell nothing in it."""
         if one in new:
             one.before = {name: self._again(name, new) for name in streams_read(one.statement) - one.defined.keys()}
-            one.backfilled = self.horizon
+            one.backfilled, one.seen = self.horizon, set(self.missed)
         found = [
             made
             for made in self._results(one, self._given(one), (one.begun, NEVER))

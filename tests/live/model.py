@@ -249,8 +249,9 @@ class LiveModel:
             stored = external(item, self.course)
             self.documents.append(Kept(stored, item.stream, item.id, True, self._step))
             if self.events.is_late(stored):
-                self.events.refused.add(stored)
+                self.events.missed.add(stored)
                 if of_stream(self._opened.belated, item.stream) == "drop":
+                    self.events.refused.add(stored)
                     dead.append((*key, "late for patterns"))
             self._move_horizon(self.events.advance)
         self.dead_letters += [(self.now, letter) for letter in dead]
