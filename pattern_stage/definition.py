@@ -64,7 +64,7 @@ def sees_before(operator: algebra.Statement) -> bool:
     if isinstance(operator, algebra.NearPattern) or needs_order(operator):
         return needs_order(operator)
     if not isinstance(operator, algebra.Pattern):
-        return isinstance(operator, algebra.Aggregate | algebra.Latest)
+        return isinstance(operator, algebra.Aggregate | algebra.Latest | algebra.Stories)
     return operator.has_sets or any(one.negated and one.group == 0 for one in operator.variables)
 
 
@@ -143,7 +143,7 @@ def _inputs(operator: algebra.Stream) -> list[algebra.Events]:
     ]
 
 
-_OfOne = algebra.Select | algebra.Filter | algebra.Aggregate
+_OfOne = algebra.Select | algebra.Filter | algebra.Aggregate | algebra.Stories
 _OfTwo = algebra.Union | algebra.Next | algebra.Fold
 AlgebraOp = _OfOne | _OfTwo | AnyPattern
 

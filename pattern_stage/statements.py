@@ -103,6 +103,12 @@ def operator_text(operator: AlgebraOp, parameter: Callable[[algebra.Parameter], 
                 for name, one in functions
             )
             return f"AGGREGATE{{{', '.join(written)}{' BY ' * bool(by)}{', '.join(by)}{over}}}"
+        case algebra.Stories(counts=counts, having=having, tell=tell):
+            parts = [f"count(DISTINCT {value}) AS {name}" for name, value in counts]
+            parts = [", ".join(parts)] * bool(parts) + ["LASTING ?"]
+            text = condition(having, bare=True)
+            parts += [f"HAVING {text}"] * bool(text) + [f"TELL {', '.join(tell)}"] * bool(tell)
+            return f"STORIES{{{' '.join(parts)}}}"
         case algebra.Pattern(variables=variables, strategy=strategy, keys=keys):
             names = ", ".join(
                 f"~({one.name})" if one.negated else f"{one.name}[]" if one.kleene else one.name for one in variables

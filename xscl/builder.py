@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice, pairwise
 from sys import intern
@@ -43,10 +44,14 @@ class _Clause:
     hidden: syntax.MadeForOthers | None = None
 
 
-def _query(source: syntax.Input, select: Any, publish: list[_Clause], span: Span) -> syntax.Query:
+def _query(source: syntax.Input, select: Any, publish: list[_Clause], span: Span) -> syntax.Query | syntax.StoryQuery:
     if not publish:
         return syntax.Query(source, select, None, span)
     clause = publish[0]
+    if isinstance(clause.value, syntax.Stories):
+        return syntax.StoryQuery(
+            syntax.Query(source, select, clause.word, span, None, clause.hidden), clause.value, span
+        )
     return syntax.Query(source, select, clause.word, span, clause.value, clause.hidden)
 
 
@@ -105,19 +110,35 @@ class Builder(_ExpressionBuilder):
     statement = _node(lambda inner, _: inner, 0)
     prolog = _node(lambda prefix, uri, span: Declaration(str(prefix), unquoted(uri), span), 2, 4)
 
-    def select_query(self, children: list[Any]) -> syntax.Query:
+    def select_query(self, children: list[Any]) -> syntax.Query | syntax.StoryQuery:
         _, select, _, source, *publish = children
         return _query(source, select, publish, _span(children[0], children[-1]))
 
-    def plain_query(self, children: list[Any]) -> syntax.Query:
+    def plain_query(self, children: list[Any]) -> syntax.Query | syntax.StoryQuery:
         source, *publish = children[1:] if isinstance(children[0], Token) else children
         return _query(source, None, publish, _span(children[0], children[-1]))
 
     def publish(self, children: list[Any]) -> _Clause:
         name, span = children[1], _span(children[1], children[-1])
-        once = children[-1] if isinstance(children[-1], syntax.Once) else None
-        hidden = syntax.MadeForOthers(span) if len(children) - (once is not None) > 2 else None
-        return _Clause(str(name), once and syntax.Once(once.keys, once.window, span), span, hidden)
+        clause = children[-1] if isinstance(children[-1], syntax.Once | syntax.Stories) else None
+        hidden = syntax.MadeForOthers(span) if len(children) - (clause is not None) > 2 else None
+        return _Clause(str(name), clause and replace(clause, span=span), span, hidden)
+
+    def stories(self, children: list[Any]) -> syntax.Stories:
+        return syntax.Stories(children[2], *_having_and_tell(children[3:]), _span(children[0], children[-1]))
+
+    counted = _node(lambda name, span: syntax.StoryCount(str(name), None, span), 0)
+    story_compare = _spanning(
+        lambda children, span: exp.Compare(_name(children[1]), children[0], _number_of(children[2]), span)
+    )
+
+    def counted_distinct(self, children: list[Any]) -> syntax.StoryCount:
+        span = _span(children[0], children[-1])
+        if children[0] != "count":
+            raise Problem(
+                f"{children[0]}() does not count", _span(children[0], children[0]), "write count(DISTINCT path)"
+            )
+        return syntax.StoryCount("", children[3], span)
 
     def once(self, children: list[Any]) -> syntax.Once:
         window = children[-1] if isinstance(children[-1], syntax.Window) else None
@@ -125,7 +146,7 @@ class Builder(_ExpressionBuilder):
         return syntax.Once(tuple(keys[::2]), window, _span(children[0], children[-1]))
 
     def group(self, children: list[Any]) -> syntax.Input:
-        query = cast(syntax.Query, children[1])
+        query = children[1].pairs if isinstance(children[1], syntax.StoryQuery) else cast(syntax.Query, children[1])
         if query.publish is not None:
             hint = "PUBLISH the inner query as its own query"
             raise Problem("PUBLISH is not allowed inside parentheses", name_span(query), hint)
@@ -253,6 +274,17 @@ class Builder(_ExpressionBuilder):
         return unescaped(str(children[0]), cast(int, children[0].start_pos))
 
 
+def _having_and_tell(children: list[Any]) -> tuple[Any, tuple[str, ...]]:
+    """What stands behind HAVING and TELL of stories, None and nothing without them."""
+    having = children[1] if children and children[0].type == "HAVING" else None
+    told = [str(one).lower() for one in children[2 * (having is not None) + 1 :: 2]]
+    return having, tuple(told)
+
+
+def _number_of(token: Token) -> exp.Number:
+    return exp.Number(str(token), _span(token, token))
+
+
 def with_hole_texts(node: Any, text: str) -> Any:
     """A constructor whose holes have their texts, which `text` has at their places; any other node as it is."""
     if isinstance(node, exp.Hole) and not node.text:  # else it is of another statement
@@ -350,6 +382,12 @@ class EventBuilder(_ExpressionBuilder):
         _, _, items, *clauses, _, source = children
         found = {clause.word: clause.value for clause in clauses}
         return syntax.Grouped(items, found.get("BY", ()), found.get("OVER"), source, _span(children[0], children[-2]))
+
+    def stories(self, children: list[Any]) -> syntax.StoryStream:
+        counts = children[2] if isinstance(children[2], tuple) else ()
+        at = next(place for place, one in enumerate(children) if isinstance(one, syntax.Window))
+        span = _span(children[0], children[-2])
+        return syntax.StoryStream(counts, children[at], *_having_and_tell(children[at + 1 : -2]), children[-1], span)
 
     def sequence(self, children: list[Any]) -> syntax.NextStream:
         condition = children[3] if len(children) > 3 else None

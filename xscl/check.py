@@ -493,12 +493,12 @@ class _QueryChecker:
                 self.problem("a constructor cannot declare namespaces", self.tag_span(node, name), hint)
             for part in parts:
                 if isinstance(part, exp.Hole):
-                    self.operand(part.operand, expressions.SELECT, names)
+                    self.operand(part.operand, expressions.CONSTRUCTOR, names)
         for child in node.children:
             if isinstance(child, exp.ElementConstructor):
                 self.element(child, names)
             elif isinstance(child, exp.Hole):
-                self.operand(child.operand, expressions.SELECT, names)
+                self.operand(child.operand, expressions.CONSTRUCTOR, names)
 
     def tag_span(self, node: exp.ElementConstructor, name: str) -> Span:
         start = self.lines.text.find(name, node.span.start, node.span.end)

@@ -14,7 +14,7 @@ from xscl.algebra.joins import NEGATED
 from xscl.algebra.near import BY_WORDS, LEAST, LEAST_SIMILAR, MOST
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
-from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL, Span, is_number, is_time
+from xscl.algebra.values import DERIVED, OF_DOCUMENT, TESTS, WITH_LITERAL, Span, is_number, is_time
 from xscl.syntax import Block, EventDefinition, EventExpr, EventQuery, Input, Join, Query, SelectItems, SubQuery
 from xscl.text import EVENT_ADVICE, Problem, did_you_mean
 
@@ -91,6 +91,7 @@ class ExprContext:
 FILTER = ExprContext("a filter", _OF_FILTERS)
 PREDICATE = ExprContext("a join predicate", SIGNATURES)
 SELECT = ExprContext("SELECT", SIGNATURES)
+CONSTRUCTOR = ExprContext("an element constructor", SIGNATURES | dict.fromkeys(OF_DOCUMENT, (1, 1)))
 ONCE = ExprContext("ONCE PER", SIGNATURES)
 
 

@@ -220,7 +220,7 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
         case algebra.Next() | algebra.Fold():
             least = shorter(stream.within, within)
             return replace(stream, left=inside(stream.left), right=inside(stream.right), within=least)
-        case algebra.Aggregate() if all_inside:
+        case algebra.Aggregate() | algebra.Stories() if all_inside:
             return replace(stream, source=inside(stream.source))
     return stream
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from xscl import event_forms as forms
 from xscl import syntax
@@ -20,9 +20,10 @@ from xscl.algebra.events import ALWAYS, EventCondition, Part, Schema, Stream, Va
 from xscl.algebra.values import NUMBERS, ORDERS, TESTS, WITH_LITERAL, Span, compare, with_literal, xpath_number
 from xscl.check_expressions import AGGREGATES, EVENT_FUNCTIONS, check_arguments, no_value
 from xscl.event_forms import MAX_CLAUSES
+from xscl.stories import CHANGES, OWN, SIDES
 from xscl.text import LACKS_EVENTS, Problem, did_you_mean
 
-EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
+EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "STORIES", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
 
 MOST_DIGITS = 300
 _NUMBERS = NUMBERS | {"abs"}
@@ -283,6 +284,8 @@ class Resolver:
                 return self.filter(node)
             case syntax.Grouped():
                 return self._aggregate(node)
+            case syntax.StoryStream():
+                return self._stories(node)
         left, right = self.stream(node.left), self.stream(node.right)
         if left is None or right is None:
             return None
@@ -413,6 +416,37 @@ class Resolver:
         kind = algebra.Sessions if isinstance(node.over, syntax.SessionGap) else algebra.Aggregate
         aggregate = kind(source, own, tuple(by), over, below)
         return aggregate if below == schema else forms.select_of(aggregate, tuple(items.items()), schema)
+
+    def _stories(self, node: syntax.StoryStream) -> Stream | None:
+        if (source := self.stream(node.source)) is None:
+            return None
+        kinds = dict(source.schema)
+        own = {f"{side}_{name}": "number" if name == "time" else "string" for side in SIDES for name in OWN}
+        if lacking := [name for name, kind in own.items() if kinds.get(name) != kind]:
+            hint = "PUBLISH a join with STORIES, which makes such events"
+            return self.problem(f"STORIES reads pairs of documents: there is no {lacking[0]}", node.source.span, hint)
+        counts: list[tuple[str, str]] = []
+        for item in node.counts:
+            match item.expr:
+                case exp.Call(name=exp.COUNT_DISTINCT, args=(syntax.Reference(side="", name=name),)):
+                    if {f"{side}_{name}" for side in SIDES} <= kinds.keys():
+                        counts.append((item.name or name, name))
+                    else:
+                        self.problem(f"no document of a pair has {name}", item.span, f"define a_{name} and b_{name}")
+                case _:
+                    self.problem("STORIES counts distinct values", item.span, "write count(DISTINCT x) AS n")
+        schema = algebra.story_schema(name for name, _ in counts)
+        if not self.is_schema(schema, "STORIES", node.span):
+            return None
+        condition = self.tested(node.having, Scope("STORIES", schema))
+        if unknown := [one for one in node.tell if one not in CHANGES]:
+            return self.problem(f"no change is {unknown[0]}", node.span, f"the changes are {', '.join(CHANGES)}")
+        if not node.lasting.us:
+            return self.problem("stories last some time", node.lasting.span, "write such as LASTING 7 d")
+        if condition is None or self.problems:
+            return None
+        tell: Any = node.tell or (CHANGES if node.having is None else ())
+        return algebra.Stories(source, tuple(counts), node.lasting.us, condition, tell, schema)
 
     # ------------------------------------------------------------ SELECT
 

@@ -19,11 +19,12 @@ from xscl.event_forms import too_deep
 from xscl.event_lower import check_events, made_of
 from xscl.lalr import Unparsable, parser_of
 from xscl.skeletons import KnownTrees
-from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script
+from xscl.stories import expanded
+from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, StoryQuery
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
-_Tree = Query | EventDefinition | EventQuery | Declaration
+_Tree = Query | StoryQuery | EventDefinition | EventQuery | Declaration
 
 
 def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
@@ -154,6 +155,7 @@ class _Parser:
         self._known_events = events
         self._nodes: list[Query | EventDefinition | EventQuery] = []
         self._failed_events: set[str] = set()
+        self._short: set[Span] = set()  # of statements that are short for others
         self._problems: list[texts.Problem] = []
         self._declarations: list[Declaration] = []
 
@@ -170,7 +172,7 @@ class _Parser:
             namespaces["xml"] = XML_NAMESPACE
         script = Script(tuple(self._nodes), tuple(namespaces.items()))
         problems += check_script(script, self._lines, self.in_place, stored=self._stored)
-        if kinds is not None or self._known_events:
+        if kinds is not None or self._known_events or self._short:
             failed = frozenset(self._failed_events)
             problems += check_events(
                 script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=self._stored
@@ -187,7 +189,7 @@ class _Parser:
         if not namespaces and not self._stored:
             if len(_known) + len(script.queries) > _known.most:
                 _known.clear()
-            for query in script.queries[: _known.most]:
+            for query in (one for one in script.queries[: _known.most] if one.span not in self._short):
                 # Not the text with its comments blanked: the blanks could stand in a string elsewhere.
                 _known[self._text[query.span.start : query.span.end]] = query
         return script
@@ -241,12 +243,25 @@ class _Parser:
                 hint = "move it to the beginning of the script"
                 self._problems.append(texts.Problem("a declaration stands behind a query", span, hint))
             self._declarations.append(node)
+        elif isinstance(node, StoryQuery):
+            self._take_stories(node)
         else:
             own = self._text[span.start : span.end]
             self._nodes.append(_with_hole_texts(node, own) if isinstance(node, Query) else node)
 
+    def _take_stories(self, node: StoryQuery) -> None:
+        try:
+            self._nodes += expanded(node)
+        except texts.Problem as problem:
+            self._problems.append(problem.moved(node.span.start))
+            return
+        self._short.add(node.span)
+
     def in_place(self, query: Query) -> Query:
         span = query.span
+        if span in self._short:
+            found: StoryQuery = parser_of("xscl").parse(self._clean, span.start, span.end)
+            return expanded(found)[0]
         return _with_hole_texts(_query_at(parser_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
 
 

@@ -47,6 +47,13 @@ def _aggregate(node: syntax.Grouped) -> str:
     return f"AGGREGATE{{{_listed(node.items)}{by}{over}}} {_source(node.source)}"
 
 
+def _stories(node: syntax.StoryStream) -> str:
+    counts = f"{_listed(node.counts)} " if node.counts else ""
+    having = "" if node.having is None else f" HAVING {_event(node.having)}"
+    tell = f" TELL {', '.join(node.tell)}" if node.tell else ""
+    return f"STORIES{{{counts}LASTING {_event(node.lasting)}{having}{tell}}} {_source(node.source)}"
+
+
 def _next(node: syntax.NextStream) -> str:
     braces = "" if node.condition is None else f"{{{_event(node.condition)}}}"
     return f"{_event(node.left)} {node.word}{braces} {_source(node.right)}"
@@ -107,6 +114,7 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.Inner: lambda node: f"({_event_query(node)})",
     syntax.Filtered: lambda node: f"FILTER{{{_event(node.condition)}}} {_source(node.source)}",
     syntax.Grouped: _aggregate,
+    syntax.StoryStream: _stories,
     syntax.NextStream: _next,
     syntax.LatestStream: _next,
     syntax.Iteration: _fold,

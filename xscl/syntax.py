@@ -106,6 +106,34 @@ class Once:
 
 
 @frozen
+class StoryCount:
+    """`members`, `feeds`, or `count(DISTINCT value)` of a path from a document's node: then `value` is that."""
+
+    name: str
+    value: Expr | None = None
+    span: Span = nowhere()
+
+
+@frozen
+class Stories:
+    """STORIES, after the name in PUBLISH. `having` compares counts with numbers. The span begins with the name."""
+
+    lasting: Window
+    having: EventExpr | StoryCount | None
+    tell: tuple[str, ...]
+    span: Span = nowhere()
+
+
+@frozen
+class StoryQuery:
+    """A join whose matches make stories. It stands for three statements (`xscl.stories`)."""
+
+    pairs: Query
+    stories: Stories
+    span: Span = nowhere()
+
+
+@frozen
 class MadeForOthers:
     """HIDDEN, after the name in PUBLISH: only other queries get the outputs. The span begins with the name."""
 
@@ -404,6 +432,18 @@ class Grouped:
 
 
 @frozen
+class StoryStream:
+    """`STORIES{counts LASTING lasting HAVING having TELL tell} source`."""
+
+    counts: tuple[Named, ...]
+    lasting: Window
+    having: EventExpr | None
+    tell: tuple[str, ...]
+    source: EventStream
+    span: Span = nowhere()
+
+
+@frozen
 class NextStream:
     """`left NEXT{condition} right`. The span is that of NEXT."""
 
@@ -457,7 +497,7 @@ class Inner:
     span: Span = nowhere()
 
 
-EventStream = StreamName | Filtered | Grouped | NextStream | Iteration | UnionStream | Inner
+EventStream = StreamName | Filtered | Grouped | StoryStream | NextStream | Iteration | UnionStream | Inner
 
 
 @frozen
@@ -482,7 +522,7 @@ def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
                 yield name
             case NextStream() | Iteration() | UnionStream() as node:
                 waiting += node.right, node.left
-            case Filtered() | Grouped() as node:
+            case Filtered() | Grouped() | StoryStream() as node:
                 waiting.append(node.source)
             case Inner() | OneEvent() | LetterOf() as node:
                 waiting.append(node.stream)

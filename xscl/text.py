@@ -447,7 +447,7 @@ def _too_deep(at: int) -> Problem:
 
 SyntaxKind = Literal["xscl", "definition", "event query", "pattern"]
 
-_HINTS = ("define", "pattern", "filter", "fold", "aggregate", "next", "latest", "union")
+_HINTS = ("define", "pattern", "filter", "fold", "aggregate", "stories", "next", "latest", "union")
 """Every event statement recognised by its words has one of these."""
 
 _FIRST = re.compile(r"(define\s+event|pattern\s+seq)(?![\w.\-])", re.IGNORECASE)
@@ -455,7 +455,7 @@ _TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d]
 _CONSTRUCTOR = re.compile(r"[\s(]*select\s*<(?=[^\W\d])", re.IGNORECASE)
 _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
 _OPERATOR_START = re.compile(
-    r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next|latest\s+before)\s*\{", re.IGNORECASE
+    r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|stories|next|latest\s+before)\s*\{", re.IGNORECASE
 )
 """The beginning of an event query: an operator without a string, path, binding or constructor before it."""
 _BARE = re.compile(
@@ -468,7 +468,7 @@ _BEFORE_A_SOURCE = frozenset({"", "(", "}", "from", "next", "union"})
 _NO_SOURCE = frozenset(
     {"select", "from", "publish", "as", "and", "or", "not", "followed", "by", "join", "within", "once", "next", "union"}
 )
-_BRACED = frozenset({"filter", "fold", "aggregate", "next", "latest before"})
+_BRACED = frozenset({"filter", "fold", "aggregate", "stories", "next", "latest before"})
 
 
 def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[str] = ()) -> list[SyntaxKind] | None:

@@ -264,8 +264,12 @@ class BoundValue:
     functions: tuple[str, ...] = ()
 
     def text(self) -> str:
-        value = self.record.tree.string_value(*self.node)
-        for name in self.functions:
+        functions = self.functions
+        if functions and functions[0] in algebra.OF_DOCUMENT:
+            value, functions = str(getattr(self.record, _OF_DOCUMENT[functions[0]])), functions[1:]
+        else:
+            value = self.record.tree.string_value(*self.node)
+        for name in functions:
             value = algebra.derive(name, value)
         return value
 
@@ -284,6 +288,9 @@ class BoundValue:
 
     def json(self) -> str:
         return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+
+
+_OF_DOCUMENT = dict(zip(algebra.OF_DOCUMENT, ("id", "stream", "t1"), strict=True))
 
 
 def markup_of(record: Record, number: int) -> str:

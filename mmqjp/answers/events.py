@@ -21,7 +21,7 @@ from common.limits import BLOCK, Excess, Quota, excess_text
 from join_stage.plans import JoinEngine
 from mmqjp.answers import events_run
 from mmqjp.answers.bindings import BoundValue, json_nodes
-from mmqjp.answers.output import Answer, AnswerColumns, Body, PatternDocuments, end_of_match
+from mmqjp.answers.output import STORY_HEAD, Answer, AnswerColumns, Body, PatternDocuments, StoryDocuments, end_of_match
 from mmqjp.documents.record import Record, Records, docid_batches, own_part_id
 from mmqjp.documents.watermarks import Progress, Timing
 from mmqjp.queries.forms import element
@@ -35,7 +35,7 @@ from pattern_stage.values import CHARACTERS, Texts
 from templates.catalog import Catalog, Change, EventPlacement, place_events
 from templates.witness import Witnesses, plain_node
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.events import Fold, NearPattern, Pattern, Statement, made_texts, read_by, sources_of
+from xscl.algebra.events import Fold, NearPattern, Pattern, Statement, Stories, made_texts, read_by, sources_of
 from xscl.algebra.values import number_text
 
 
@@ -132,6 +132,7 @@ class EventOutput:
         form, withheld = running_form_id(found.form_id), self._registry.events.withheld(found.form_id)
         stream = self._registry.events.form(form).stream
         pattern = PatternDocuments(stream) if isinstance(stream, Pattern | NearPattern) else None
+        stories = StoryDocuments(stream) if isinstance(stream, Stories) else None
         arrival, names = self._ledger.next_arrival - 1, [name for name, _ in found.schema]
         values = [events_run.column_texts(column, running.texts) for column in events.values[: len(stream.schema)]]
         shown = [events_run.column_texts(column, running.texts, number_text) for column in events.values]
@@ -139,14 +140,19 @@ class EventOutput:
         answers = []
         for place, (t0, t1, numbers, first) in enumerate(zip(*columns, strict=True)):
             of, texts = [number for number in numbers if number >= 0], [column[place] for column in shown]
-            if pattern is None:
+            if stories is not None:
+                pairs = [self._records[parts.origin(number).docid] for number in numbers[1:]]
+                ending, documents, streams = stories.document(texts, *pairs)
+                nodes, body = "{}", Body(STORY_HEAD, f'" t0="{t0}" t1="{t1}"{ending}')
+            elif pattern is None:
                 children = (element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
                 origins = {(origin.docid, origin.nodes): origin for one in of for origin in parts.documents(one)}
                 roots, ending = [("", origin) for origin in origins.values()], end_of_match("".join(children))
             else:
                 roots, ending = list(pattern.roots(of, parts)), pattern.document(texts, of, parts)
-            documents, streams, nodes = self._behind(sorted(roots, key=lambda root: parts.place(root[1])))
-            body = Body('<match query="', f'" t0="{t0}" t1="{t1}"{ending}')
+            if stories is None:
+                documents, streams, nodes = self._behind(sorted(roots, key=lambda root: parts.place(root[1])))
+                body = Body('<match query="', f'" t0="{t0}" t1="{t1}"{ending}')
             told_apart_by = [t0, t1, [column[place] for column in values], [parts.named(number) for number in of]]
             choice = f", {json.dumps(told_apart_by, ensure_ascii=False)}]"
             withheld_from = tuple([qid for qid, since in withheld if since >= first])

@@ -29,7 +29,7 @@ from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
-from mmqjp.answers.output import AnswerColumns, Body, Output, output_order
+from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, output_order
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, is_hidden_form, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
@@ -423,10 +423,13 @@ class OutputChunk:
         return next(self._take(slice(place, place + 1)).outputs())
 
     def lines(self) -> OutputLines:
-        if len(self) <= FEW:
+        if len(self) <= FEW or self._tells_stories():
             return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), self.greatest)
         parts = (self._take(slice(at, at + LINES_AT_A_TIME)) for at in range(0, len(self), LINES_AT_A_TIME))
         return OutputLines(b"".join(text for part in parts for text in part._texts()), len(self), self.greatest)
+
+    def _tells_stories(self) -> bool:
+        return bool(pc.any(pc.equal(self._fan_out.answers(np.unique(self._answer))["head"], STORY_HEAD)).as_py())
 
     def _texts(self) -> Iterator[memoryview]:
         places, of = np.unique(self._answer, return_inverse=True)

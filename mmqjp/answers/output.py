@@ -8,6 +8,7 @@ defines the order of output lines."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from lxml import etree
 
 from common.arrays import Ints
+from common.dates import iso_utc
 from common.tools import ClearedCache
 from join_stage.protocol import RESULT
 from mmqjp.answers.bindings import (
@@ -32,6 +34,7 @@ from mmqjp.answers.bindings import (
     Match,
     ValueColumn,
     json_nodes,
+    markup_of,
     node_orders,
     read_nodes,
     residual_holds,
@@ -44,9 +47,12 @@ from mmqjp.tables.schema import ANSWER_TABLES
 from pattern_stage.lineage import EventOrigin
 from templates.witness import PLAIN
 from xpath_stage.binder import HELD, PreparedNode, each_binding
+from xpath_stage.documents import element_text
 from xscl.algebra import values as algebra
-from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, letters_of
+from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, Stories, letters_of
 from xscl.algebra.joins import Conjunct, Mirror, naming, needed
+from xscl.algebra.near import words_again
+from xscl.algebra.weights import general_weights
 
 if TYPE_CHECKING:
     from mmqjp.answers.events_run import Parts
@@ -167,18 +173,39 @@ class Output:
     id: str = ""
     seq: int = -1
 
+    @property
+    def story(self) -> str:
+        """The id of the story that the output tells of, "" if it is of no story query."""
+        return self._of_story[0]
+
+    @property
+    def change(self) -> str:
+        """What happened to the story: opened, grew, merged or closed; "" without one."""
+        return self._of_story[1]
+
+    @property
+    def _of_story(self) -> tuple[str, str]:
+        found = _STORY.match(self.xml) if self.xml.startswith(STORY_HEAD) else None
+        return (found[1], found[2]) if found else ("", "")
+
     def to_dict(self) -> dict[str, object]:
         found = {name: getattr(self, name) for name in ("id", "seq", "query", "t0", "t1")}
         lists = {"documents": list(self.documents), "streams": list(self.streams)}
-        return found | lists | {"nodes": dict(self.nodes), "xml": self.xml}
+        story = {"story": self.story, "change": self.change} if self.story else {}
+        return found | lists | {"nodes": dict(self.nodes)} | story | {"xml": self.xml}
 
     def to_line(self) -> bytes:
         """Returns the output line as UTF-8 JSON, four times as fast as `json.dumps`."""
+        story = f'"story": "{self.story}", "change": "{self.change}", ' if self.story else ""
         return (
             f'{{"id": {json_text(self.id)}, "seq": {self.seq}, "query": {json_text(self.query)}, "t0": {self.t0}, '
             f'"t1": {self.t1}, "documents": {json_texts(self.documents)}, "streams": {json_texts(self.streams)}, '
-            f'"nodes": {json_nodes(self.nodes)}, "xml": {json_text(self.xml)}}}\n'
+            f'"nodes": {json_nodes(self.nodes)}, {story}"xml": {json_text(self.xml)}}}\n'
         ).encode()
+
+
+STORY_HEAD = '<story query="'
+_STORY = re.compile(r'<story query="[^"]*" t0="-?\d+" t1="-?\d+" id="([0-9a-f]{32})" change="(\w+)"')
 
 
 def json_texts(texts: Iterable[str]) -> str:
@@ -641,6 +668,77 @@ class PatternDocuments:
             behind = parts.documents(number)
             for place, origin in enumerate(behind, 1):
                 yield name if len(behind) == 1 else f"{name}.e{place}", origin
+
+
+class ToldDocument(NamedTuple):
+    """A document of a story, as its event has it: `time` is that of its end."""
+
+    stream: str
+    id: str
+    time: int
+    feed: str
+
+    def attributes(self) -> str:
+        texts = self.id, self.stream, self.feed, iso_utc(self.time)
+        pairs = zip(("document", "stream", "feed", "time"), texts, strict=True)
+        return "".join(f' {name}="{_escaped(text, True)}"' for name, text in pairs)
+
+
+class StoryDocuments:
+    """Builds the documents of stories. They list the documents that no earlier one of the same story listed."""
+
+    def __init__(self, stories: Stories) -> None:
+        self._names = [name for name, _ in stories.schema]
+        self._counts = [name for name, kind in stories.schema if kind == "number"]
+
+    def document(
+        self, texts: Sequence[str | None], earliest: Record, last: Record
+    ) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """Returns the end of a document, after `t1`, and the ids and streams of the documents that it names. The
+        records are pairs with the first and the latest document."""
+        of = dict(zip(self._names, texts, strict=True))
+        first, latest, *listed = (
+            ToldDocument(*one) for name in ("first", "latest", "joined") for one in json.loads(of[name] or "[]")
+        )
+        shown = _in_pair(earliest, first), _in_pair(last, latest)
+        attributes = {
+            "id": of["story"],
+            "change": of["change"],
+            "first": iso_utc(first.time),
+            "latest": iso_utc(latest.time),
+        }
+        attributes |= {name: of[name] for name in self._counts}
+        words = common_words(*(text for text, _ in shown)) if first != latest else []
+        children = [element("words", " ".join(words))] if words else []
+        for name, one, (_, markup) in zip(("first", "latest"), (first, latest), shown, strict=True):
+            children.append(f"<{name}{one.attributes()}>{markup}</{name}>")
+        children += (f'<merged id="{id}"/>' for id in json.loads(of["merged"] or "[]"))
+        children += (f"<member{one.attributes()}/>" for one in listed)
+        named = list(dict.fromkeys((one.id, one.stream) for one in (first, *listed, latest)))
+        opening = "".join(f' {name}="{value}"' for name, value in attributes.items())
+        ids, streams = (tuple(column) for column in zip(*named, strict=True))
+        return f"{opening}>{''.join(children)}</story>", ids, streams
+
+
+def _in_pair(pair: Record, told: ToldDocument) -> tuple[str, str]:
+    """Returns the text of a document of a pair, and the markup of its element."""
+    for side in pair.tree.elements[0]:
+        if (side.get("stream"), side.get("id")) == (told.stream, told.id):
+            texts = [child for child in side[0] if child.tag in _TOLD] or [side[0]]
+            number = pair.tree.elements.index(side[0])
+            return " ".join(map(element_text, texts)), markup_of(pair, number)
+    raise AssertionError("a pair has its documents")
+
+
+_TOLD = "title", "description"
+
+MOST_WORDS = 8  # that a story shows
+
+
+def common_words(text: str, other: str) -> list[str]:
+    """Returns the heaviest words that two texts share."""
+    weight = general_weights().weight
+    return sorted(words_again(text) & words_again(other), key=lambda word: (-weight(word), word))[:MOST_WORDS]
 
 
 def _item(name: str, text: str | None, *, several: bool) -> Iterator[str]:

@@ -173,6 +173,8 @@ def event_retention(stream: algebra.Statement) -> int | None:
             longest = max(longest, one.within)
         elif isinstance(one, algebra.Sessions):
             return None
+        elif isinstance(one, algebra.Stories):
+            longest = max(longest, one.lasting or 0)
         elif isinstance(one, algebra.Aggregate):
             longest = max(longest, one.over or 0)
     return longest
@@ -200,6 +202,7 @@ _TITLES = {
     algebra.Fold: "a run that may go on",
     algebra.Aggregate: "groups of events",
     algebra.Sessions: "open sessions, from the latest event on",
+    algebra.Stories: "open stories, with their documents",
 }
 
 
@@ -209,7 +212,7 @@ class _AutomatonBuilder:
         self._bound: BoundForm = program.added.bound(number)
         self._nodes = self._bound.form.nodes
         self._rows = program.users.rows(number)
-        kinds = algebra.Next | algebra.Fold | algebra.Aggregate
+        kinds = algebra.Next | algebra.Fold | algebra.Aggregate | algebra.Stories
         keeping = [place for place in range(len(self._nodes)) if isinstance(self._operator(place), kinds)]
         self._state_of = {place: state for state, place in enumerate(keeping, 1)}
         self._final = len(keeping) + 1
@@ -219,7 +222,7 @@ class _AutomatonBuilder:
         edges: list[DiagramEdge] = []
         for place, state in self._state_of.items():
             edges += self._into(self._nodes[place].inputs[0], state)
-            if not isinstance(self._operator(place), algebra.Aggregate):
+            if not isinstance(self._operator(place), algebra.Aggregate | algebra.Stories):
                 right = self._into(self._nodes[place].inputs[1], state)
                 edges += [replace(edge, kind="feeds") for edge in right if edge.source]
             if isinstance(self._operator(place), algebra.Fold):
@@ -253,7 +256,7 @@ class _AutomatonBuilder:
             yield self._out(place, target, "forward", behind)
 
     def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...] = ()) -> DiagramEdge:
-        is_alone = isinstance(self._operator(place), algebra.Aggregate)
+        is_alone = isinstance(self._operator(place), algebra.Aggregate | algebra.Stories)
         stream, before = ("", []) if is_alone else self._read(self._nodes[place].inputs[1])
         return self._edge(kind, self._state_of[place], target, stream, (*before, place, *behind))
 

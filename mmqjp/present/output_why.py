@@ -33,6 +33,7 @@ from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra import events as algebra
+from xscl.stories import SIDES
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000  # maximum number of stored documents read, and of outputs of a query
 
@@ -172,7 +173,7 @@ def _longest(stream: algebra.Statement) -> int:
     match stream:
         case algebra.Pattern(within=within) | algebra.NearPattern(within=within):
             return FOR_EVER if within is None else 2 * within  # events that are too far apart are shown, too
-        case algebra.Sessions():
+        case algebra.Sessions() | algebra.Stories():
             return FOR_EVER
         case algebra.Events() | algebra.Aggregate():
             return 0
@@ -189,7 +190,7 @@ def _before(stream: algebra.Statement) -> int:
     match stream:
         case algebra.Events() | algebra.Pattern() | algebra.NearPattern():
             return 0
-        case algebra.Select(source=source) | algebra.Filter(source=source):
+        case algebra.Select(source=source) | algebra.Filter(source=source) | algebra.Stories(source=source):
             return _before(source)
         case algebra.Aggregate(source=source, over=over):
             return _before(source) + _longest(source) + (over or 0)
@@ -254,11 +255,28 @@ def _told_by(
     if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         match = output_match(stream, events.given, output, work.take) if output.documents else None
         return None if match is None else _told(stream, match, output)
+    if isinstance(stream, algebra.Stories):
+        return _told_story(events.given(next(iter(algebra.read_by(stream)))), output)
     sources, values = list(zip(output.documents, output.streams, strict=True)), output_attributes(output.xml)
     for event in Evaluator(events.given, work.take, list(dict.fromkeys(sources))).trace(stream).events:
         if is_output(event, output, values):
             return explain_event(event, sources)
     return None
+
+
+def _told_story(pairs: Sequence[traced.Event], output: Output) -> tuple[terms.Filling, terms.Reason] | None:
+    """Explains an output of a story: each document that it lists, and the first pair by which it joined."""
+    listed = {
+        (one.get("stream"), one.get("document")) for one in parse_document(output.xml.encode()).root.iter("member")
+    }
+    places = source_places(list(zip(output.documents, output.streams, strict=True)))
+    parts: list[terms.FilledPart] = []
+    for event in (one for one in pairs if one.t1 <= output.t1):
+        both = [(event.values[f"{side}_stream"], event.values[f"{side}_id"]) for side in SIDES]
+        if joined := listed.intersection(both):
+            listed -= joined
+            parts.append(build_part(" and ".join(str(id) for _, id in both), [event], places))
+    return (terms.Filling(tuple(parts), ()), terms.Reason((), (), (), ())) if parts else None
 
 
 def is_output(event: traced.Event, output: Output, values: Mapping[str, str]) -> bool:

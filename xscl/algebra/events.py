@@ -303,7 +303,34 @@ class Sessions(Aggregate):
     is over, `over` after that of its last one."""
 
 
-Stream = Events | Select | Filter | Union | Next | Fold | Aggregate
+Change = Literal["opened", "grew", "merged", "closed"]
+
+
+@frozen
+class Stories:
+    """Stories of the pairs of documents that the source's events are (`xscl.stories`): one for each change of `tell`
+    for which `having` holds or, without `tell`, for the first change of a story for which it does. A story lasts
+    `lasting` microseconds from its first document. `counts` are names of results and of the values that they count."""
+
+    source: Stream
+    counts: tuple[tuple[str, str], ...]
+    lasting: int | None
+    having: EventCondition
+    tell: tuple[Change, ...]
+    schema: Schema
+
+
+STORY_TEXTS = "first", "latest", "joined", "merged"
+"""Attributes of a story for its output document: JSON of documents, and of the ids of stories."""
+
+
+def story_schema(counts: Iterable[str]) -> Schema:
+    numbers: list[tuple[str, Kind]] = [(name, "number") for name in ("members", "feeds", *counts)]
+    texts: list[tuple[str, Kind]] = [(name, "string") for name in STORY_TEXTS]
+    return ("story", "string"), ("change", "string"), *numbers, *texts
+
+
+Stream = Events | Select | Filter | Union | Next | Fold | Aggregate | Stories
 
 
 def operator_name(operator: Statement) -> str:
@@ -316,7 +343,7 @@ def sources_of(stream: Stream) -> tuple[Stream, ...]:
     match stream:
         case Events():
             return ()
-        case Select() | Filter() | Aggregate():
+        case Select() | Filter() | Aggregate() | Stories():
             return (stream.source,)
         case Union() | Next() | Fold():
             return stream.left, stream.right
@@ -337,9 +364,11 @@ def read_by(statement: Statement) -> dict[str, Schema]:
 
 
 def window_of(operator: Stream) -> int | None:
-    """The WITHIN or OVER of an operator, in microseconds."""
+    """The WITHIN, OVER or LASTING of an operator, in microseconds."""
     if isinstance(operator, Next | Fold):
         return operator.within
+    if isinstance(operator, Stories):
+        return operator.lasting
     return operator.over if isinstance(operator, Aggregate) else None
 
 
@@ -406,6 +435,9 @@ def with_parts(
         case Aggregate(items=aggregates):
             made = [(name, Aggregated(one.name, tuple(map(value, one.args)))) for name, one in aggregates]
             return type(operator)(left, tuple(made), operator.by, window, operator.schema)
+        case Stories():
+            tested = condition(operator.having)
+            return Stories(left, operator.counts, window, tested, operator.tell, operator.schema)
         case Union():
             return Union(left, right)
 

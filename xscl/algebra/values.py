@@ -376,6 +376,9 @@ def split_function(function: str) -> tuple[str, str | None]:
     return name, literal[1:-1].replace('""', '"') if literal else None
 
 
+OF_DOCUMENT = "document-id", "document-stream", "document-time"
+"""Functions of the document of a node: its id, its stream, and the time of its end in microseconds."""
+
 OF_EVENTS = "of-events"
 """Ends the chain of functions of a value that an event's attribute needs. It is the identity, but gives event nodes
 other ids than those of joins. No query can name it."""
@@ -409,7 +412,7 @@ def derive(name: str, text: str) -> str:
 def derivation(expr: Call) -> str | None:
     """A chain's name of the function that a call is of its first argument; None if it is not a derived value."""
     match expr:
-        case Call(name=name, args=(_,)) if name in DERIVED:
+        case Call(name=name, args=(_,)) if name in DERIVED or name in OF_DOCUMENT:
             return name
         case Call(name=name, args=(_, String(value=literal))) if name in WITH_LITERAL:
             return with_literal(name, literal)

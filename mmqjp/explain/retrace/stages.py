@@ -180,6 +180,8 @@ class Evaluator:
                 return replace(best, events=every, stages=tuple(stages)) if all(one.events for one in sides) else best
             case algebra.Aggregate():
                 return self._together(stream, docs)
+            case algebra.Stories(source=source):
+                return self._of(source, docs)
             case algebra.Next() | algebra.Fold():
                 return self._sequence(stream, docs)
 
@@ -350,8 +352,8 @@ def spelled_out_filters(stream: algebra.Stream) -> algebra.Stream:
     match stream:
         case algebra.Events():
             return stream
-        case algebra.Select(source=source) | algebra.Filter(source=source) | algebra.Aggregate(source=source):
-            return replace(stream, source=spelled_out_filters(source))
+        case algebra.Select() | algebra.Filter() | algebra.Aggregate() | algebra.Stories():
+            return replace(stream, source=spelled_out_filters(stream.source))
     stream = replace(stream, left=spelled_out_filters(stream.left), right=spelled_out_filters(stream.right))
     if isinstance(stream, algebra.Union):
         return stream

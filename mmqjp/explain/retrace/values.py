@@ -336,6 +336,8 @@ def stream_text(stream: algebra.Stream) -> str:
             return stream_text(source)
         case algebra.Aggregate(source=source):
             return f"AGGREGATE of {stream_text(source)}"
+        case algebra.Stories(source=source):
+            return f"STORIES of {stream_text(source)}"
         case algebra.Next() | algebra.Fold() | algebra.Union():
             text = stream_text(stream.right)
             inner = f"({text})" if re.search(" (NEXT|BEFORE|FOLD|UNION) ", text) else text
