@@ -202,7 +202,7 @@ class Telling(Bounded):
                 before = story.first
             else:
                 values = [set[str | float]() for _ in self._definition.counts]
-                story, others = _Story(_story_id(outside[0]), outside[0], values=values), []
+                story, others = _Story(story_id(outside[0]), outside[0], values=values), []
             for taken_up in others:
                 _take_up(own, story, taken_up)
             for partner in outside:
@@ -331,7 +331,7 @@ class Telling(Bounded):
             own.note_end(story, int(self._rows.within[row]))
 
 
-def _story_id(first: StoryDocument) -> str:
+def story_id(first: StoryDocument) -> str:
     return blake2b(f"{first.stream}\n{first.id}".encode(), digest_size=16).hexdigest()
 
 

@@ -54,6 +54,10 @@ def _stories(node: syntax.StoryStream) -> str:
     return f"STORIES{{{counts}LASTING {_event(node.lasting)}{having}{tell}}} {_source(node.source)}"
 
 
+def _story_count(count: syntax.StoryCount) -> str:
+    return count.name if count.value is None else f"count(DISTINCT {to_xscl(count.value)})"
+
+
 def _next(node: syntax.NextStream) -> str:
     braces = "" if node.condition is None else f"{{{_event(node.condition)}}}"
     return f"{_event(node.left)} {node.word}{braces} {_source(node.right)}"
@@ -115,6 +119,7 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     syntax.Filtered: lambda node: f"FILTER{{{_event(node.condition)}}} {_source(node.source)}",
     syntax.Grouped: _aggregate,
     syntax.StoryStream: _stories,
+    syntax.StoryCount: _story_count,
     syntax.NextStream: _next,
     syntax.LatestStream: _next,
     syntax.Iteration: _fold,
@@ -197,6 +202,13 @@ def _publish(query: syntax.Query | syntax.EventQuery) -> str:
     return "" if query.publish is None else f" PUBLISH {query.publish}{' HIDDEN' if query.hidden else ''}"
 
 
+def _story_query(query: syntax.StoryQuery) -> str:
+    stories = query.stories
+    having = "" if stories.having is None else f" HAVING {_event(stories.having)}"
+    tell = f" TELL {', '.join(stories.tell)}" if stories.tell else ""
+    return f"{to_xscl(query.pairs)} STORIES LASTING {_event(stories.lasting)}{having}{tell}"
+
+
 def _attribute(attribute: syntax.DefinedAttribute) -> str:
     operand = to_xscl(attribute.operand)
     stays = is_number(attribute.operand) and not operand.startswith("number(")  # the parser takes one number() off
@@ -275,6 +287,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     ),
     syntax.DefinedAttribute: _attribute,
     syntax.EventQuery: lambda node: _event_query(node) + _publish(node),
+    syntax.StoryQuery: _story_query,
     syntax.Once: _once,
     syntax.SelectStar: lambda _: "*",
     syntax.SelectItems: lambda node: _commas(node.items),

@@ -1,0 +1,158 @@
+"""Stories against brute force: batches, restarts, plans, late documents, backfills; and what a story costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from lxml import etree
+
+from feeds.documents import Document
+from join_stage.plans import PLANS
+from mmqjp.answers.output import Output
+from mmqjp.engine import Session
+from pattern_stage.stories import StoryDocument, story_id
+from tests.generate.documents import SECOND, START
+from tests.generate.seeds import seeds
+from tests.oracle import stories as oracle
+from tests.oracle.stories import Doc
+
+
+class Item(NamedTuple):
+    doc: Doc
+    key: str
+    feed: str
+    value: str | None
+
+    def document(self) -> Document:
+        value = "" if self.value is None else f"<v>{self.value}</v>"
+        xml = f"<item><k>{self.key}</k><feed_url>{self.feed}</feed_url>{value}</item>"
+        return Document(self.doc.id, xml, self.doc.stream, self.doc.time)
+
+
+def named(root: Any, tag: str) -> set[Doc]:
+    return {
+        Doc(int(datetime.fromisoformat(one.get("time")).timestamp()) * SECOND, one.get("stream"), one.get("document"))
+        for one in root.iter(tag)
+    }
+
+
+def as_change(output: Output, docs: dict[str, Doc]) -> oracle.Change:
+    root: Any = etree.fromstring(output.xml)
+    assert (root.get("id"), root.get("change")) == (output.story, output.change)
+    members, feeds, values = (int(root.get(name, 0)) for name in ("members", "feeds", "n1"))
+    merged = frozenset(docs[one.get("id")] for one in root.iter("merged"))
+    (first,), (latest,) = named(root, "first"), named(root, "latest")
+    assert output.t0 == first.time and latest >= first
+    listed = named(root, "member")
+    assert {*zip(output.documents, output.streams, strict=True)} == {
+        (one.id, one.stream) for one in {first, latest} | listed
+    }
+    return oracle.Change(
+        docs[output.story], output.change, output.t1, members, feeds, values, frozenset(listed), merged
+    )
+
+
+QUERY = """
+FROM S//item->a[./k->k] JOIN {{k = l, {window} s}} S//item->b[./k->l]
+PUBLISH told STORIES LASTING {lasting} s{having}{tell}
+"""
+CONDITIONS: dict[str, Callable[[int, int, int], bool] | None] = {
+    "": None,
+    " HAVING members >= 3": lambda members, feeds, values: members >= 3,
+    " HAVING count(DISTINCT ./v) >= 2 AND feeds < 4": lambda members, feeds, values: values >= 2 and feeds < 4,
+    " HAVING feeds >= 3 OR count(DISTINCT v) = 1": lambda members, feeds, values: feeds >= 3 or values == 1,
+}
+
+
+def story_ids(items: Sequence[Item]) -> dict[str, Doc]:
+    """Documents by the ids of the stories that they would open."""
+    return {story_id(StoryDocument(*one.doc)): one.doc for one in items}
+
+
+def world(rng: Random) -> list[Item]:
+    keys, count = rng.choice(("ab", "abcd")), rng.randint(4, 24)
+    times = sorted(rng.randrange(40) * SECOND for _ in range(count))
+    found = [
+        Item(Doc(START + time, "S", f"d{at}"), rng.choice(keys), f"f{rng.randrange(5)}", rng.choice(("x", "y", None)))
+        for at, time in enumerate(times)
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: one.doc.time + rng.choice((0, 0, 0, 3, 12)) * SECOND)
+
+
+def expected(items: Sequence[Item], window: int, settle: int, kept: int, **asked: Any) -> list[oracle.Change]:
+    """What is told of items that come in this order: a pair is missed if the horizon has passed its end, but for those
+    of the documents that are kept when the query comes."""
+    of = {one.doc: one for one in items}
+    horizon, horizons = 0, []
+    for at, one in enumerate(items):
+        horizons.append(horizon if at >= kept else 0)
+        horizon = max(horizon, one.doc.time - settle * SECOND)
+    pairs = []
+    for (_, one), (at, other) in combinations(enumerate(items), 2):
+        near = one.key == other.key and abs(one.doc.time - other.doc.time) <= window * SECOND
+        if near and max(one.doc, other.doc).time >= horizons[at]:
+            pairs.append((one.doc, other.doc))
+    return oracle.changes(pairs, until=horizon, feed=lambda d: of[d].feed, value=lambda d: of[d].value, **asked)
+
+
+def assert_told(rng: Random, engine: str, place: Path | None) -> None:
+    items, window, settle = world(rng), rng.choice((3, 9, 30)), rng.choice((0, 2, 10))
+    lasting, having = rng.choice((4, 12, 60)), rng.choice(list(CONDITIONS))
+    tell = rng.choice(((), (), ("grew",), ("opened", "closed"), ("merged", "closed")))
+    counts = "DISTINCT" in having
+    text = QUERY.format(window=window, lasting=lasting, having=having, tell=f" TELL {', '.join(tell)}" if tell else "")
+    begun = kept = rng.choice((0, 0, len(items) // 2))  # so many documents come before the query, with a backfill
+    found: list[Output] = []
+    waiting = list(items)
+    while waiting:
+        options: dict[str, Any] = {"state": place, "plan": rng.choice(PLANS), "settle": settle * SECOND}
+        with Session(engine, quiet=True, now=lambda: START, **options) as session:
+            for _ in range(rng.choice((1, 3, 30)) if place else 30):
+                if begun == 0 and not session.queries():
+                    session.subscribe(text, backfill=len(waiting) < len(items))
+                count = rng.choice((1, 2, 5, 9))
+                count = min(count, begun) if begun else count
+                some, waiting = waiting[:count], waiting[count:]
+                begun = max(begun - count, 0)
+                session.process([one.document() for one in some])
+            found = list(session.outputs(-1))
+    docs = story_ids(items)
+    asked = {"lasting": lasting * SECOND, "holds": CONDITIONS[having], "tell": tell}
+    wanted = expected(items, window, settle, kept, **asked)
+    got = [as_change(one, docs) for one in found]
+    if not counts:
+        wanted = [one._replace(values=0) for one in wanted]
+    assert sorted(got, key=repr) == sorted(wanted, key=repr)
+
+
+@pytest.mark.parametrize("seed", seeds(20, 3_000))
+def test_stories_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
+    assert_told(Random(seed), "duckdb", tmp_path / "state" if seed % 3 else None)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", seeds(2, 20))
+def test_stories_on_spark_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
+    assert_told(Random(seed), "spark", tmp_path / "state")
+
+
+def test_a_story_of_200_documents_has_200_updates_and_lists_each_document_once(tmp_path: Path) -> None:
+    text = QUERY.format(window=10**6, lasting=10**6, having="", tell="")
+    items = [Item(Doc(START + at * SECOND, "S", f"d{at}"), "k", f"f{at % 7}", None) for at in range(200)]
+    with Session("duckdb", state=tmp_path / "state", quiet=True, now=lambda: START, settle=0) as session:
+        session.subscribe(text)
+        for at in range(0, 200, 9):
+            session.process([one.document() for one in items[at : at + 9]])
+        session.process([Document("end", "<z/>", time=START + 200 * SECOND)])
+        found = list(session.outputs(-1))
+        size = sum(len(one.xml) for one in found)
+    assert [one.change for one in found] == ["opened", *["grew"] * 198]
+    assert sum(one.xml.count("<member") for one in found) == 200 and size < 200 * 1_000
+    assert len({one.story for one in found}) == 1 and json.loads(found[-1].to_line())["story"] == found[0].story
