@@ -72,12 +72,14 @@ class _Story:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A change of a story at a time, with its counts, new documents, the last one, and stories that it took up."""
+    """A change of a story at a time, with its counts and its first document then, new documents, the last one, and
+    stories that it took up."""
 
     story: _Story
     change: Change
     at: int
     counts: tuple[int, ...]
+    first: StoryDocument
     new: Sequence[StoryDocument]
     latest: StoryDocument
     others: Sequence[_Story] = ()
@@ -211,7 +213,8 @@ class Telling(Bounded):
             if story.first != before:
                 own.note_end(story, lasting)
             change: Change = "merged" if others else "grew" if stories else "opened"
-            yield _Told(story, change, document.time, story.counts(), [*outside, document], document, others)
+            told = change, document.time, story.counts(), story.first, [*outside, document], document, others
+            yield _Told(story, *told)
 
     # ------------------------------------------------------------ telling
 
@@ -230,12 +233,12 @@ class Telling(Bounded):
                 insort(story.unlisted, document)
             if not holds[place] or not self._tells(one):
                 continue
-            listed = story.unlisted or [story.first]
-            texts = [_json(story, [document]) for document in (story.first, one.latest)]
+            listed = story.unlisted or [one.first]
+            texts = [_json(story, [document]) for document in (one.first, one.latest)]
             texts += [_json(story, story.unlisted), json.dumps(story.merged)]
             parts = [story.members[document].part for document in listed]
-            groups.append([story.members[story.first].part, story.members[one.latest].part, *parts])
-            columns.append((one.at, story.first.time, story.id, one.change, one.counts, texts))
+            groups.append([story.members[one.first].part, story.members[one.latest].part, *parts])
+            columns.append((one.at, one.first.time, story.id, one.change, one.counts, texts))
             kept.append(place)
             story.unlisted, story.merged, story.told = [], [], True
         if not kept:
@@ -363,7 +366,7 @@ def _closed(own: _Row, lasting: int, until: int) -> Iterator[_Told]:
         at, _, story = heappop(own.ends)
         if story.open and at == story.first.time + lasting + 1:
             _end(own, story)
-            yield _Told(story, "closed", at, story.counts(), (), max(story.members))
+            yield _Told(story, "closed", at, story.counts(), story.first, (), max(story.members))
 
 
 def _json(story: _Story, documents: Iterable[StoryDocument]) -> str:
