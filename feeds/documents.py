@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time as clock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -163,7 +163,16 @@ def change_time(dates: Iterable[int | None], before: int, seen: int) -> int:
 
 DEFAULT_STREAM = "S"
 
+OWN_PREFIX = "mmqjp:"  # begins the names of streams that only the product itself fills
+VISITS_STREAM = "mmqjp:visits"  # of documents about visits of feeds, made while a crawl is read
+
 _DECLARED_ENCODING = re.compile(r"""(\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"[^">]*"|'[^'>]*')""")
+
+
+def refuse_own_stream(stream: object) -> None:
+    """Raises InvalidValue for a stream that nobody else fills."""
+    if isinstance(stream, str) and stream.startswith(OWN_PREFIX):
+        raise InvalidValue(f"streams whose names begin with {OWN_PREFIX} are not filled from outside")
 
 
 def is_text(value: str) -> bool:
@@ -219,19 +228,23 @@ class Document:
         return text.encode("utf-8", "surrogatepass")
 
 
-VisitOutcome = Literal["complete", "awaited", "ended"]
+VisitOutcome = Literal["complete", "awaited", "ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
     """What a visit of a feed says of time. `complete` at `time` (microseconds): what the feed had published by then has
     been seen. `awaited`: the feed is to be visited for the first time, and holds its stream until it was. `ended`: it
-    holds its stream no longer, because its first visit failed or it was removed."""
+    holds its stream no longer, because its first visit failed or it was removed. `failed` moves no time.
+
+    `documents` tell the readers of VISITS_STREAM what this visit, or earlier ones that become known with it, changed.
+    """
 
     feed: str
     time: int
     outcome: VisitOutcome = "complete"
     stream: str = DEFAULT_STREAM
+    documents: tuple[Document, ...] = field(default=(), compare=False, repr=False)
 
 
 def as_bytes(raw: bytes | str) -> bytes:
@@ -262,3 +275,11 @@ class Reject:
 
 SourceItem = Document | Reject | Visit
 """What sources give and `Engine.process` takes, in order."""
+
+
+def with_visit_documents(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    """Yields the documents of visits as items of their own, each before its visit."""
+    for item in items:
+        if isinstance(item, Visit):
+            yield from item.documents
+        yield item

@@ -60,9 +60,10 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
     except ValueError as error:  # then none of it can be trusted
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         if origin.source and origin.fetched is not None:
-            yield EndOfFetch(Fetch(origin.source, origin.name, origin.modified, origin.fetched), None)
+            fetch = Fetch(origin.source, origin.name, origin.modified, origin.fetched)
+            yield EndOfFetch(fetch, None, origin.address, one_line(f"{error}"))
         return
-    yield EndOfFetch(fetch, keys)
+    yield EndOfFetch(fetch, keys, origin.address)
 
 
 _NONSENSE = "the process that reads it answered nonsense"
@@ -71,10 +72,10 @@ _NONSENSE = "the process that reads it answered nonsense"
 def _sighting(row: object, fetch: Fetch) -> Sighting:
     """A row of `entry_rows`. Nothing is taken for granted: it comes from where strangers' bytes are parsed."""
     match row:
-        case [str(id), str(xml), str(key), str(version), date, updated, str(former_key), str(former), bool(undated)]:
-            if is_text(id) and is_text(xml) and _is_time(date) and _is_time(updated):
+        case [str(id), str(xml), str(key), str(version), date, updated, str(old), str(former), bool(undated), name]:
+            if all(map(is_text, (id, xml, str(name)))) and _is_time(date) and _is_time(updated):
                 times = cast(int | None, date), cast(int | None, updated)
-                return Sighting(id, xml.encode(), fetch, key, version, *times, former_key, former, undated)
+                return Sighting(id, xml.encode(), fetch, key, version, *times, old, former, undated, str(name))
     raise ConfinedError(_NONSENSE)
 
 
@@ -104,7 +105,7 @@ def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[ob
         unread[MOST_UNREAD - 1 :] = [(number, more)]
     yield [fetch.feed, unread]
     for one in chain(first, shown):
-        told = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated
+        told = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated, one.name
         yield [one.id, cast(bytes, one.xml).decode(), *told]
 
 

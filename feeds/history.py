@@ -9,13 +9,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal
+from html import escape
+from typing import Any, Literal, NamedTuple
 
+from common.dates import iso_utc
 from common.tools import decrease
 from common.urls import canonical_url
-from feeds.documents import DEFAULT_STREAM, Document, Reject, SourceItem, Visit, VisitOutcome, change_time, first_time
+from feeds.documents import (
+    DEFAULT_STREAM,
+    VISITS_STREAM,
+    Document,
+    Reject,
+    SourceItem,
+    Visit,
+    VisitOutcome,
+    change_time,
+    first_time,
+)
 from feeds.items import Entry, entry_identity, entry_version, one_line
 
 
@@ -47,7 +59,7 @@ class Sighting:
     """An entry as seen in a fetch. `key` identifies it within its feed; `version` hashes the content that makes a
     version. `date` and `updated` are the entry's own, in microseconds, None if missing. A history that was written
     before addresses were compared in their canonical spelling knows the entry by `former_key` and `former_version`.
-    `undated`: it has a date that cannot be read."""
+    `undated`: it has a date that cannot be read. `name` is its guid, else its link, as its document has it."""
 
     id: str
     xml: bytes | str = field(repr=False)
@@ -59,6 +71,7 @@ class Sighting:
     former_key: str = ""
     former_version: str = ""
     undated: bool = False
+    name: str = ""
 
     def at(self, time: int) -> Document:
         return Document(self.id, self.xml, DEFAULT_STREAM, time, feed=self.fetch.visited)
@@ -66,22 +79,29 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class EndOfFetch:
-    """The end of a fetch, with the keys of all its entries; None if the feed could not be read."""
+    """The end of a fetch, with the keys of all its entries; None if the feed could not be read, for the reason `error`.
+    `address` is where the feed is fetched from now on, "" if that is unknown."""
 
     fetch: Fetch
     keys: Collection[str] | None
+    address: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NotedVisit:
     """A visit without a new version, as a crawl notes it (see `Visit`). It counts once the version that was fetched at
     `since` is read, so that nothing depends on the order in which files are read. Without `since`, a complete visit
-    counts if any version was read, and any other at once. Times are microseconds."""
+    counts if any version was read, and any other at once. Times are microseconds. One that failed has its `error`, with
+    the HTTP `status` if there was an answer. `address` is where the feed is fetched from now on, "" if unknown."""
 
     feed: str
     time: int
     outcome: VisitOutcome = "complete"
     since: int | None = None
+    status: int = 0
+    error: str = ""
+    address: str = ""
 
 
 InputItem = Document | Reject | Sighting | EndOfFetch | NotedVisit
@@ -108,17 +128,17 @@ def sightings(found: Iterable[tuple[Entry, bytes | str]], fetch: Fetch) -> Itera
     identities: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
     for entry, body in found:
         identity, version = entry_identity(entry), entry_version(entry)
-        id = one_line(f"{fetch.feed} {identity} {version}")
+        id, name = one_line(f"{fetch.feed} {identity} {version}"), one_line(entry.guid or entry.item_url)
         former = _hash(entry_version(entry, canonical=False))
         undated = entry.date is None and entry.date_text != ""
-        rows.append((id, body, _hash(version), entry.date, entry.updated, former, undated))
+        rows.append((id, body, _hash(version), entry.date, entry.updated, former, undated, name))
         identities[0].append((identity, canonical_url(entry.item_url)))
         identities[1].append((entry_identity(entry, canonical=False), entry.item_url))
     keys = zip(*map(_keys, identities), strict=True)
     rows.reverse()
     for key, former_key in keys:
-        id, body, version, date, updated, former, undated = rows.pop()  # which frees the memory
-        yield Sighting(id, body, fetch, key, version, date, updated, former_key, former, undated)
+        id, body, version, date, updated, former, undated, name = rows.pop()  # which frees the memory
+        yield Sighting(id, body, fetch, key, version, date, updated, former_key, former, undated, name)
 
 
 def encode_sighting(shown: Sighting | EndOfFetch | NotedVisit) -> str:
@@ -128,9 +148,9 @@ def encode_sighting(shown: Sighting | EndOfFetch | NotedVisit) -> str:
             return json.dumps([None, astuple(shown)], separators=(",", ":"))
         case Sighting():
             what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
-            what += [shown.former_key, shown.former_version, shown.undated]
+            what += [shown.former_key, shown.former_version, shown.undated, shown.name]
         case EndOfFetch():
-            what = [None if shown.keys is None else sorted(shown.keys)]
+            what = [None if shown.keys is None else sorted(shown.keys), shown.address, shown.error]
     return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
 
 
@@ -139,9 +159,12 @@ def decode_sighting(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFet
     fetch, what = json.loads(text)
     if fetch is None:
         return NotedVisit(*what)
-    if len(what) == 1:
-        return EndOfFetch(Fetch(*fetch), what[0])
+    if len(what) <= _PARTS_OF_AN_END:
+        return EndOfFetch(Fetch(*fetch), *what)
     return Sighting(id, xml, Fetch(*fetch), *what)
+
+
+_PARTS_OF_AN_END = 3  # a sighting has more
 
 
 def fetched_feed(text: str) -> str:
@@ -174,19 +197,46 @@ MOST_VERSIONS = 20
 
 @dataclass(slots=True)
 class _Met:
-    """The time and the version hashes of an entry's documents, and the time of its feed's first fetch without it."""
+    """The time and the version hashes of an entry's documents, and the time of its feed's first fetch without it. The
+    time of its first document, and its name (see `Sighting`), are unknown in older histories."""
 
     time: int
     versions: list[str]
     missing: int | None = None
+    first: int | None = None
+    name: str = ""
+
+    @property
+    def appeared(self) -> int:
+        return self.time if self.first is None else self.first
+
+    def to_json(self) -> list[object]:
+        missing = self.missing if self.first is None and not self.name else [self.missing, self.first, self.name]
+        return [self.time, missing, *self.versions]
+
+    @classmethod
+    def from_json(cls, found: list[Any]) -> _Met:
+        time, missing, *versions = found
+        return cls(time, versions, *(missing if isinstance(missing, list) else [missing]))
+
+
+class FeedNews(NamedTuple):
+    """What was last said of a feed on the stream of visits: its `error`, or "" since a visit succeeded, the address
+    that it is fetched from, or "", the number of its entries, and when."""
+
+    error: str
+    address: str
+    entries: int
+    time: int
 
 
 @dataclass(slots=True)
 class _Feed:
     """The known entries of a feed, and the time of its last complete fetch. `alike` counts the entries of each version.
     `left_out` has the last version of each listed entry that changes endlessly, `refused` the times of versions that
-    became dead letters in earlier runs, by entry and version, `refused_now` those of this run. `noted` has the last
-    visit without a new version since each version that is still to be read: its time and outcome."""
+    became dead letters in earlier runs, by entry and version, `refused_now` those of this run. `noted` has the visits
+    without a new version since each version that is still to be read: the last one, and those before it that failed.
+    `news` is what was said of the feed."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
@@ -194,10 +244,11 @@ class _Feed:
     left_out: dict[str, str] = field(default_factory=dict)
     refused: dict[str, dict[str, int]] = field(default_factory=dict)
     refused_now: dict[str, dict[str, int]] = field(default_factory=dict)
-    noted: dict[int, tuple[int, VisitOutcome]] = field(default_factory=dict)
+    noted: dict[int, list[NotedVisit]] = field(default_factory=dict)
+    news: FeedNews | None = None
 
-    def add(self, key: str, version: str, time: int) -> None:
-        met = self.entries.setdefault(key, _Met(time, []))
+    def add(self, key: str, version: str, time: int, name: str) -> None:
+        met = self.entries.setdefault(key, _Met(time, [], None, time, name))
         met.time = time
         met.versions.append(version)
         self.alike[version] += 1
@@ -228,17 +279,25 @@ class _Feed:
         for version in self.entries.pop(key).versions:
             decrease(self.alike, version)
 
-    def take_noted(self) -> tuple[int, VisitOutcome] | None:
-        """The last visit noted since a version that was read, once."""
-        due = [since for since in self.noted if self.listed is not None and since <= self.listed]
-        return max((self.noted.pop(since) for since in due), default=None)
+    def take_noted(self) -> list[NotedVisit]:
+        """The visits noted since versions that were read, once and in order, but those before the last version."""
+        if (listed := self.listed) is None:
+            return []
+        due = [one for since in list(self.noted) if since <= listed for one in self.noted.pop(since)]
+        return sorted((one for one in due if one.time > listed), key=lambda one: (one.time, one.outcome))
+
+    def hold(self, visit: NotedVisit, since: int) -> None:
+        held = sorted([*self.noted.get(since, ()), visit], key=lambda one: (one.time, one.outcome))
+        last = next((one for one in reversed(held) if not one.error), None)
+        self.noted[since] = [one for one in dict.fromkeys(held) if one.error or one is last]
 
     def to_json(self) -> str:
-        entries = {key: [met.time, met.missing, *met.versions] for key, met in self.entries.items()}
+        entries = {key: met.to_json() for key, met in self.entries.items()}
         refused = dict(self.refused)
         for key, times in self.refused_now.items():
             refused[key] = refused.get(key, {}) | times
-        rest: list[object] = [self.left_out, refused, [[since, *noted] for since, noted in self.noted.items()]]
+        noted = [[since, *astuple(one)[1:3], *astuple(one)[4:]] for since, some in self.noted.items() for one in some]
+        rest: list[object] = [self.left_out, refused, noted, self.news]
         while rest and not rest[-1]:
             rest.pop()
         return json.dumps([self.listed, entries, *rest], separators=(",", ":"))
@@ -246,12 +305,14 @@ class _Feed:
     @classmethod
     def from_json(cls, text: str) -> _Feed:
         listed, entries, *rest = json.loads(text)
-        kept: list[Any] = [*rest, *[{}, {}, []][len(rest) :]]
-        left_out, refused, noted = kept
-        met = {key: _Met(time, versions, missing) for key, (time, missing, *versions) in entries.items()}
+        kept: list[Any] = [*rest, *[{}, {}, [], None][len(rest) :]]
+        left_out, refused, noted, news = kept
+        met = {key: _Met.from_json(one) for key, one in entries.items()}
         alike = Counter(version for entry in met.values() for version in entry.versions)
-        visits = {since: (time, outcome) for since, time, outcome in noted}
-        return cls(listed, met, alike, left_out, refused, noted=visits)
+        feed = cls(listed, met, alike, left_out, refused, news=news and FeedNews(*news))
+        for since, time, outcome, *about in noted:
+            feed.noted.setdefault(since, []).append(NotedVisit("", time, outcome, since, *about))
+        return feed
 
 
 class History:
@@ -327,7 +388,7 @@ class History:
             time = first_time(date, fetch.fetched, fetch.modified)
         else:
             time = change_time((seen.updated, seen.date), met.time, fetch.time)
-        feed.add(key, version, time)
+        feed.add(key, version, time, seen.name)
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
             self.future[fetch.feed] += 1
@@ -355,15 +416,48 @@ class History:
             self._files.pop(fetch.feed, None)
             return None
         visited, feed = fetch.visited, self._feed(fetch)
+        is_newest = feed.listed is None or fetch.time >= feed.listed
         if end.keys is None:  # a feed that was read before may be read again; another holds its stream for nothing
-            return Visit(visited, fetch.time, "ended") if visited and feed.listed is None else None
+            if not visited:
+                return None
+            outcome: VisitOutcome = "ended" if feed.listed is None else "failed"
+            return self._told(feed, NotedVisit(visited, fetch.time, outcome, None, 0, end.error)) if is_newest else None
         self._note(fetch)
-        if feed.listed is None or fetch.time >= feed.listed:
-            self._list(feed, fetch, set(end.keys))  # an older one found late tells nothing of what is there now
+        # An older one found late tells nothing of what is there now.
+        withdrawn = self._list(feed, fetch, set(end.keys)) if is_newest else []
         noted = feed.take_noted()
         if not visited:
             return None
-        return Visit(visited, *(noted if noted is not None and noted[0] > fetch.time else (fetch.time,)))
+        own = NotedVisit(visited, fetch.time, "complete", None, 0, "", end.address)
+        found = [self._news(feed, own, len(end.keys), withdrawn)] if is_newest else []
+        found += [self._news(feed, replace(one, feed=visited)) for one in noted]
+        last = max((one for one in noted if one.outcome != "failed"), key=lambda one: one.time, default=own)
+        documents = tuple(document for some in found for document in some)
+        return Visit(visited, last.time, last.outcome, documents=documents)
+
+    def _news(
+        self, feed: _Feed, visit: NotedVisit, entries: int | None = None, withdrawn: Sequence[str] = ()
+    ) -> tuple[Document, ...]:
+        """The document of VISITS_STREAM about a visit, if it changed what was said of the feed."""
+        before = feed.news or FeedNews("", visit.feed, -1, visit.time - 1)
+        if visit.time <= before.time or (visit.outcome != "complete" and not visit.error):
+            return ()
+        count = before.entries if entries is None else entries
+        news = FeedNews(visit.error, visit.address or before.address, count, visit.time)
+        if feed.news is not None and news[:-1] == before[:-1] and not withdrawn:
+            return ()
+        feed.news = news
+        self._feeds[visit.feed] = feed
+        self._changed.add(visit.feed)
+        time, moved = iso_utc(visit.time), news.address if news.address != before.address else ""
+        status = visit.status or ("" if visit.error else 200)
+        found = {"feed": visit.feed, "time": time, "status": status, "error": visit.error, "moved": moved}
+        parts = [f"<{name}>{escape(one_line(str(text)))}</{name}>" for name, text in found.items() if text]
+        if not visit.error and count >= 0:
+            parts.append(f"<entries>{count}</entries>")
+        parts += [f"<withdrawn>{escape(name)}</withdrawn>" for name in withdrawn]
+        xml = f"<visit>{''.join(parts)}</visit>".encode()
+        return (Document(f"{visit.feed} {time}", xml, VISITS_STREAM, visit.time, feed=visit.feed),)
 
     def _noted(self, noted: NotedVisit) -> Visit | None:
         feed = self._feeds.get(noted.feed, _Feed())
@@ -374,19 +468,31 @@ class History:
         else:
             counts = feed.listed is not None and noted.since <= feed.listed
             if not counts:
-                last = feed.noted.get(noted.since, (noted.time, noted.outcome))
-                feed.noted[noted.since] = max(last, (noted.time, noted.outcome))
+                feed.hold(noted, noted.since)
                 self._feeds[noted.feed] = feed
                 self._changed.add(noted.feed)
-        return Visit(noted.feed, noted.time, noted.outcome) if counts else None
+        return self._told(feed, noted) if counts else None
 
-    def _list(self, feed: _Feed, fetch: Fetch, there: set[str]) -> None:
+    def _told(self, feed: _Feed, noted: NotedVisit) -> Visit | None:
+        documents = self._news(feed, noted)
+        if noted.outcome == "failed" and not documents:
+            return None
+        return Visit(noted.feed, noted.time, noted.outcome, documents=documents)
+
+    def _list(self, feed: _Feed, fetch: Fetch, there: set[str]) -> list[str]:
+        """Notes which entries are in the feed now. Returns the names of those that it has withdrawn: they are gone, and
+        entries that appeared before them are not."""
         feed.listed = fetch.time
+        oldest = min((met.appeared for key, met in feed.entries.items() if key in there), default=fetch.time)
+        withdrawn: list[str] = []
         feed.left_out = {key: version for key, version in feed.left_out.items() if key in there}
         for key, met in list(feed.entries.items()):
             if key in there:
                 met.missing = None
             elif met.missing is None:
                 met.missing = fetch.time
+                if met.appeared > oldest:
+                    withdrawn.append(met.name)
             elif self._keep is not None and met.missing < fetch.time - self._keep:
                 feed.drop(key)
+        return withdrawn

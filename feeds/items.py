@@ -192,7 +192,8 @@ class Entry:
 class Origin:
     """Where a feed came from: `source` is its URL or name in a crawl, `name` the file it was read from. Times are
     microseconds: `fetched` if known, and `modified`, the file's. `base` is the address that answered, if it is not
-    `source`; `content_type` is the answer's. `title` and `folders` are those of the reader's list."""
+    `source`; `content_type` is the answer's. `title` and `folders` are those of the reader's list. `address` is the one
+    to fetch from now on, "" if unknown."""
 
     name: str
     modified: int
@@ -202,6 +203,7 @@ class Origin:
     content_type: str = ""
     title: str = ""
     folders: tuple[str, ...] = ()
+    address: str = ""
 
 
 def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: Iterable[str] = ()) -> bytes:

@@ -37,6 +37,7 @@ from feeds.documents import (
     TimeReader,
     VisitOutcome,
     parse_iso,
+    refuse_own_stream,
     unix_time_refusal,
 )
 from feeds.feed import EntryForm, is_json_feed, read_entries
@@ -49,8 +50,9 @@ _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 @dataclass(frozen=True, slots=True)
 class Sidecar:
     """Metadata of a fetch: `url` is the feed's subscribed address, which stays when the feed moves, or its name in the
-    crawl; `final_url` is the address that answered; `fetched` is in microseconds. `title` and `folders` are those of
-    the reader's list. "", () and None: unknown."""
+    crawl; `final_url` is the address that answered, and `address` the one to fetch from now on, after permanent
+    redirects; `fetched` is in microseconds. `title` and `folders` are those of the reader's list. "", () and None:
+    unknown."""
 
     url: str = ""
     fetched: int | None = None
@@ -62,6 +64,7 @@ class Sidecar:
     sha256: str = ""
     title: str = ""
     folders: tuple[str, ...] = ()
+    address: str = ""
 
 
 def drop_stem(fetched: int, sha256: str) -> str:
@@ -110,6 +113,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
         final_url=without_credentials(_text(notes, "final_url")),
+        address=without_credentials(_text(notes, "address")),
         status=status if isinstance(status, int) else 200,
         title=_text(notes, "title")[:LONGEST_TITLE].strip(),
         folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
@@ -159,7 +163,8 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
     answer = sidecar.final_url, sidecar.content_type
-    origin = Origin(name, modified, sidecar.url, fetched, *answer, sidecar.title, sidecar.folders)
+    about = *answer, sidecar.title, sidecar.folders, sidecar.address
+    origin = Origin(name, modified, sidecar.url, fetched, *about)
     yield from read_entries(data, origin, form)
 
 
@@ -178,6 +183,7 @@ def is_sidecar(path: Path) -> bool:
     return notes is not None and (has_feed or (notes.url != "" and notes.fetched is not None))
 
 
+LONGEST_ERROR = 500  # characters of the reason why a visit failed
 VISITS = "visits"  # the folder of a drop directory with the files of visits
 
 
@@ -185,7 +191,7 @@ def visits_text(visits: Iterable[NotedVisit]) -> bytes:
     """Visits as JSON, one a line. `read_visits` is the inverse."""
     times = {"time", "since"}
     notes = (
-        {key: iso_utc(value) if key in times else value for key, value in asdict(visit).items() if value is not None}
+        {key: iso_utc(value) if key in times else value for key, value in asdict(visit).items() if value}
         for visit in visits
     )
     return "".join(f"{json.dumps(note, ensure_ascii=False)}\n" for note in notes).encode("utf-8", "replace")
@@ -200,7 +206,9 @@ def read_visits(data: bytes, name: str) -> Iterator[NotedVisit | Reject]:
             if not feed or outcome not in get_args(VisitOutcome):
                 raise ValueError("a visit has a feed and an outcome")
             at = parse_iso(str(notes.get("time"))), None if since is None else parse_iso(str(since))
-            yield NotedVisit(feed, at[0], cast(VisitOutcome, outcome), at[1])
+            status, error = notes.get("status"), _text(notes, "error")[:LONGEST_ERROR]
+            about = status if isinstance(status, int) else 0, error, without_credentials(_text(notes, "address"))
+            yield NotedVisit(feed, at[0], cast(VisitOutcome, outcome), at[1], *about)
         except (ValueError, RecursionError) as error:
             cause = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             where = f"{name}: line {number}"
@@ -419,6 +427,7 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
             raise ValueError(f'the key "{missing[0]}" is missing')
         if not isinstance(found["xml"], str):
             raise ValueError('"xml" is not a string')
+        refuse_own_stream(found.get("stream"))
         if (refusal := unix_time_refusal(time := found.get("time"))) is not None:
             raise ValueError(refusal)
         return Document(found["id"], found["xml"], found.get("stream", DEFAULT_STREAM), time, now=now)
@@ -457,7 +466,9 @@ class Offset:
 Positions = Mapping[tuple[str, str], Offset]  # offsets by source and file name
 
 
-FINAL_URI = "WARC-Final-URI"  # Our own field: the address that answered. The record's target is the subscribed address.
+FINAL_URI, ADDRESS = "WARC-Final-URI", "WARC-Feed-Address"
+"""Our own fields: the address that answered, and the one to fetch from now on. A record's target is the subscribed
+address."""
 
 TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
 """Our own fields: the feed's title, and each of its folders, in the reader's list."""
@@ -530,7 +541,7 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
             cause = "the archive ends within the record"
         final = without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or ""))
         title = next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip()
-        about = final, _content_type(record), title, bounded_folders(_fields(record, FOLDER))
+        about = final, _content_type(record), title, bounded_folders(_fields(record, FOLDER)), _feed_address(record)
         yield Origin(f"{address} {date}".strip(), time, address, time, *about), data, cause
 
 
@@ -544,7 +555,11 @@ def _noted_visits(record: Any, name: str) -> Iterator[NotedVisit | Reject]:
         since = header("WARC-Refers-To-Date") if header(FINAL_URI) else None
         with suppress(ValueError):
             times = parse_iso(header("WARC-Date") or ""), parse_iso(since) if since else None
-            yield NotedVisit(_address(record, name), times[0], "complete", times[1])
+            yield NotedVisit(_address(record, name), times[0], "complete", times[1], address=_feed_address(record))
+
+
+def _feed_address(record: Any) -> str:
+    return without_credentials(one_line(record.rec_headers.get_header(ADDRESS) or ""))
 
 
 def _address(record: Any, name: str) -> str:

@@ -31,7 +31,7 @@ from common.arrays import batch_of_rows, rows_of
 from common.dates import DAY
 from common.errors import InputError, OperationalError
 from common.tools import JsonRecord, from_json, in_batches, reachable
-from feeds.documents import Document, Reject, SourceItem, Visit
+from feeds.documents import VISITS_STREAM, Document, Reject, SourceItem, Visit, with_visit_documents
 from feeds.history import size_of
 from join_stage.store.protocol import QuestionInterrupted
 from mmqjp.answers.fan_out import outputs_in
@@ -230,10 +230,10 @@ def read_batches(items: Iterable[SourceItem], streams: Collection[str], seen: Co
     """Counts the documents that are `given`, and what is `refused`."""
 
     def wanted() -> Iterator[Document | Visit]:
-        for item in items:
+        for item in with_visit_documents(items):
             if isinstance(item, Reject):
                 seen["refused"] += 1
-            elif item.stream in streams:
+            elif item.stream in streams or (isinstance(item, Visit) and VISITS_STREAM in streams):
                 seen["given"] += isinstance(item, Document)
                 yield item
 

@@ -182,6 +182,7 @@ _DOCUMENT_RULES = (
     Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
     Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
     # Bindings.
+    Rule("names that queries PUBLISH have no prefix", "PUBLISH {0}", r":(\w[\w\-]*)", r"(?i:\bpublish)\s+[\w\-]+"),
     Rule("a path begins with a variable of its block", "write i/{0}:{1} where the block ends in ->i",
          r":([\w*][\w\-]*)", r"\b([\w\-]+)", without="NAME", whole=True),
     Rule("a path in a predicate or in SELECT binds no variable", "bind it in the block", "(?i:as)\\b", expects="AND"),

@@ -192,10 +192,13 @@ class Builder(_ExpressionBuilder):
         first, span = children[0], _span(children[0], children[-1])
         if not isinstance(first, Token):
             return syntax.Block(syntax.DEFAULT_STREAM, tuple(children), span)
-        if len(children) > 1 and isinstance(children[1], exp.Step):
-            return syntax.Block(_name(first), tuple(children[1:]), span)
-        var = _name(children[-1]) if len(children) > 1 else None
-        return syntax.Block(_name(first), (exp.Step("/", exp.NameTest("element", "*"), (), var, span),), span)
+        stream, rest = _name(first), children[1:]
+        if rest and isinstance(rest[0], Token) and rest[0].type == "COLON":
+            stream, rest = intern(f"{first}:{rest[1]}"), rest[2:]
+        if rest and isinstance(rest[0], exp.Step):
+            return syntax.Block(stream, tuple(rest), span)
+        var = _name(rest[-1]) if rest else None
+        return syntax.Block(stream, (exp.Step("/", exp.NameTest("element", "*"), (), var, span),), span)
 
     def step(self, children: list[Any]) -> exp.Step:
         return _step(_name(children[0]), children[1], children[2:], _span(children[0], children[-1]))

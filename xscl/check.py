@@ -21,7 +21,19 @@ from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
 from xscl.algebra.near import MANY_WORDS, selectivity, word_level
 from xscl.algebra.values import ORDERS, NodeKind, Span, is_number, is_time
 from xscl.check_expressions import NameKind, blocks, operand_kind
-from xscl.syntax import EventDefinition, EventQuery, Input, Join, Once, Query, Script, SelectItems, SubQuery, names_read
+from xscl.syntax import (
+    OWN_STREAMS,
+    EventDefinition,
+    EventQuery,
+    Input,
+    Join,
+    Once,
+    Query,
+    Script,
+    SelectItems,
+    SubQuery,
+    names_read,
+)
 from xscl.text import Lines, Problem, did_you_mean, dotted_hint
 
 KNOWN_NAMESPACES = {
@@ -276,6 +288,10 @@ class _QueryChecker:
             self.problem(f"more than {MAX_INPUTS} inputs in one query", inputs[MAX_INPUTS].span, hint)
             return
         for block in inputs:  # all variables first: a name may be used left of its binding
+            if ":" in block.stream and block.stream not in OWN_STREAMS:
+                span = exp.Span(block.span.start, block.span.start + len(block.stream))
+                hint = f"the only stream with a prefix is {OWN_STREAMS[0]}"
+                self.problem(f"there is no stream {block.stream}", span, hint)
             self.steps(block.steps, None, binds=True)
         names = self.source(query.source)
         match query.select:

@@ -19,6 +19,9 @@ from xscl.algebra.values import ElementConstructor, Expr, Span, Step, nowhere
 
 DEFAULT_STREAM = "S"
 
+OWN_STREAMS = ("mmqjp:visits",)
+"""The streams that the product itself fills, the only ones with a colon in their names."""
+
 
 @frozen
 class Block:

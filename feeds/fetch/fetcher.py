@@ -63,8 +63,10 @@ from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, VISITS_SUFFIX, WARC_SUFFIX
 from feeds.history import NotedVisit
 from feeds.items import one_line, without_credentials
 from feeds.readers import (
+    ADDRESS,
     FINAL_URI,
     FOLDER,
+    LONGEST_ERROR,
     TITLE,
     VISITS,
     VISITS_URI,
@@ -115,7 +117,7 @@ class Archive(ABC):
     def met_again(self, capture: Capture, since: int) -> NotedVisit | None:
         """Notes that a feed is unchanged since its last version, stored at `since` (microseconds), or returns the visit
         to be noted with others."""
-        return NotedVisit(capture.about.url, capture.fetched, "complete", since)
+        return NotedVisit(capture.about.url, capture.fetched, "complete", since, address=capture.about.address)
 
     @abstractmethod
     def note(self, visits: Sequence[NotedVisit], now: int) -> None:
@@ -265,6 +267,7 @@ class WarcArchive(Archive):
         status = f"{about.status}{_PHRASES.get(about.status, '')}"
         digest = f"sha256:{b32encode(bytes.fromhex(about.sha256)).decode()}"
         told = {"WARC-Date": iso_utc(capture.fetched), FINAL_URI: about.final_url, "WARC-Payload-Digest": digest}
+        told[ADDRESS] = about.address
         headers = StatusAndHeaders(status, kept, protocol="HTTP/1.1")
         payload = io.BytesIO(body), len(body)
         record = writer.create_warc_record(
@@ -444,7 +447,12 @@ class Visitor:
         except http.FetchError as error:
             after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
-            visit = after.ended(after.checked_at) if after.stopped or after.errors >= GIVEN_UP else None
+            is_over = (
+                after.stopped or after.errors >= GIVEN_UP or not feed.fetched_at or feed.is_overdue(after.checked_at)
+            )
+            if is_over or (feed.status, feed.last_error) != (after.status, after.last_error) or not feed.errors:
+                visit = replace(after.ended(after.checked_at), outcome="ended" if is_over else "failed")
+                visit = replace(visit, status=after.status, error=after.last_error[:LONGEST_ERROR])
         now, found = self.clock.now(), outcome in (Outcome.NEW, Outcome.UNCHANGED)
         if visit is None and not found and (not feed.fetched_at or feed.is_overdue(now)):
             visit = feed.ended(now)
@@ -521,7 +529,8 @@ class Visitor:
     ) -> tuple[FeedState, Outcome, NotedVisit | None]:
         etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
         told = without_credentials(reply.url), reply.status, etag, changed, kind
-        about = Sidecar(feed.shown, found.checked_at, *told, found.sha256, feed.title, feed.folders)
+        address = without_credentials(found.address or feed.url)
+        about = Sidecar(feed.shown, found.checked_at, *told, found.sha256, feed.title, feed.folders, address)
         capture = Capture(about, feed.source, reply.headers.multi_items(), reply.body)
         since, sha256 = self.archive.newest(feed.source) or (feed.fetched_at, feed.sha256)
         if reply.status == 200 and found.sha256 != sha256:

@@ -153,6 +153,7 @@ FORMAT = 2  # The file's format. Rows have digests since 2.
 
 _NAMES = [field.name for field in fields(FeedState)]
 _COLUMNS = ", ".join(_NAMES)
+_VISIT_COLUMNS = ", ".join(field.name for field in fields(NotedVisit))
 _SCHEMA = """
 CREATE TABLE feeds (
     url TEXT PRIMARY KEY, source TEXT NOT NULL UNIQUE, title TEXT NOT NULL, folder TEXT NOT NULL,
@@ -168,9 +169,9 @@ CREATE TABLE hosts (
 CREATE TABLE archive (mark TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0);
 """
 _TABLES = {"feeds": "url", "hosts": "host", "archive": "mark"}
-_VISITS = """CREATE TABLE IF NOT EXISTS visits (
-    feed TEXT PRIMARY KEY, time INTEGER NOT NULL, outcome TEXT NOT NULL, since INTEGER,
-    digest INTEGER NOT NULL DEFAULT 0
+_VISITS = """CREATE TABLE IF NOT EXISTS noted_visits (
+    feed TEXT PRIMARY KEY, time INTEGER NOT NULL, outcome TEXT NOT NULL, since INTEGER, status INTEGER NOT NULL,
+    error TEXT NOT NULL, address TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0
 )"""  # Older versions made no such table, and pass over it.
 
 
@@ -303,7 +304,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
 
     def visits(self) -> list[NotedVisit]:
         """The last visit of each feed that the archive has yet to note, in order."""
-        return [NotedVisit(*row) for row in self._sealed("feed, time, outcome, since", "visits ORDER BY rowid")]
+        return [NotedVisit(*row) for row in self._sealed(_VISIT_COLUMNS, "noted_visits ORDER BY rowid")]
 
     def add_visits(self, visits: Iterable[NotedVisit]) -> None:
         with self._transaction():
@@ -312,14 +313,14 @@ class FetchStore(AbstractContextManager["FetchStore"]):
     def drop_visits(self, mark: str | None) -> None:
         """Removes the visits, which the archive has noted before `mark`."""
         with self._transaction():
-            self._rows("DELETE FROM visits")
+            self._rows("DELETE FROM noted_visits")
             if mark is not None:
                 self._set_mark(mark)
 
     def _add_visits(self, visits: Iterable[NotedVisit]) -> None:
         for visit in visits:
             row = astuple(visit)
-            self._rows("INSERT OR REPLACE INTO visits VALUES (?, ?, ?, ?, ?)", *row, _digest(row))
+            self._rows("INSERT OR REPLACE INTO noted_visits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row, _digest(row))
 
     def archive_mark(self) -> str:
         return next((str(row[0]) for row in self._sealed("mark", "archive")), "")

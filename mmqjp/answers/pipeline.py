@@ -17,7 +17,7 @@ import pyarrow as pa
 from common.bounds import BEGINNING, DocId, Micros
 from common.limits import Quota
 from common.tools import gc_paused
-from feeds.documents import Now, SourceItem
+from feeds.documents import VISITS_STREAM, Now, SourceItem
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
 from mmqjp.answers.absence import AbsenceOperator
@@ -401,6 +401,7 @@ class Batches:
         self.watermarks, self.records = Watermarks(timing, times, registry.sources, now()), Records(store)
         patterns = Patterns(store, ledger, registry, self.records, make_kernel, self._made_of, timing, quota)
         self.watermarks.released, self.watermarks.released_by = patterns.horizon_at, patterns.passed_by
+        self.watermarks.reads_visits = lambda: VISITS_STREAM in registry.outside()
         self.changes = QueryChanges(
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
         )
@@ -428,7 +429,7 @@ class Batches:
     def _latest_times(self) -> dict[str, int]:
         """Returns how far each stream has come; those that feeds have not brought anywhere, with their documents."""
         known = self.watermarks
-        ends = {stream: t1 for stream, t1 in latest_ends(self.store).items() if stream not in known.feeds}
+        ends = {stream: t1 for stream, t1 in latest_ends(self.store).items() if not known.feeds_of(stream)}
         return ends | {stream: max(time, ends.get(stream, time)) for stream, time in known.greatest.items()}
 
     def _keep_waiting(self) -> None:

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from common.files import whole_file
+from feeds.documents import VISITS_STREAM, with_visit_documents
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from join_stage.plans import DEFAULT_PLAN, PLANS
@@ -79,6 +80,8 @@ def check(
         with progress_shown():
             sources = _spread(against) if feeds else against
             found = in_turns(read_documents([path], feeds=feeds, time_xpath=time_xpath) for path in sources)
+            if any(VISITS_STREAM.encode() in path.read_bytes() for path in files if path.is_file()):
+                found = with_visit_documents(found)
             sample = sample_of(found, limit)
         if not sample.documents:
             raise Failure(f"{', '.join(map(str, against))}: there is no document to try the queries on")

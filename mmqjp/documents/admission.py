@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from common.arrays import rows_of
 from common.bounds import EARLIEST, LATEST, NO_DOCUMENT, Micros
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject, SourceItem, Visit, as_bytes
+from feeds.documents import Document, Now, Reject, SourceItem, Visit, as_bytes, with_visit_documents
 from feeds.history import size_of
 from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
 from mmqjp.documents.watermarks import Progress, Timing
@@ -52,10 +52,13 @@ def batches(
 _LOG = logging.getLogger("mmqjp")
 
 
+OF_VISIT = -1  # the index of a document that came with a visit
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Result of admission: accepted `records`, not numbered yet, with parallel batch `indexes`; `dead_letters` with the
-    columns of DEAD_LETTERS; and the number of known `duplicates`."""
+    """Result of admission: accepted `records`, not numbered yet, with parallel batch `indexes`, OF_VISIT for documents
+    about visits; `dead_letters` with the columns of DEAD_LETTERS; and the number of known `duplicates`."""
 
     records: list[Record]
     indexes: list[int]
@@ -80,13 +83,18 @@ class Admission:
         self, items: Sequence[SourceItem], progress: Progress, evaluated: EvaluatedDocuments | None = None
     ) -> Admitted:
         """Splits a batch, and moves `progress` with it. With `evaluated`, documents were parsed, and oversized ones
-        refused, elsewhere."""
+        refused, elsewhere. Documents about visits are admitted if a query reads them."""
+        places: Sequence[int] = range(len(items))
+        if progress.reads_visits and any(isinstance(item, Visit) and item.documents for item in items):
+            of_each = [list(with_visit_documents([item])) for item in items]
+            places = [place if one is some[-1] else OF_VISIT for place, some in enumerate(of_each) for one in some]
+            items = [one for some in of_each for one in some]
         dead: list[tuple[object, ...]] = []
         keys = [(item.stream, "" if isinstance(item, Visit) else item.id) for item in items]
         met = self.ids.among({key for key, item in zip(keys, items, strict=True) if isinstance(item, Document)})
         both = enumerate(zip(keys, items, strict=True))
         new = {index: item for index, (key, item) in both if isinstance(item, Document) and key not in met}
-        trees = self._read(new, evaluated)
+        trees = self._read(new, places, evaluated)
         records, indexes, duplicates, now = list[Record](), list[int](), 0, self.now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Reject):
@@ -103,7 +111,7 @@ class Admission:
             else:
                 progress.enter(item.stream, item.t1, by_feed=item.feed != "")
                 records.append(_record(item, tree, watermark))
-                indexes.append(index)
+                indexes.append(places[index])
                 met.add(key)
         return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), duplicates)
 
@@ -112,7 +120,7 @@ class Admission:
         return [r for r in records if r.kind != "published" or (r.stream, r.id) not in met]
 
     def _read(
-        self, documents: Mapping[int, Document], evaluated: EvaluatedDocuments | None
+        self, documents: Mapping[int, Document], places: Sequence[int], evaluated: EvaluatedDocuments | None
     ) -> dict[int, ParsedDocument | str | DocumentError]:
         read: dict[int, ParsedDocument | str | DocumentError] = {}
         waiting: dict[int, Document] = {}
@@ -122,8 +130,8 @@ class Admission:
             in_time = EARLIEST < item.t0 <= item.t1 < latest
             if (not in_time or is_hidden(item.stream)) and (refusal := self._refusal(item)):
                 read[index] = refusal
-            elif evaluated is not None:
-                read[index] = evaluated.read(index)
+            elif evaluated is not None and places[index] != OF_VISIT:
+                read[index] = evaluated.read(places[index])
             elif most is not None and (too_large := size_refusal(item, most)):
                 read[index] = DocumentError(too_large)
             else:
@@ -184,7 +192,10 @@ class EvaluatedDocuments:
         return DocumentError(self._errors[index]) if text is None else text
 
     def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses | None:
-        """Returns these documents' witnesses, with consecutive docids from `first_docid`; None if a pattern failed."""
+        """Returns these documents' witnesses, with consecutive docids from `first_docid`; None if a pattern failed, or
+        if some came with visits, and so were not evaluated."""
+        if OF_VISIT in indexes:
+            return None
         chosen = self._rows.take(pa.array(indexes, pa.int64()))
         if pc.any(chosen["failed"]).as_py():
             return None

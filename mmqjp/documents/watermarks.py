@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from common.bounds import EARLIEST, LATEST, Micros
 from common.dates import DAY, HOUR
 from common.errors import InvalidValue
-from feeds.documents import Visit, VisitOutcome
+from feeds.documents import DEFAULT_STREAM, VISITS_STREAM, Visit, VisitOutcome
 from join_stage.plans import JoinEngine
 from mmqjp.tables.schema import Ledger, TableRows
 from pattern_stage.assemble import EVENT_TIME, OTHER_STREAMS
@@ -271,6 +271,8 @@ class Watermarks:
         arrival of a batch."""
         self.released_by: Callable[[int], int] = lambda time: 0
         """Returns the arrival of the running batch that moves the horizon past a time."""
+        self.reads_visits: Callable[[], bool] = lambda: False
+        """Whether a query reads the documents about visits."""
         self.newest: int | None = None  # the greatest document time since `opened`
         self.highest: int = max(self.by_stream().values(), default=EARLIEST)
         self._running: Progress | None = None
@@ -296,9 +298,13 @@ class Watermarks:
 
         return max(min(map(watermark, streams), default=EARLIEST), EARLIEST)
 
+    def feeds_of(self, stream: str) -> FeedTimes | None:
+        """Returns the feeds that a stream waits for; that of documents about visits waits for those of items."""
+        return self.feeds.get(DEFAULT_STREAM if stream == VISITS_STREAM else stream)
+
     def slowest_feed(self, stream: str) -> str | None:
         """Returns the feed that holds a stream; None if it has none, or if its other documents are further behind."""
-        if (feeds := self.feeds.get(stream)) is None:
+        if (feeds := self.feeds_of(stream)) is None:
             return None
         visited, documents = feeds.least(self.timing.idle_after), self.documents.get(stream)
         if visited is not None and documents is not None and documents < visited:
@@ -309,7 +315,7 @@ class Watermarks:
         """Returns the watermark at the end of a finite run without a state: streams with feeds are decided up to their
         progress, others to the end."""
         greatest = self.greatest if self._running is None else self._running.greatest
-        known = (greatest.get(stream, EARLIEST) for stream in streams if stream in self.feeds)
+        known = (greatest.get(stream, EARLIEST) for stream in streams if self.feeds_of(stream) is not None)
         return Micros(min(known, default=LATEST))
 
     def by_stream(self) -> dict[str, int]:
@@ -404,7 +410,12 @@ class Progress:
     @property
     def fed(self) -> Collection[str]:
         """The streams that have feeds."""
-        return self._known.feeds.keys()
+        fed = self._known.feeds.keys()
+        return {*fed, VISITS_STREAM} if DEFAULT_STREAM in fed else fed
+
+    @property
+    def reads_visits(self) -> bool:
+        return self._known.reads_visits()
 
     # ------------------------------------------------------------ what arrives
 
@@ -421,9 +432,9 @@ class Progress:
                 self._move(stream)
 
     def visit(self, visit: Visit, now: int) -> None:
-        """A visit too far ahead of the clock `now` counts as none."""
+        """A visit too far ahead of the clock `now`, or one that failed, counts as none."""
         ahead = self._known.timing.max_ahead
-        if visit.time >= LATEST or (ahead is not None and visit.time - now > ahead):
+        if visit.outcome == "failed" or visit.time >= LATEST or (ahead is not None and visit.time - now > ahead):
             return
         stream = visit.stream
         if (feeds := self._known.feeds.get(stream)) is None:
@@ -431,14 +442,16 @@ class Progress:
         before = feeds.states.get(visit.feed)
         if feeds.note(visit.feed, visit.time, visit.outcome):
             self.feeds_before.setdefault(stream, {}).setdefault(visit.feed, before)
-            self._move(stream)
+            for moved in self._fed_with(stream):
+                self._move(moved)
 
     def finish(self) -> None:
         """Ends a finite run. Its feeds are idle after IDLE_AFTER unless another time is set, so that none that died
         long ago holds its stream."""
         if self._idle_after is None:
             for stream, feeds in self._known.feeds.items():
-                self._move(stream, IDLE_AFTER)
+                for moved in self._fed_with(stream):
+                    self._move(moved, IDLE_AFTER)
                 feeds.rebuild()  # later documents find none of them idle
 
     def pass_clock(self, streams: Iterable[str], now: int) -> None:
@@ -452,12 +465,16 @@ class Progress:
             if stream in self.documents:
                 self.documents[stream] = max(self.documents[stream], now - idle_after)
                 self._move(stream)
-            elif stream not in known.feeds:
+            elif known.feeds_of(stream) is None:
                 self._come_to(stream, now - idle_after)
+
+    def _fed_with(self, stream: str) -> Collection[str]:
+        """The streams that the feeds of a stream move."""
+        return (stream, VISITS_STREAM) if stream == DEFAULT_STREAM and self.reads_visits else (stream,)
 
     def _move(self, stream: str, idle_after: int | None = None) -> None:
         time, idle_after = self.documents.get(stream), idle_after or self._idle_after
-        if (feeds := self._known.feeds.get(stream)) is not None:
+        if (feeds := self._known.feeds_of(stream)) is not None:
             if feeds.awaited(idle_after) is not None:
                 return
             if (visited := feeds.least(idle_after)) is not None:

@@ -395,7 +395,7 @@ def stream_warnings(query: syntax.Query, published: Collection[str], *, feeds: b
     default = syntax.DEFAULT_STREAM
     for block in blocks(query.source):
         stream = block.stream
-        if stream == default or stream in published:
+        if stream == default or stream in published or stream in syntax.OWN_STREAMS:
             continue
         names = list(islice(published, MOST_COMPARED))
         close = get_close_matches(stream, names, n=1, cutoff=0.75)

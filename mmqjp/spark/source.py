@@ -31,7 +31,17 @@ from common.files import write_whole
 from common.tools import in_batches
 from feeds import readers
 from feeds.confined import HurriedError
-from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, as_bytes, now_us, unix_time_refusal
+from feeds.documents import (
+    DEFAULT_STREAM,
+    Document,
+    Now,
+    Reject,
+    SourceError,
+    as_bytes,
+    now_us,
+    refuse_own_stream,
+    unix_time_refusal,
+)
 from feeds.feed import EntryForm
 from feeds.files import FileKind, FileState, file_state, kind_of_file
 from feeds.history import (
@@ -585,6 +595,7 @@ def _item(
     try:
         if is_number and (refusal := unix_time_refusal(time)) is not None:
             raise ValueError(refusal)
+        refuse_own_stream(stream)
         return Document(name, value, stream or DEFAULT_STREAM, read_at)
     except ValueError as error:
         return Reject(name, stream or DEFAULT_STREAM, None, f"{source}: {name}: {error}", value)

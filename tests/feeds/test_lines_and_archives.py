@@ -34,6 +34,7 @@ def test_json_lines_plain_and_compressed(tmp_path, name):
         *(('{"id": "d"}', '"xml" is missing'), ('{"id": "d", "xml": 5}', '"xml" is not a string')),
         ('{"id": 5, "xml": "<a/>"}', "id is a non-empty text"),
         ('{"id": "d", "xml": "<a/>", "stream": null}', "stream is a non-empty text"),
+        ('{"id": "d", "xml": "<a/>", "stream": "mmqjp:visits"}', "are not filled from outside"),
         ('{"id": "d", "xml": "<a/>", "time": "soon"}', "'soon' is not an ISO-8601 date"),
         ('{"id": "d", "xml": "<a/>", "time": [2, 1]}', "must not end before it starts"),
         ('{"id": "d", "xml": "<a/>", "time": 1700000000}', "Unix seconds, and numbers are microseconds"),

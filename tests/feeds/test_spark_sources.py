@@ -21,7 +21,17 @@ import pytest
 from lxml import etree
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from feeds.documents import Document, Reject, SourceError, SourceItem, Visit, VisitOutcome, parse_iso
+from feeds.documents import (
+    VISITS_STREAM,
+    Document,
+    Reject,
+    SourceError,
+    SourceItem,
+    Visit,
+    VisitOutcome,
+    parse_iso,
+    with_visit_documents,
+)
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.state import STATE_FILE, FetchStore
@@ -355,7 +365,8 @@ class Crawl:
         for _ in range(4):
             fetched = parse_iso(f"2026-03-{self._day():02d}T12:00:00Z")
             outcome, since = self._rng.choice(get_args(VisitOutcome)), self._rng.choice([None, fetched])
-            visits.append(NotedVisit(self._address(), fetched + DAY // 4, outcome, since))
+            error = self._rng.choice(["", "not there", "no answer"]) if outcome in ("ended", "failed") else ""
+            visits.append(NotedVisit(self._address(), fetched + DAY // 4, outcome, since, 0, error))
         stem = drop_stem(visits[0].time, f"{name[1:]:0>12}")
         (folder / f"{stem}.visits").write_bytes(visits_text(visits) + b"none")
 
@@ -375,12 +386,13 @@ def history() -> History:
 
 
 def sequence(items: Iterable[SourceItem]) -> Sequence:
-    """The documents and visits; of what is none, only that it was there: where it stood is told in other ways."""
+    """The documents, those of visits, too, and visits; of what is none, only that it was there: where it stood is told
+    in other ways."""
     return [
-        (i.id, i.stream, i.t0, i.feed) if isinstance(i, Document)
+        (f"{i.id} {i.xml!r}" if i.stream == VISITS_STREAM else i.id, i.stream, i.t0, i.feed) if isinstance(i, Document)
         else (i.outcome, i.stream, i.time, i.feed) if isinstance(i, Visit)
         else ("reject", i.stream, i.time, "")
-        for i in items
+        for i in with_visit_documents(items)
     ]  # fmt: skip
 
 

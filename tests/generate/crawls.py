@@ -8,7 +8,8 @@ from email.utils import formatdate
 from pathlib import Path
 from random import Random
 
-from feeds.documents import Document, Visit, VisitOutcome
+from common.dates import iso_utc
+from feeds.documents import VISITS_STREAM, Document, Visit, VisitOutcome
 from feeds.fetch.fetcher import Capture, DropArchive
 from feeds.history import NotedVisit
 from feeds.readers import Sidecar
@@ -29,6 +30,11 @@ class Site:
     versions: set[tuple[str, str, int | None]] = field(default_factory=set)
     since: int | None = None
     failing: int = 0
+    address: str = ""
+    first: dict[str, int] = field(default_factory=dict)
+    listed: list[str] = field(default_factory=list)
+    said: tuple[str, str, int] | None = None
+    """What was last said of it: an error, its address, the number of its entries."""
 
     def changes(self, rng: Random, now: int) -> None:
         """Entries come, of now, of before, of the future or without a date; are dated otherwise; and go."""
@@ -41,6 +47,8 @@ class Site:
             guid, title, _ = self.entries[at]
             self.entries[at] = guid, title, now - rng.choice((-2, 0, 1, 9)) * HOUR - rng.randrange(3600) * 1_000_000
         del self.entries[: rng.choice((0, 0, 0, 1, max(0, len(self.entries) - 6)))]
+        if self.entries and chance(rng, 20):
+            del self.entries[rng.randrange(len(self.entries))]
 
     def body(self) -> bytes:
         items = "".join(
@@ -60,8 +68,29 @@ class Site:
                 before = self.times.get(guid)
                 in_time = date is not None and date <= now and (before is None or before < date)
                 self.times[guid] = date if date is not None and in_time else now
+                self.first.setdefault(guid, self.times[guid])
                 found.append((title, self.times[guid]))
         return found
+
+    def news(self, now: int, error: str = "", *, is_read: bool = False) -> tuple[Document, ...]:
+        """The document about a visit, if it says something new."""
+        guids = [guid for guid, *_ in self.entries] if is_read else self.listed
+        oldest = min((self.first[guid] for guid in guids), default=now)
+        withdrawn = [guid for guid in self.listed if guid not in guids and self.first[guid] > oldest]
+        moved = self.address if self.address and self.address != (self.said or ("", self.url))[1] else ""
+        count = len(guids) if is_read or self.said is None else self.said[2]
+        says = error, self.address or (self.said or ("", self.url))[1], count
+        if error and self.said is None:
+            says = error, says[1], -1
+        self.listed = guids
+        if says == self.said and not withdrawn:
+            return ()
+        self.said = says
+        told = {"feed": self.url, "time": iso_utc(now), "status": "404" if error else "200", "error": error}
+        told |= {"moved": moved, "entries": "" if error or count < 0 else str(count)}
+        parts = [f"<{name}>{text.replace('&', '&amp;')}</{name}>" for name, text in told.items() if text]
+        xml = f"<visit>{''.join(parts)}{''.join(f'<withdrawn>{guid}</withdrawn>' for guid in withdrawn)}</visit>"
+        return (Document(f"{self.url} {iso_utc(now)}", xml, VISITS_STREAM, now, feed=self.url),)
 
 
 def crawl(rng: Random, directory: Path) -> list[Document | Visit]:
@@ -70,32 +99,41 @@ def crawl(rng: Random, directory: Path) -> list[Document | Visit]:
     archive, found, now = DropArchive(directory), list[Document | Visit](), START
     for _ in range(rng.choice((6, 10, 14))):
         noted: list[NotedVisit] = []
+        told: list[Visit] = []
 
-        def note(site: Site, outcome: VisitOutcome) -> None:
-            noted.append(NotedVisit(site.url, now, outcome, site.since))  # noqa: B023  # called within the iteration
+        def note(site: Site, outcome: VisitOutcome, error: str = "") -> None:
+            at = now  # noqa: B023  # called within the iteration
+            about = 404 if error else 0, error, "" if error else site.address
+            noted.append(NotedVisit(site.url, at, outcome, site.since, *about))  # noqa: B023
+            documents = site.news(at, error) if error or outcome == "complete" else ()
+            if documents or outcome != "failed":
+                told.append(Visit(site.url, at, outcome, documents=documents))  # noqa: B023
 
         for site in sites:
             now += rng.randrange(1, 900) * 1_000_000
             if site.failing or chance(rng, 10):
                 site.failing = (site.failing or rng.choice((1, 2, 6))) - 1
                 if site.since is None and chance(rng, 50):
-                    note(site, rng.choice(("awaited", "ended")))
+                    note(site, "awaited")
+                elif chance(rng, 70):
+                    note(site, "ended" if site.since is None else "failed", rng.choice(("not there", "404 & gone")))
                 continue
+            if chance(rng, 10):
+                site.address = rng.choice((site.url, f"{site.url}new"))
             known = site.body()
             site.changes(rng, now)
             if site.since is not None and site.body() == known:
                 note(site, "complete")
                 continue
             site.since, content = now, site.body()
-            about = Sidecar(
-                site.url, now, site.url, content_type="text/xml", sha256=hashlib.sha256(content).hexdigest()
-            )
+            digest = hashlib.sha256(content).hexdigest()
+            about = Sidecar(site.url, now, site.url, content_type="text/xml", sha256=digest, address=site.address)
             archive.keep(Capture(about, site.url.split("/")[2], (), content))
             found += [Document(title, title, "S", time, feed=site.url) for title, time in site.shown(now)]
-            found.append(Visit(site.url, now))
+            found.append(Visit(site.url, now, documents=site.news(now, is_read=True)))
         now += 1_000_000
         if noted:
             archive.note(noted, now)
-            found += [Visit(one.feed, one.time, one.outcome) for one in noted]
+            found += told
         now += rng.choice((1, 1, 2)) * HOUR
     return found

@@ -4,6 +4,7 @@ at both ends of the times and windows that are allowed is what they find among o
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -16,7 +17,7 @@ from lxml import etree
 
 from bench.workload import items, queries
 from common.bounds import EARLIEST, INFINITE, LATEST
-from feeds.documents import Document, Visit
+from feeds.documents import VISITS_STREAM, Document, Visit
 from feeds.tail import read_documents
 from join_stage import near_candidates
 from join_stage.plans import DEFAULT_PLAN, PLANS
@@ -217,10 +218,19 @@ def assert_lives(
             rows = engine.sql("SELECT stream, id, watermark FROM documents WHERE kind = 'external'").to_pylist()
             belated = engine.belated().by_stream
     steps = batches if any(query.once for query in script.queries) else [items]
+    steps = [[one for item in step for one in _apart(item)] for step in steps]
     same_rows("outputs", got, evaluate_in_steps(script, steps, course, finish=place is None))
     kept = {(row["stream"], row["id"], row["watermark"]) for row in rows}
     same("watermarks", kept, {(*key, watermark) for key, (_, watermark) in course.taken.items()})
     same("belated", belated, +course.belated)
+
+
+def _apart(item: Document | Visit) -> Sequence[Document | Visit]:
+    """A visit as the documents about it, and visits of both streams that its feed fills."""
+    if isinstance(item, Document):
+        return [item]
+    streams = [item.stream, VISITS_STREAM] if item.stream == "S" else [item.stream]
+    return [*item.documents, *(replace(item, stream=stream) for stream in streams if item.outcome != "failed")]
 
 
 @pytest.mark.parametrize("seed", seeds(4, 5_000))
@@ -240,7 +250,11 @@ FROM S/item->x[./title->t] NOT FOLLOWED BY {t = u, 8 h} S/item[./title->u] PUBLI
 FROM S/item->x[./title->t] NOT PRECEDED BY {t = u, 8 h} S/item[./title->u] PUBLISH first;
 SELECT t FROM S/item[./title->t] PUBLISH told ONCE PER (lower-case(t)) WITHIN 5 h;
 FROM pairs//title->t NOT JOIN {t = u, 2 h} told//title->u PUBLISH alone;
-FROM S/item->x[./title->t] JOIN {t = u, 4 h} S/item->y[./title->u] FOLLOWED BY {u = v, 9 h} S/item[./title->v]
+FROM S/item->x[./title->t] JOIN {t = u, 4 h} S/item->y[./title->u] FOLLOWED BY {u = v, 9 h} S/item[./title->v];
+FROM mmqjp:visits/visit->v[./error][./feed->f] NOT FOLLOWED BY {f = g, 5 h}
+  mmqjp:visits/visit[not(./error)][./feed->g] PUBLISH failing;
+SELECT t, w FROM S/item[./title->t][./guid->g] FOLLOWED BY {g = w, 60 h} mmqjp:visits/visit/withdrawn->w PUBLISH gone;
+FROM mmqjp:visits/visit->v[./moved] PUBLISH moved
 """
 
 
@@ -256,7 +270,8 @@ def test_a_crawl_gives_what_its_feeds_showed_when_they_were_visited(seed, tmp_pa
 
 def _brief(item: Document | Visit) -> object:
     if isinstance(item, Visit):
-        return item
+        news = [(one.id, one.t0, one.feed, etree.fromstring(one.xml_bytes())) for one in item.documents]
+        return item, [(*about, sorted((part.tag, part.text) for part in root)) for *about, root in news]
     title = item.xml if item.id == item.xml else etree.fromstring(item.xml_bytes()).findtext("title")
     return title, item.t0, item.t1, item.feed
 

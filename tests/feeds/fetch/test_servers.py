@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 
 from common.dates import DAY, HOUR, MINUTE, SECOND
 from feeds.documents import SourceError, Visit
@@ -466,7 +467,9 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
 
     def outcomes_of_feeds() -> dict[str, str]:
         """By feed, without repetition."""
-        visits = [one for one in read_documents([fetching.directory], feeds="item") if type(one) is Visit]
+        found = [one for one in read_documents([fetching.directory], feeds="item") if type(one) is Visit]
+        visits = [one for one in found if one.outcome != "failed"]
+        news[:] = [etree.fromstring(document.xml_bytes()) for one in found for document in one.documents]
         for url in {one.feed for one in visits if one.outcome == "complete"} - removed:
             times = [one.time for one in visits if one.feed == url and one.outcome == "complete"]
             feed = fetching.feed(url)
@@ -474,7 +477,12 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
         of_feed = {name: [one.outcome for one in visits if one.feed == url] for name, url in urls.items()}
         return {name: " ".join(outcome for outcome, _ in groupby(found)) for name, found in of_feed.items()}
 
+    def said(name: str) -> list[tuple[str | None, str | None, str | None]]:
+        told = [one for one in news if one.findtext("feed") == urls[name]]
+        return [(one.findtext("status"), one.findtext("error"), one.findtext("moved")) for one in told]
+
     removed: set[str] = set()
+    news: list[etree._Element] = []
     server.validated("/same", FEED, '"1"')
     server.serve("/moved", b"", 301, Location="/same")
     server.serve("/gone", FEED)
@@ -506,6 +514,10 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
         fetching.clock.time = max(fetching.clock.time, fetching.feed(urls["failing"]).next_check)
         fetching.run()
     assert outcomes_of_feeds()["failing"] == found["failing"] + " ended"
+    ok, failed = ("200", None, None), ("500", "the server answered 500", None)
+    assert said("failing") == [("404", "the server answered 404", None), ok, failed], "each once, as long as it lasts"
+    assert said("same") == [ok] and [status for status, *_ in said("gone")] == ["200", "410"]
+    assert said("moved") == [("200", None, urls["same"])], "the feed there was removed, so that it is fetched itself"
 
 
 NOW = st.integers(0, 4_000_000_000_000_000)
