@@ -288,6 +288,11 @@ class SinkDefinition:
     def wants(self, query: str) -> bool:
         return not self.queries or _matcher(self.queries).match(query) is not None
 
+    @property
+    def by(self) -> str | None:
+        """The name of the numbers that choose what a digest shows, "" for none; None if it is no digest."""
+        return self.options.by if isinstance(self.options, MailOptions) else None
+
     def closes(self, opened: int) -> int | None:
         """Returns when a group opened by a commit at `opened` closes, in microseconds; None: each is a message."""
         options = self.options

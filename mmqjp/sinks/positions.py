@@ -138,7 +138,9 @@ class Backlog:
             last.add(output, committed_at)
             self._kept, self._size = self._kept + last.kept - kept, self._size + last.size - size
         else:
-            self.groups.append(last := DeliveryGroup(output, committed_at, self.definition))
+            closes, definition = self.definition.closes(committed_at), self.definition
+            closes = committed_at if closes is None else closes
+            self.groups.append(last := DeliveryGroup(output, committed_at, closes, definition.most, definition.by))
             self._kept, self._size = self._kept + last.kept, self._size + last.size
         self._counted += 1
         self.taken = output.seq

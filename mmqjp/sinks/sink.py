@@ -15,7 +15,6 @@ from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
 from mmqjp.present.item import ShownItem, ShownMatch, number_of
 from mmqjp.process import json_line
-from mmqjp.sinks.definition import MailOptions, SinkDefinition
 from mmqjp.tables.schema import Owed
 
 ID_PREFIX = "msg_"
@@ -84,14 +83,14 @@ class DeliveryGroup:
         "newest", "opened", "size", "t0",
     )  # fmt: skip
 
-    def __init__(self, output: Output, opened: int, definition: SinkDefinition) -> None:
-        closes, options = definition.closes(opened), definition.options
+    def __init__(self, output: Output, opened: int, closes: int, most: int, by: str | None) -> None:
+        """The group is a digest unless `by` is None; "" is no number."""
         self.first, self.t0 = output.seq, output.t0
         self.opened = self.newest = opened
-        self.closes, self.count, self.size = opened if closes is None else closes, 0, 0
-        self.is_fixed = self.closes <= opened
-        self._by = options.by if isinstance(options, MailOptions) else ""
-        self._most, self._is_full = definition.most, False
+        self.closes, self.count, self.size = closes, 0, 0
+        self.is_fixed = closes <= opened
+        self._by, self._most = by or "", most
+        self._is_full = False
         self._ranked: list[tuple[float, int, Output]] = []  # what is shown, in order, without repeated numbers
         self._ids, self._first_id = sha256(), output.id
         self.add(output, opened)
