@@ -118,7 +118,8 @@ def show_matches(
             terminal.write_csv(matches, file, IN_UTC)
             return
         with MatchSpool().add(matches) as spool:
-            report = Report(spool.groups(), total, clock, texts)
+            groups = spool.groups()
+            report = Report(groups, total - sum(len(group.superseded) for group in groups), clock, texts)
             if form == "table":
                 with table_console(output, file) as out:
                     terminal.print_report(report, out)

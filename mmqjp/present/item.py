@@ -1,6 +1,7 @@
-"""Outputs as people see them: a ShownMatch has an output, its items, reason and selected values, a WhyNot what keeps
-documents from giving one. An item is a document's title, site and link, or the first texts of other XML. Reasons become
-facts (text in parts); MatchSpool groups matches in a temporary file, as they may exceed memory."""
+"""Outputs as people see them: a ShownMatch has an output, its items, reason and selected values, or the story that it
+tells, a WhyNot what keeps documents from giving one. An item is a document's title, site and link, or the first texts
+of other XML. Reasons become facts (text in parts); MatchSpool groups matches in a temporary file, as they may exceed
+memory."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ from mmqjp.process import pluralise, printable_line
 from mmqjp.tables.schema import HIDDEN_SEQS, TIMES
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
+from xscl.algebra.near import words
 from xscl.algebra.values import number_text, xpath_number
 
 MOST_TEXTS, MAX_ITEM_CHARACTERS = 4, 300
@@ -112,20 +114,79 @@ def host(address: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownStory:
+    """The state of a story after a `change`: how many documents of how many feeds tell it, the times of the first one
+    and the latest, what the query `counts`, the heaviest `words` that its documents share, and the ids of the stories
+    that it took up."""
+
+    id: str
+    change: str
+    members: int
+    feeds: int
+    first: int
+    latest: int
+    counts: tuple[tuple[str, str], ...] = ()
+    words: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
+
+
+class StoryMember(NamedTuple):
+    """A document of a story, the title of its feed, and its time in microseconds."""
+
+    id: str
+    stream: str
+    feed: str
+    time: int
+
+
+MOST_MEMBERS = 12  # members of a story that are shown: the first one and the latest ones
+
+
+def read_story(xml: str) -> tuple[ShownStory, list[StoryMember]]:
+    """Reads the output document of a story: the story, and those of its members that are shown, in order of joining.
+
+    >>> story, members = read_story('<story id="ab" change="opened" first="1970-01-01T00:00:00Z" members="2" feeds="1"'
+    ...     ' latest="1970-01-01T00:00:01Z" n="7"><words>tram fire</words><member document="d" stream="S" feed="A"'
+    ...     ' time="1970-01-01T00:00:00Z"/></story>')
+    >>> story.counts, story.words, story.latest, members
+    ((('n', '7'),), ('tram', 'fire'), 1000000, [StoryMember(id='d', stream='S', feed='A', time=0)])
+    """
+    root = parse_document(xml.encode(), trusted=True).root
+    given = {str(name): str(text) for name, text in root.attrib.items()}
+    first, latest = parse_iso(given.pop("first")), parse_iso(given.pop("latest"))
+    id, change, members, feeds = (given.pop(name) for name in ("id", "change", "members", "feeds"))
+    words, merged = (root.findtext("words") or "").split(), (one.attrib["id"] for one in root.iterchildren("merged"))
+    story = ShownStory(
+        id, change, int(members), int(feeds), first, latest, tuple(given.items()), tuple(words), tuple(map(str, merged))
+    )
+    told = [dict(one.attrib) for one in root.iterchildren("member")]
+    shown = [*told[:1], *told[1:][1 - MOST_MEMBERS :]]
+    return story, [StoryMember(one["document"], one["stream"], one["feed"], parse_iso(one["time"])) for one in shown]
+
+
+@dataclass(frozen=True, slots=True)
 class ShownMatch:
-    """An output as shown, with an item for each of `output.documents`. `reason` is None if unknown. `selected` has the
-    name and text of each value in the output document of a query with SELECT."""
+    """An output as shown, with an item for each of `output.documents`; of a story, for its first member and the latest
+    ones. `reason` is None if unknown. `selected` has the name and text of each value in the output document of a query
+    with SELECT."""
 
     output: Output
     items: tuple[ShownItem, ...]
     reason: terms.Reason | None = None
     selected: tuple[tuple[str, str], ...] = ()
+    story: ShownStory | None = None
+
+    @property
+    def omitted(self) -> int:
+        """The number of a story's members between the first one and those that are shown."""
+        return 0 if self.story is None else self.story.members - len(self.items)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object: the output line with `items`, `why` and `selected`."""
+        """Returns a JSON object: the output line with `items`, `why` and `selected`; of a story, with its `card`."""
         why = None if self.reason is None else _why(self.reason)
         selected = [{"name": name, "text": text} for name, text in self.selected]
-        return self.output.to_dict() | {"items": list(map(asdict, self.items)), "why": why, "selected": selected}
+        found = self.output.to_dict() | {"items": list(map(asdict, self.items)), "why": why, "selected": selected}
+        return found if self.story is None else found | {"card": asdict(self.story)}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> ShownMatch:
@@ -134,6 +195,7 @@ class ShownMatch:
             from_json(tuple[ShownItem, ...], found["items"]),
             None if found["why"] is None else from_json(terms.Reason, found["why"]),
             from_json(tuple[tuple[str, str], ...], found["selected"]),
+            from_json(ShownStory, found["card"]) if "card" in found else None,
         )
 
 
@@ -203,7 +265,10 @@ Fact = tuple[FactToken, ...]
 
 
 def reason_facts(match: ShownMatch, clock: TimeFormat | None = None) -> list[Fact]:
-    """Returns the facts behind a match, without duplicates, with times as `clock` has them, by default in UTC."""
+    """Returns the facts behind a match, without duplicates, with times as `clock` has them, by default in UTC; of a
+    story, what it consists of."""
+    if match.story is not None:
+        return list(_story_facts(match.story))
     if (reason := match.reason) is not None:
         conditions = (_condition(one, clock or IN_UTC) for one in reason.conditions)
         found = [*map(_equality, reason.joined), *conditions] or filters(match)
@@ -213,6 +278,26 @@ def reason_facts(match: ShownMatch, clock: TimeFormat | None = None) -> list[Fac
     if nodes and nodes == [f"e{place}" for place in range(1, len(nodes) + 1)]:  # as those of an event query
         return [(_plain(OF_EVENTS),)]
     return [(_plain(UNKNOWN if reason is None else FILTERED),)]
+
+
+def _story_facts(story: ShownStory) -> Iterator[Fact]:
+    feeds = f" of {pluralise(story.feeds, 'feed')}" if story.feeds else ""
+    yield (_plain(f"{pluralise(story.members, 'document')}{feeds}"),)
+    yield from ((_name(name), _SPACE, _plain(text)) for name, text in story.counts)
+    if story.words:
+        yield _plain("in common: "), _name(", ".join(story.words))
+    if story.merged:
+        yield (_plain(f"took up {pluralise(len(story.merged), 'other story', 'other stories')}"),)
+    elif story.change in CHANGES:
+        yield (_plain(CHANGES[story.change]),)
+
+
+def and_more(story: ShownStory) -> str:
+    """Says how many documents of a story follow the first one."""
+    return f"and {story.members - 1:,} more"
+
+
+CHANGES = {"opened": "new", "closed": "closed: nothing can join it any more"}  # others show what they did
 
 
 def filters(match: ShownMatch) -> list[Fact]:
@@ -317,23 +402,40 @@ def _value(text: str) -> FactToken:
 
 @dataclass(frozen=True, slots=True)
 class MatchGroup:
-    """Matches of a name in a file: their offsets, and their t1. `ranked`: they come in order."""
+    """Matches of a name in a file: their offsets, and their t1. Of a story only the last one counts. `ranked`: they are
+    in order."""
 
     name: str
     file: IO[bytes]
     ranked: bool = False
     offsets: array[int] = field(default_factory=partial(array, "q"))
     times: array[int] = field(default_factory=partial(array, "q"))
+    stories: dict[str, int] = field(default_factory=dict)  # which match is the last one of a story
+    superseded: set[int] = field(default_factory=set)
+
+    def add(self, match: ShownMatch, offset: int) -> None:
+        if match.story is not None:
+            earlier = (self.stories.pop(id, None) for id in (match.story.id, *match.story.merged))
+            self.superseded.update(place for place in earlier if place is not None)
+            self.stories[match.story.id] = len(self.offsets)
+        self.offsets.append(offset)
+        self.times.append(match.output.t1)
+
+    @property
+    def count_text(self) -> str:
+        return count_text(len(self), stories=len(self) == len(self.stories))
 
     def __len__(self) -> int:
-        return len(self.offsets)
+        return len(self.offsets) - len(self.superseded)
 
     @property
     def matches(self) -> Iterator[ShownMatch]:
         """Yields the matches by t1, then seq, descending, unless they are ranked."""
-        newest_first = sorted(zip(self.times, self.offsets, strict=True), reverse=True)
-        for offset in self.offsets if self.ranked else [offset for _, offset in newest_first]:
-            self.file.seek(offset)
+        places = [place for place in range(len(self.offsets)) if place not in self.superseded]
+        if not self.ranked:
+            places.sort(key=lambda place: (self.times[place], self.offsets[place]), reverse=True)
+        for place in places:
+            self.file.seek(self.offsets[place])
             yield ShownMatch.from_dict(json.loads(self.file.readline()))
 
 
@@ -350,9 +452,7 @@ class MatchSpool:
         offset = 0
         for match in matches:
             name = match.output.query
-            group = self._groups.setdefault(name, MatchGroup(name, self._file, self._ranked))
-            group.offsets.append(offset)
-            group.times.append(match.output.t1)
+            self._groups.setdefault(name, MatchGroup(name, self._file, self._ranked)).add(match, offset)
             offset += self._file.write(json.dumps(match.to_dict(), ensure_ascii=False).encode() + b"\n")
             self.most_documents = max(self.most_documents, len(match.items))
         self._file.flush()
@@ -378,6 +478,8 @@ SHORTEST = 3  # shorter values, in characters, are marked only if they are the w
 def marked_title(match: ShownMatch, place: int) -> list[tuple[str, bool]]:
     """Returns the title of an item in parts, each with whether a joined value marks it."""
     title = match.items[place].title
+    if match.story is not None:
+        return _with_words_marked(title, frozenset(match.story.words))
     joined = () if match.reason is None else match.reason.joined
     operands = (operand for pair in joined for operand in (pair.left, pair.right))
     texts = {printable_line(operand.text) for operand in operands if operand.document in (None, place)}
@@ -390,6 +492,19 @@ def marked_title(match: ShownMatch, place: int) -> list[tuple[str, bool]]:
         if start >= end:
             parts += [(title[end:start], False), (title[start:stop], True)]
             end = stop
+    return [part for part in [*parts, (title[end:], False)] if part[0]]
+
+
+_RUN = re.compile(r"\w+")
+
+
+def _with_words_marked(title: str, shared: frozenset[str]) -> list[tuple[str, bool]]:
+    parts: list[tuple[str, bool]] = []
+    end = 0
+    for found in _RUN.finditer(title):
+        if words(found[0]) <= shared:
+            parts += [(title[end : found.start()], False), (found[0], True)]
+            end = found.end()
     return [part for part in [*parts, (title[end:], False)] if part[0]]
 
 
@@ -535,11 +650,16 @@ class Report:
     def summary(self) -> str:
         which, ranked = ("top", f" by {self.by}") if self.by else (self.which, "")
         part = f"the {which} {self.shown:,} of " if self.shown < self.total else ""
-        return part + match_count_text(self.total) + ranked
+        return part + self.count_text + ranked
+
+    @property
+    def count_text(self) -> str:
+        are_stories = all(len(group) == len(group.stories) for group in self.groups)
+        return count_text(self.total, stories=are_stories and (self.shown == self.total or self.which == "first"))
 
 
-def match_count_text(matches: int) -> str:
-    return pluralise(matches, "match", "matches")
+def count_text(matches: int, *, stories: bool) -> str:
+    return pluralise(matches, "story", "stories") if stories and matches else pluralise(matches, "match", "matches")
 
 
 def source(item: ShownItem) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 
 from common.tools import LruCache, in_batches
 from mmqjp.answers.bindings import read_nodes
@@ -16,7 +16,18 @@ from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.explain.reasons import reason_of, source_places
 from mmqjp.explain.terms import MOST_QUERIES, Exhausted, ReadableQuery, Reason, ShownCondition, TooLong
-from mmqjp.present.item import PAGE, PAGE_CHARACTERS, ShownItem, ShownMatch, item_of, missing_item, selected_values
+from mmqjp.present.item import (
+    PAGE,
+    PAGE_CHARACTERS,
+    ShownItem,
+    ShownMatch,
+    StoryMember,
+    item_of,
+    missing_item,
+    read_story,
+    selected_values,
+    truncate,
+)
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
 from mmqjp.queries.model import is_bare, is_event_form
@@ -139,14 +150,30 @@ def explained_matches(
     """Yields outputs as matches, and the texts of their queries, "" where the reason does not tell which it is. Without
     `reasons`, none is sought; unless `whole`, they have only joined values and join conditions."""
     records = documents.with_parts({docid for one in told for docids in one.behind for docid in docids})
-    wanted = (source for one in told for source in zip(one.output.documents, one.output.streams, strict=True))
-    items = _source_items(wanted, records, documents)
+    stories = {one.output.xml: read_story(one.output.xml) for one in told if one.output.story}
+    wanted = (source for one in told if not one.output.story for source in _sources(one.output))
+    members = (member[:2] for _, some in stories.values() for member in some)
+    items = _source_items(chain(wanted, members), records, documents)
     for one in told:
         xml = one.output.xml
+        if one.output.story:
+            story, some = stories[xml]
+            yield ShownMatch(one.output, tuple(_member_item(member, items) for member in some), story=story), ""
+            continue
         selects = xml and any(selects_values(text, one.form) for text in one.texts)
         reason, text = _reason(one, records, whole=whole) if reasons else (None, "")
-        shown = tuple(items[source] for source in zip(one.output.documents, one.output.streams, strict=True))
+        shown = tuple(items[source] for source in _sources(one.output))
         yield ShownMatch(one.output, shown, reason, selected_values(xml) if selects else ()), text
+
+
+def _sources(output: Output) -> list[tuple[str, str]]:
+    return list(zip(output.documents, output.streams, strict=True))
+
+
+def _member_item(member: StoryMember, items: Mapping[tuple[str, str], ShownItem]) -> ShownItem:
+    """The item of a story's member, which tells of a document that is no longer stored."""
+    item = items[member[:2]]
+    return item if item.is_kept else replace(item, time=member.time, feed=truncate(member.feed))
 
 
 MOST_MATCHES, MAX_REASON_STEPS = 100, 200_000

@@ -94,11 +94,14 @@ unless an invisible character precedes them."""
 def write_markdown(report: content.Report, out: BinaryIO) -> None:
     out.write(f"**{report.summary}**\n".encode())
     for group in report.groups:
-        title = f"\n## {escape_markdown(group.name)}: {content.match_count_text(len(group))}\n"
+        title = f"\n## {escape_markdown(group.name)}: {group.count_text}\n"
         out.write(f"{title}\n| when | what | why |\n| --- | --- | --- |\n".encode())
         for match in group.matches:
             times = ["" if item.time is None else report.clock.minute(item.time) for item in match.items]
             items = [f"{_title(item)}, {escape_markdown(content.source(item))}" for item in match.items]
+            if match.omitted:
+                times.insert(1, "…")
+                items.insert(1, f"{match.omitted:,} more in between")
             why = [content.fact_text(fact, escape_markdown) for fact in content.reason_facts(match, report.clock)]
             why += [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in content.values(match)]
             out.write(f"| {' | '.join(map('<br>'.join, (times, items, why)))} |\n".encode())
@@ -156,7 +159,7 @@ def template_environment(loader: BaseLoader) -> Environment:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     of_matches = {"why": content.reason_facts, "values": content.values, "marked_title": content.marked_title}
-    environment.globals.update(of_matches, source=content.source, counted=content.match_count_text)
+    environment.globals.update(of_matches, source=content.source, and_more=content.and_more)
     return environment
 
 
@@ -167,7 +170,7 @@ _STYLES = {"name": "cyan", "value": "", "time": "dim", "plain": "dim"}
 
 def print_report(report: content.Report, out: Console) -> None:
     for group in report.groups:
-        print_heading(group.name, content.match_count_text(len(group)), out)
+        print_heading(group.name, group.count_text, out)
         for match in group.matches:
             print_match(match, report.clock, out)
             out.print()
@@ -183,21 +186,42 @@ def print_heading(name: str, about: str, out: Console) -> None:
 
 
 def print_match(match: content.ShownMatch, clock: content.TimeFormat, out: Console) -> None:
-    for place, item in enumerate(match.items):
+    items = match.items if match.story is None else match.items[:1]
+    for place, item in enumerate(items):
         print_item(item, clock, out, content.marked_title(match, place))
-    print_facts("because", content.reason_facts(match, clock), out)
+    for place in range(len(items), len(match.items)):
+        if place == len(items) and match.omitted:
+            _print_row(Text("…", style="dim"), Text(f"{match.omitted:,} more in between", style="dim"), out)
+        _print_row(_when(match.items[place], clock), _told_by(match, place, out), out)
+    print_facts("because" if match.story is None else "story", content.reason_facts(match, clock), out)
     for name, text in content.values(match):
         _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
+
+
+def _when(item: content.ShownItem, clock: content.TimeFormat) -> Text:
+    return Text("" if item.time is None else clock.minute(item.time), style="dim")
+
+
+def _told_by(match: content.ShownMatch, place: int, out: Console) -> Text:
+    """A member of a story on one line."""
+    item = match.items[place]
+    return Text(f"{item.feed or item.site or item.stream}: ").append(
+        _marked(content.marked_title(match, place), "", out)
+    )
+
+
+def _marked(title: Iterable[tuple[str, bool]], style: str, out: Console) -> Text:
+    shown = Text()
+    for part, marked in title:
+        shown.append(part, style=f"{style} underline" if marked and out.is_terminal else style)
+    return shown
 
 
 def print_item(
     item: content.ShownItem, clock: content.TimeFormat, out: Console, title: Sequence[tuple[str, bool]] = ()
 ) -> None:
     """Prints a document. `title` has its title in parts, each with whether it is marked."""
-    shown = Text()
-    for part, marked in title or ((item.title, False),):
-        shown.append(part, style="bold underline" if marked and out.is_terminal else "bold")
-    _print_row(Text("" if item.time is None else clock.minute(item.time), style="dim"), shown, out)
+    _print_row(_when(item, clock), _marked(title or ((item.title, False),), "bold", out), out)
     _print_row(Text(""), Text(content.source(item), style="dim"), out)
     if item.link:  # not wrapped: a link in two lines cannot be followed
         out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)

@@ -353,6 +353,7 @@ class Showing:
     """Looks up the documents of outputs in groups, with a cache shared by sinks."""
 
     def __init__(self, engine: Session, *, reasons: bool = False) -> None:
+        self._engine = engine
         self._shown = partial(shown_outputs, engine, reasons=reasons)
         self._known = LruCache[int, ShownMatch](MOST_CHARACTERS, lambda match: OVERHEAD + len(match.output.xml))
 
@@ -365,10 +366,14 @@ class Showing:
         return [found[output.seq] for output in outputs]
 
     def messages(self, name: str, groups: Sequence[DeliveryGroup]) -> Iterator[Message]:
-        shown: Iterable[ShownMatch] = iter(self.matches([output for group in groups for output in group.outputs]))
-        for group in groups:
-            matches = tuple(islice(shown, len(group.outputs)))
+        outputs = [[self._stored(one) for one in group.shown] for group in groups]
+        shown = iter(self.matches([output for some in outputs for output in some]))
+        for group, some in zip(groups, outputs, strict=True):
+            matches = tuple(islice(shown, len(some)))
             yield Message(group.id, name, group.first, group.last, matches, group.more, group.opened)
+
+    def _stored(self, output: Output | int) -> Output:
+        return next(iter(self._engine.outputs(output - 1))) if isinstance(output, int) else output
 
 
 REFILLED_AT_A_TIME, MOST_CURSORS = 2, 8

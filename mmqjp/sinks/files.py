@@ -352,8 +352,10 @@ class AtomSink(Sink):
         begin = unarchived_from(max([last, *entries]))
         for archive in sorted({archive_of(seq) for seq in entries if seq < begin} - self._archives):
             self._write_archive(archive, {seq: one for seq, one in entries.items() if archive_of(seq) == archive})
-        newest = sorted(entries, reverse=True)
-        kept = {seq: entries[seq] for place, seq in enumerate(newest) if place < NEWEST or seq >= begin}
+        newest = dict[str, int]()  # by id: of a story the last one
+        for seq in sorted(entries, reverse=True):
+            newest.setdefault(entries[seq].id, seq)
+        kept = {seq: entries[seq] for place, seq in enumerate(newest.values()) if place < NEWEST or seq >= begin}
         if count:
             self._write_feed(kept)
         self._entries, self._acked = kept, last

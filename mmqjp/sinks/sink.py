@@ -8,12 +8,13 @@ from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any, Literal
 
 from common.dates import iso_utc
 from mmqjp.answers.fan_out import Position
 from mmqjp.answers.output import Output
-from mmqjp.present.item import ShownItem, ShownMatch, number_of
+from mmqjp.present.item import ShownItem, ShownMatch, number_of, read_story
 from mmqjp.process import json_line
 from mmqjp.tables.schema import Owed
 
@@ -74,13 +75,13 @@ MOST_CHARACTERS = 4 << 20  # maximum size of a group's outputs in characters of 
 
 class DeliveryGroup:
     """Outputs that share a message of a sink: it shows the first of them, or those with the greatest numbers, in order
-    of these, and counts the rest. `first` and `last` are numbers of outputs, `opened` and `newest` the first and latest
-    commit times, `t0` the least t0, and `size` the characters of XML in memory. `is_fixed`: no output can join any
-    more."""
+    of these, and counts the rest. A digest shows a story once, as it was told last. `first` and `last` are numbers of
+    outputs, `opened` and `newest` the first and latest commit times, `t0` the least t0, and `size` the characters of
+    XML in memory. `is_fixed`: no output can join any more."""
 
     __slots__ = (
-        "_by", "_first_id", "_ids", "_is_full", "_most", "_ranked", "closes", "count", "first", "is_fixed", "last",
-        "newest", "opened", "size", "t0",
+        "_by", "_first_id", "_hidden", "_ids", "_is_full", "_is_large", "_most", "_ranked", "_spare", "_stories",
+        "closes", "count", "first", "is_digest", "is_fixed", "last", "newest", "opened", "size", "t0",
     )  # fmt: skip
 
     def __init__(self, output: Output, opened: int, closes: int, most: int, by: str | None) -> None:
@@ -89,9 +90,13 @@ class DeliveryGroup:
         self.opened = self.newest = opened
         self.closes, self.count, self.size = closes, 0, 0
         self.is_fixed = closes <= opened
-        self._by, self._most = by or "", most
-        self._is_full = False
-        self._ranked: list[tuple[float, int, Output]] = []  # what is shown, in order, without repeated numbers
+        self.is_digest, self._by, self._most = by is not None, by or "", most
+        self._is_full, self._is_large = False, False
+        # Entries in order: rank, the number of an output or of the first one of a story, and the output, or its number.
+        self._ranked: list[tuple[float, int, Output]] = []
+        self._stories: dict[str, tuple[float, int, int]] = {}  # those that are not in memory
+        self._spare: list[tuple[float, int, int]] = []  # of `_hidden` others those that may be shown when stories merge
+        self._hidden = 0
         self._ids, self._first_id = sha256(), output.id
         self.add(output, opened)
 
@@ -99,13 +104,40 @@ class DeliveryGroup:
         self._ids.update(f"{' ' if self.count else ''}{output.id}".encode())
         self.last, self.count = output.seq, self.count + 1
         self.newest, self.t0 = max(self.newest, committed_at), min(self.t0, output.t0)
-        if self._is_full and not self._by:
+        first, is_story = output.seq, self.is_digest and output.story != ""
+        if is_story:
+            first = min(first, *(self._forget(id) for id in (output.story, *merged_stories(output))))
+        if self._is_full and not self._by and first == output.seq:
+            self._hide(0, first, output)
             return
-        insort(self._ranked, (-number_of(output.xml, self._by) if self._by else 0, output.seq, output))
+        insort(self._ranked, (-number_of(output.xml, self._by) if self._by else 0, first, output))
         self.size += len(output.xml)
         while len(self._ranked) > 1 and (len(self._ranked) > self._most or self.size > MOST_CHARACTERS):
-            self.size -= len(self._ranked.pop()[-1].xml)
-            self._is_full = True  # those that follow are counted, even if they are short
+            self._is_full, self._is_large = True, self._is_large or self.size > MOST_CHARACTERS
+            rank, first, worst = self._ranked.pop()  # those that follow are counted, even if they are short
+            self.size -= len(worst.xml)
+            self._hide(rank, first, worst)
+
+    def _hide(self, rank: float, first: int, output: Output) -> None:
+        if self.is_digest and output.story:
+            self._stories[output.story] = rank, first, output.seq
+        else:
+            self._hidden += 1
+            if self.is_digest:
+                insort(self._spare, (rank, first, output.seq))
+                del self._spare[self._most :]
+
+    def _forget(self, story: str) -> int:
+        """Removes what a story told before, and returns the number of its first output here; if there is none, the
+        last one's."""
+        if (known := self._stories.pop(story, None)) is not None:
+            return known[1]
+        for place, (_, first, output) in enumerate(self._ranked):
+            if output.story == story:
+                self.size -= len(output.xml)
+                del self._ranked[place]
+                return first
+        return self.last
 
     @property
     def is_filled(self) -> bool:
@@ -118,7 +150,16 @@ class DeliveryGroup:
 
     @property
     def outputs(self) -> list[Output]:
+        """Those in memory."""
         return [output for *_, output in self._ranked]
+
+    @property
+    def shown(self) -> list[Output | int]:
+        """What the message shows; an output that is not in memory as its number."""
+        every: list[tuple[float, int, Output | int]] = [*self._ranked]
+        if not self._is_large:
+            every = sorted((*every, *self._stories.values(), *self._spare), key=itemgetter(0, 1))
+        return [output for *_, output in every[: self._most]]
 
     @property
     def owed(self) -> Owed:
@@ -126,17 +167,17 @@ class DeliveryGroup:
 
     @property
     def more(self) -> int:
-        return self.count - len(self._ranked)
-
-    @property
-    def is_digest(self) -> bool:
-        """Whether it need not show the first outputs."""
-        return self._by != ""
+        return self._hidden + len(self._ranked) + len(self._stories) - len(self.shown)
 
     @property
     def id(self) -> str:
         """The message's id: made of its only output's id, or a digest of all ids, separated by spaces."""
         return ID_PREFIX + (self._first_id if self.count == 1 else self._ids.hexdigest()[:32])
+
+
+def merged_stories(output: Output) -> tuple[str, ...]:
+    """Returns the stories that an output's story has taken up."""
+    return read_story(output.xml)[0].merged if output.change == "merged" else ()
 
 
 Pending = Callable[[], Iterable[Output]]

@@ -28,7 +28,7 @@ from rich.console import Console
 from common.dates import EPOCH
 from feeds.documents import now_us
 from feeds.fetch.http import FetchError, Resolve, open_client, resolve_host, retry_after
-from mmqjp.present.item import MatchSpool, Report, TimeFormat, match_count_text
+from mmqjp.present.item import MatchSpool, Report, TimeFormat, and_more
 from mmqjp.present.terminal import print_report, write_page
 from mmqjp.process import printable_line
 from mmqjp.sinks.definition import CommandOptions, MailOptions, WebhookOptions
@@ -133,7 +133,7 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
     mail = EmailMessage(_POLICY)
     mail["From"] = Address(addr_spec=options.sender)
     mail["To"] = [Address(addr_spec=one) for one in options.to]
-    mail["Subject"] = f"{message.sink}: {match_count_text(total)}" if total else f"{message.sink}: a test"
+    mail["Subject"] = f"{message.sink}: {report.count_text if total else 'a test'}"
     mail["Date"] = format_datetime(EPOCH + timedelta(microseconds=message.committed_at))
     domain = options.sender.rpartition("@")[2]
     mail["Message-ID"] = f"<{message.sink}.{message.first}-{message.last}.{message.id}@{domain}>"
@@ -293,9 +293,10 @@ def _message_text(message: Message) -> bytes:
     lines = []
     for match in message.matches:
         lines.append(f"{match.output.query}:")
-        for item in match.items:
+        for item in match.items if match.story is None else match.items[:1]:
             of = item.feed or item.site
             lines.append(" ".join(filter(None, (item.title, f"({of})" if of else "", item.link))))
+        lines += [] if match.story is None else [and_more(match.story)]
     if message.more:
         lines.append(f"and {message.more:,} more")
     if not message.matches:

@@ -61,14 +61,15 @@ class AtomEntry:
 
 
 def entry_of(match: ShownMatch, committed_at: int) -> AtomEntry:
-    """Returns the entry of an output. Markup in documents is escaped."""
-    output = match.output
-    id = UUID(output.id) if _OF_OUTPUTS.fullmatch(output.id) else uuid5(NAMESPACE_URL, f"mmqjp:{output.id}")
+    """Returns the entry of an output; all outputs of a story are versions of one. Markup in documents is escaped."""
+    output, story = match.output, match.story
+    own = output.id if story is None else output.story
+    id = UUID(own) if _OF_OUTPUTS.fullmatch(own) else uuid5(NAMESPACE_URL, f"mmqjp:{own}")
     links = dict.fromkeys(escape_xml(item.link) for item in match.items if item.link)
     parts = [
         f"<id>{id.urn}</id>",
         f"<title>{escape_xml(_title(match))}</title>",
-        f"<published>{timestamp(output.t1)}</published>",
+        f"<published>{timestamp(output.t1 if story is None else story.first)}</published>",
         f"<updated>{timestamp(committed_at)}</updated>",
         *(f'<link rel="{"related" if number else "alternate"}" href="{link}"/>' for number, link in enumerate(links)),
         f'<category term="{escape_xml(output.query)}"/>',
@@ -102,9 +103,12 @@ def _title(match: ShownMatch) -> str:
 
 def _content(match: ShownMatch) -> str:
     rows = [(name, escape_xml(text)) for name, text in values(match)]
-    facts = reason_facts(match) if match.reason is not None else ()
-    rows += [("because", escape_xml(fact_text(fact))) for fact in facts]
-    for item in match.items:
+    label = "because" if match.story is None else "story"
+    facts = reason_facts(match) if match.reason is not None or match.story is not None else ()
+    rows += [(label, escape_xml(fact_text(fact))) for fact in facts]
+    for place, item in enumerate(match.items):
+        if place == 1 and match.omitted:
+            rows.append(("…", f"{match.omitted:,} more in between"))
         origin = source(item) if item.time is None else f"{source(item)}, {IN_UTC.minute(item.time)} UTC"
         title = escape_xml(item.title)
         linked = f'<a href="{escape_xml(item.link)}" rel="noopener noreferrer nofollow">{title}</a>'

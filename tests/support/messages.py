@@ -1,7 +1,10 @@
 """Messages of sinks, for tests of what receivers make of them."""
 
+from collections.abc import Sequence
+
+from common.dates import SECOND, iso_utc
 from mmqjp.answers.output import Output
-from mmqjp.present.item import ShownItem, ShownMatch
+from mmqjp.present.item import ShownItem, ShownMatch, read_story
 from mmqjp.sinks.sink import ID_PREFIX, Message
 
 TIME = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
@@ -14,6 +17,30 @@ def output(seq: int, query: str = "q1", xml: str = "<match/>") -> Output:
 def match(seq: int, title: str = "A title", xml: str = "<match/>", query: str = "q1") -> ShownMatch:
     item = ShownItem(f"d{seq}", "S", TIME, "item", title, "a.example", "A feed", f"https://a.example/{seq}")
     return ShownMatch(output(seq, query, xml), (item,))
+
+
+def told(seq: int, story: str, members: int, change: str = "grew", merged: Sequence[str] = ()) -> Output:
+    """An output of a story, whose documents are a second apart."""
+    times = [iso_utc(TIME + number * SECOND) for number in range(members)]
+    every = (f'<member document="d{n}" stream="S" feed="Feed {n}" time="{time}"/>' for n, time in enumerate(times))
+    counts = f'first="{times[0]}" latest="{times[-1]}" members="{members}" feeds="{members}"'
+    inside = "".join((*(f'<merged id="{id}"/>' for id in merged), *every))
+    xml = f'<story id="{story}" change="{change}" {counts}><words>tram fire</words>{inside}</story>'
+    documents = tuple(f"d{number}" for number in range(members))
+    id = f"{seq:032x}"
+    return Output("q1", TIME, TIME + seq, documents, ("S",) * members, {}, xml, id, seq, story, change)
+
+
+def story(seq: int, id: str, members: int, change: str = "grew", merged: Sequence[str] = ()) -> ShownMatch:
+    found, several = read_story((output := told(seq, id, members, change, merged)).xml)
+    titles = [f"Tram {number} on FIRE" for number in range(members)]
+    items = (
+        ShownItem(
+            one.id, "S", one.time, "item", titles[int(one.id[1:])], "a.example", one.feed, f"https://a.example/{one.id}"
+        )
+        for one in several
+    )
+    return ShownMatch(output, tuple(items), story=found)
 
 
 def message(*matches: ShownMatch, sink: str = "alerts", more: int = 0) -> Message:

@@ -13,11 +13,18 @@ function tell(kind, text) {
   badge.textContent = text;
 }
 
+const cards = (id) => list.querySelectorAll(`[data-story="${CSS.escape(id)}"]`);
+
+// A story stays where it is, open if it was, and those that it took up disappear.
 function put(item) {
   document.querySelector("#live-empty")?.remove();
   const before = document.documentElement.scrollHeight;
   item.classList.add("new");
-  list.prepend(item);
+  for (const id of item.dataset.merged?.split(" ") ?? []) cards(id).forEach((card) => card.remove());
+  const [card] = item.dataset.story ? cards(item.dataset.story) : [];
+  if (card?.querySelector("details[open]")) item.querySelector("details").open = true;
+  if (card) card.replaceWith(item);
+  else list.prepend(item);
   while (list.children.length > MOST) list.lastElementChild.remove();
   // Whoever reads further down keeps the place.
   if (scrollY > 200) scrollBy({ top: document.documentElement.scrollHeight - before, behavior: "instant" });

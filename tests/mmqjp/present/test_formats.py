@@ -15,6 +15,7 @@ from rich.console import Console
 from mmqjp.answers.output import Output
 from mmqjp.explain.terms import JoinedValue, Operand, Reason, ShownCondition
 from mmqjp.present import item, terminal
+from tests.support.messages import story
 
 DAY = 86_400_000_000
 
@@ -84,6 +85,8 @@ def test_json_and_json_lines_are_the_output_lines_with_more():
         assert json.loads(one.output.to_line()).items() <= found.items()
         assert [shown["title"] for shown in found["items"]] == [shown.title for shown in one.items]
         assert item.ShownMatch.from_dict(found) == one
+    for one in (story(1, "a" * 32, 2), story(2, "b" * 32, 20, "merged", ("a" * 32,))):
+        assert item.ShownMatch.from_dict(json.loads(json.dumps(one.to_dict()))) == one
     for count in (0, 1, len(HOSTILE)):
         some = [match.to_dict() for match in HOSTILE_MATCHES[:count]]
         assert json.loads(written(terminal.write_json_array, some)) == [json.loads(line) for line in lines[:count]]
@@ -166,6 +169,35 @@ def test_the_table_keeps_links_whole_and_obeys_the_width():
     assert max(len(line) for line in lines if "https://a.example/x" not in line) <= 60
     assert all(line == line.rstrip() for line in lines)
     assert "[bold red]x[/] :smile:" in out.getvalue()
+
+
+def test_a_story_is_told_once_as_it_was_last():
+    a, b, c = (letter * 32 for letter in "abc")
+    told = [
+        story(1, a, 2, "opened"),
+        story(2, b, 2, "opened"),
+        story(3, c, 3),
+        story(4, a, 4),
+        story(5, a, 20, "merged", (b,)),
+    ]
+    out = io.StringIO()
+    terminal.print_report(report_of(told), Console(file=out, width=80, highlight=False, emoji=False))
+    texts = written(lambda out: terminal.write_markdown(report_of(told), out)), out.getvalue()
+    page = parsed(written(lambda out: terminal.write_page(report_of(told), out)))
+    for text in (*texts, page.text_content()):
+        words = " ".join(text.replace("\\", "").split())
+        assert "2 stories" in words and "20 documents of 20 feeds" in words and "8 more in between" in words
+        assert "in common: tram, fire" in words and "took up 1 other story" in words
+        assert "Tram 0 on FIRE" in words and "Tram 8 on FIRE" not in words and "Tram 9 on FIRE" in words
+        assert words.index("20 documents") < words.index("3 documents of 3 feeds") and "2 documents" not in words
+    assert [" ".join(one.text_content().split()) for one in page.iter("summary")] == [
+        "and 19 more, the latest 2026-05-06 12:00", "and 2 more, the latest 2026-05-06 12:00"
+    ]  # fmt: skip
+    assert [one.text_content() for one in page.find_class("title")[0].iter("mark")] == ["Tram", "FIRE"]
+    mixed = report_of([*told, match()])
+    assert (mixed.summary, [group.count_text for group in mixed.groups]) == ("3 matches", ["3 matches"])
+    rows = list(csv.DictReader(io.StringIO(written(lambda out: terminal.write_csv(told, out, item.IN_UTC)))))
+    assert len(rows) == 5 and rows[4]["title_12"] == "Tram 19 on FIRE"
 
 
 HOSTS = JoinedValue(Operand("u", "https://www.a.example/x", ("host",)), Operand("v", "//a.example", ("host",)))

@@ -30,7 +30,7 @@ from mmqjp.sinks.sink import ACKNOWLEDGED, DeliveryResult, JobEvent, Message, Re
 from tests.generate.seeds import seeds
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, FakeJobs, FakeStore, definition, manager
 from tests.support.faults import Killed
-from tests.support.messages import match, message, output
+from tests.support.messages import match, message, output, told
 from tests.support.service import Events
 
 
@@ -214,6 +214,36 @@ def test_the_file_is_read_anew():
     sinks.reload(of_file)
     turns(sinks)
     assert ids(endpoints["s"]) == ids(endpoints["t"]) == ["id0", "id1"]  # type: ignore[arg-type]  # both are endpoints
+
+
+@pytest.mark.parametrize("seed", seeds(20, 500))
+def test_a_digest_has_each_story_once(seed: int):
+    """Stories come and grow, and take others up, between outputs that are none."""
+    rng = Random(seed)
+    by, most = rng.choice(["", "members"]), rng.randrange(1, 5)
+    table = {"top": most, "by": by} if by else {"most": most}
+    store, members, firsts = FakeStore(Clock()), dict[str, int](), dict[str, int]()
+    endpoint = Endpoint()
+    sinks = manager(store, {"s": endpoint}, [definition("s", kind="mail", every="60s", **table)])
+    for seq in range(count := rng.randrange(1, 40)):
+        merged: list[str] = []
+        if rng.random() < 0.2:
+            store.commit(["a"])
+            members[f"id{seq}"], firsts[f"id{seq}"] = -1, seq
+        else:
+            open_now = [id for id in members if len(id) == 32]
+            id = rng.choice([*open_now, f"{seq:032x}"])
+            merged = [other for other in open_now if other != id and rng.random() < 0.2]
+            size = members.get(id, 1) + 1 + sum(members.pop(other) for other in merged)
+            members[id], firsts[id] = size, min(firsts.get(one, seq) for one in (id, *merged))
+            store.all.append((told(seq, id, size, "merged" if merged else "grew", merged), store.clock.time))
+    sinks.committed()
+    go_on(store, sinks, wait=61 * SECOND)
+    ((found, _),) = endpoint.got
+    ranked = sorted(members, key=lambda id: (-members[id] if by else 0, firsts[id]))
+    assert [one.output.story or one.output.id for one in found.matches] == ranked[:most]
+    assert [one.output.xml.count("<member ") for one in found.matches] == [max(members[id], 0) for id in ranked[:most]]
+    assert found.more == max(len(members) - most, 0) and (found.first, found.last) == (0, count - 1)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from tests.processes.programs import command, in_terminal, without_files
 from tests.support.atom import ATOM, link
 from tests.support.cli import LINES, PROGRAM, mmqjp, write_documents, write_queries
 from tests.support.faults import Killed, Point, armed, killed
-from tests.support.messages import TIME, match, output
+from tests.support.messages import TIME, match, output, story
 from tests.support.service import PAIRS, Directory, events_of
 
 HOUR = 3_600_000_000
@@ -329,6 +329,16 @@ def test_entries_and_archives_never_change(feed):
     feed.deliver(at_a_time=10)
     assert (feed.path / "archive-0.atom").read_bytes() == archive
     assert entries()[-len(before) :] == before and feed.seqs() == list(range(160))
+
+
+def test_a_feed_has_each_story_once_and_archives_what_it_told_then(feed):
+    sink = AtomSink("news", AtomOptions(feed.path, URL), Position(), feed.warnings.append, lambda: feed.now)
+    sink.prepare(feed.pending)
+    for seq in range(210):
+        sink.write_matches([story(seq, f"{seq % 60 if seq < 120 else 7:032x}", seq + 2)])
+    found = [(feedparser.parse((feed.path / name).read_bytes()).entries) for name in ("feed.atom", "archive-1.atom")]
+    assert [len({entry.id for entry in some}) for some in found] == [len(some) for some in found] == [50, 21]
+    assert "211 documents" in found[0][0].summary
 
 
 def test_a_feed_that_others_remove_is_written_again_and_another_is_not_overwritten(feed):

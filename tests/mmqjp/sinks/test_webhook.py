@@ -42,7 +42,7 @@ from tests.support.feed_server import (
     reset,
 )
 from tests.support.mail_server import MailServer, mail_server, make_certificate
-from tests.support.messages import match, message
+from tests.support.messages import match, message, story
 from tests.support.service import Events
 
 MESSAGE = message(match(1), match(2))
@@ -221,6 +221,8 @@ def test_plain_text_for_receivers_like_ntfy():
     assert request.headers["Content-Type"] == "text/plain; charset=utf-8"
     lines = request.body.decode().splitlines()
     assert lines[0] == "q1:" and lines[1] == "One (A feed) https://a.example/1" and lines[-1] == "and 3 more"
+    (request,) = sent(given=message(story(1, "a" * 32, 20)), format="text")[1].log
+    assert request.body.decode().splitlines() == ["q1:", "Tram 0 on FIRE (Feed 0) https://a.example/d0", "and 19 more"]
     (request,) = sent(given=message(), format="text")[1].log
     assert request.body == b"This is a test of the sink alerts."
 
@@ -241,6 +243,8 @@ def test_a_message_has_output_lines_and_their_items():
     outputs = [json.loads(one.output.to_line()) | {"items": [item]}]
     expected = {"type": "mmqjp.outputs", "timestamp": noon, "sink": "alerts", "more": 3, "outputs": outputs}
     assert read_json(message(one, more=3)) == expected
+    (told,) = read_json(message(story(1, "a" * 32, 3)))["outputs"]
+    assert (told["story"], told["change"], len(told["items"])) == ("a" * 32, "grew", 3)
     test = read_json(message())
     assert (test["type"], test["outputs"]) == ("mmqjp.test", [])
 
@@ -402,6 +406,8 @@ def test_a_server_gets_the_digest():
     for shown in parts(read_mail(render_mail(ranked, options(by="n")))):
         assert "the top 2 of 4 matches by n" in shown
         assert shown.index("Second in time") < shown.index("First in time")
+    stories = message(story(5, "b" * 32, 20, "merged"), story(4, "c" * 32, 3), more=1)
+    assert read_mail(render_mail(stories, options(by="members")))["Subject"] == "alerts: 3 stories"
     test = read_mail(render_mail(message(sink="morning"), options()))
     assert test["Subject"] == "morning: a test" and test.get_content_type() == "text/plain"
     assert test.get_content().strip() == "This is a test: the mails of this sink arrive here."

@@ -41,6 +41,7 @@ from tests.generate.seeds import seeds
 from tests.support.atom import ATOM, ids_of, is_archive, link, validated
 from tests.support.fake_sinks import Clock
 from tests.support.feed_texts import entries_of
+from tests.support.messages import TIME, story
 from tests.support.web import remember_nothing
 
 SIZE, NEWEST = 100, 50
@@ -535,6 +536,17 @@ def test_an_entry_tells_times_title_and_links():
     assert entry.published == timestamp(NOON) and entry.updated == timestamp(NOON + 1)
     (own,) = entries_of(document)
     assert (own.title, own.item_url) == ("Title 1", "https://a.example/1")
+
+
+def test_a_story_is_one_entry_that_is_updated():
+    told = [story(1, "a" * 32, 2, "opened"), story(2, "b" * 32, 2, "opened"), story(3, "a" * 32, 20)]
+    entries = [entry_of(one, NOON + number * 1_000_000) for number, one in enumerate(told)]
+    assert entries[0].id == entries[2].id != entries[1].id
+    grown, other = feedparser.parse(feed_document(FEED, entries[::-1], None)).entries
+    assert (grown.id, other.id) == tuple(UUID(letter * 32).urn for letter in "ab")
+    assert (grown.title, grown.published) == ("Tram 0 on FIRE", timestamp(TIME)) and other.published == grown.published
+    assert grown.updated == timestamp(NOON + 2_000_000)
+    assert "in common: tram, fire" in grown.summary and "8 more in between" in grown.summary
 
 
 def test_titles_and_ids_of_stores_of_older_formats():
