@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 
 from mmqjp.answers.bindings import BoundValue, residual_holds
 from mmqjp.answers.output import Output
@@ -48,6 +49,27 @@ def reason_of(
         if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == nodes:
             return _Reader(query, {record.docid: place for record, place in parts}, steps).reason(row, whole=whole)
     return None
+
+
+def story_links(
+    query: terms.ReadableQuery, members: Sequence[Record], steps: int
+) -> Iterator[tuple[int, int, terms.Reason]]:
+    """Yields the pairs by which the documents of a story joined it: a document, one before it, and why they match, by
+    their indexes. `members` are in the order of joining. A document that made stories one has a pair for each. Takes at
+    most twice `steps` steps; what is not found by then is left out."""
+    evidence = Evidence(query, steps=steps)
+    for record in members:
+        evidence.look(record, range(len(query.blocks)))
+    places: dict[int, int] = {record.docid: place for place, record in enumerate(members)}
+    found: dict[tuple[int, int], EvidenceRow] = {}
+    for row in evidence.result().rows:
+        first, last = sorted((places[row.docids[0]], places[row.docids[-1]]))
+        found.setdefault((last, first), row)
+    reader, of_story = _Reader(query, places, steps), list(range(len(members)))
+    for (last, first), row in sorted(found.items(), key=itemgetter(0)):
+        if of_story[last] != of_story[first]:
+            of_story = [of_story[first] if one == of_story[last] else one for one in of_story]
+            yield last, first, reader.reason(row, whole=False)
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from itertools import islice
@@ -139,11 +139,11 @@ class StoryMember(NamedTuple):
     time: int
 
 
-MOST_MEMBERS = 12  # members of a story that are shown: the first one and the latest ones
+MOST_MEMBERS = 12  # members of a story that are shown, unless all are: the first one and the latest ones
 
 
 def read_story(xml: str) -> tuple[ShownStory, list[StoryMember]]:
-    """Reads the output document of a story: the story, and those of its members that are shown, in order of joining.
+    """Reads the output document of a story: the story, and its members in order of joining.
 
     >>> story, members = read_story('<story id="ab" change="opened" first="1970-01-01T00:00:00Z" members="2" feeds="1"'
     ...     ' latest="1970-01-01T00:00:01Z" n="7"><words>tram fire</words><member document="d" stream="S" feed="A"'
@@ -159,9 +159,12 @@ def read_story(xml: str) -> tuple[ShownStory, list[StoryMember]]:
     story = ShownStory(
         id, change, int(members), int(feeds), first, latest, tuple(given.items()), tuple(words), tuple(map(str, merged))
     )
-    told = [dict(one.attrib) for one in root.iterchildren("member")]
-    shown = [*told[:1], *told[1:][1 - MOST_MEMBERS :]]
-    return story, [StoryMember(one["document"], one["stream"], one["feed"], parse_iso(one["time"])) for one in shown]
+    told = (dict(one.attrib) for one in root.iterchildren("member"))
+    return story, [StoryMember(one["document"], one["stream"], one["feed"], parse_iso(one["time"])) for one in told]
+
+
+def shown_members(members: Sequence[StoryMember]) -> list[StoryMember]:
+    return [*members[:1], *members[1:][1 - MOST_MEMBERS :]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,7 @@ class ShownMatch:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON object: the output line with `items`, `why` and `selected`; of a story, with its `card`."""
-        why = None if self.reason is None else _why(self.reason)
+        why = None if self.reason is None else reason_dict(self.reason)
         selected = [{"name": name, "text": text} for name, text in self.selected]
         found = self.output.to_dict() | {"items": list(map(asdict, self.items)), "why": why, "selected": selected}
         return found if self.story is None else found | {"card": asdict(self.story)}
@@ -199,7 +202,7 @@ class ShownMatch:
         )
 
 
-def _why(reason: terms.Reason) -> dict[str, Any]:
+def reason_dict(reason: terms.Reason) -> dict[str, Any]:
     joined = [asdict(one) | {"value": one.left.value} for one in reason.joined]
     others = reason.conditions, reason.filters
     conditions, filters = ([{"text": one.text, **asdict(one)} for one in found] for found in others)
@@ -292,12 +295,30 @@ def _story_facts(story: ShownStory) -> Iterator[Fact]:
         yield (_plain(CHANGES[story.change]),)
 
 
+def last_told(newest_first: Iterable[ShownMatch]) -> Iterator[ShownMatch]:
+    """Leaves out what was told of a story before, and stories that others took up."""
+    seen = set[str]()
+    for match in newest_first:
+        if match.story is None or match.story.id not in seen:
+            yield match
+        seen.update(() if match.story is None else (match.story.id, *match.story.merged))
+
+
 def and_more(story: ShownStory) -> str:
     """Says how many documents of a story follow the first one."""
     return f"and {story.members - 1:,} more"
 
 
 CHANGES = {"opened": "new", "closed": "closed: nothing can join it any more"}  # others show what they did
+
+
+def link_fact(match: ShownMatch, member: int, other: int, why: terms.Reason) -> Fact:
+    """Says by which other document one joined a story."""
+    names = (item.feed or item.site or item.title for item in (match.items[member], match.items[other]))
+    first, second = map(_name, names)
+    facts = reason_facts(replace(match, reason=why, story=None))
+    listed = [word for number, fact in enumerate(facts) for word in ((_plain("; "), *fact) if number else fact)]
+    return first, _plain(" with "), second, _plain(": "), *listed
 
 
 def filters(match: ShownMatch) -> list[Fact]:

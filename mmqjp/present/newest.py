@@ -21,11 +21,13 @@ from mmqjp.present.item import (
     PAGE_CHARACTERS,
     ShownItem,
     ShownMatch,
+    ShownStory,
     StoryMember,
     item_of,
     missing_item,
     read_story,
     selected_values,
+    shown_members,
     truncate,
 )
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
@@ -148,9 +150,10 @@ def explained_matches(
     told: Sequence[UnexplainedOutput], documents: RememberedDocuments, *, reasons: bool = True, whole: bool = False
 ) -> Iterator[tuple[ShownMatch, str]]:
     """Yields outputs as matches, and the texts of their queries, "" where the reason does not tell which it is. Without
-    `reasons`, none is sought; unless `whole`, they have only joined values and join conditions."""
+    `reasons`, none is sought; unless `whole`, they have only joined values and join conditions, and stories only those
+    members that lists show."""
     records = documents.with_parts({docid for one in told for docids in one.behind for docid in docids})
-    stories = {one.output.xml: read_story(one.output.xml) for one in told if one.output.story}
+    stories = {one.output.xml: _story(one.output.xml, whole=whole) for one in told if one.output.story}
     wanted = (source for one in told if not one.output.story for source in _sources(one.output))
     members = (member[:2] for _, some in stories.values() for member in some)
     items = _source_items(chain(wanted, members), records, documents)
@@ -164,6 +167,11 @@ def explained_matches(
         reason, text = _reason(one, records, whole=whole) if reasons else (None, "")
         shown = tuple(items[source] for source in _sources(one.output))
         yield ShownMatch(one.output, shown, reason, selected_values(xml) if selects else ()), text
+
+
+def _story(xml: str, *, whole: bool) -> tuple[ShownStory, list[StoryMember]]:
+    story, members = read_story(xml)
+    return story, members if whole else shown_members(members)
 
 
 def _sources(output: Output) -> list[tuple[str, str]]:

@@ -19,11 +19,11 @@ from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record, record_of
 from mmqjp.explain import terms
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
-from mmqjp.explain.reasons import build_part, explain_event, output_match, shown, source_places, tested
+from mmqjp.explain.reasons import build_part, explain_event, output_match, shown, source_places, story_links, tested
 from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.retrace.search import missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
-from mmqjp.present.item import ShownMatch
+from mmqjp.present.item import ShownMatch, reason_dict
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
 from mmqjp.present.query_lookup import KnownEvents, affordable, known_event_queries, stored_records
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
@@ -34,6 +34,7 @@ from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra import events as algebra
 from xscl.stories import SIDES
+from xscl.text import XsclErrors
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000  # maximum number of stored documents read, and of outputs of a query
 
@@ -337,6 +338,8 @@ def _absent(pattern: algebra.Pattern) -> Iterator[terms.ShownCondition]:
             yield terms.ShownCondition((f"{what}: {text}" if text else what,))
 
 
+MAX_LINK_STEPS = 2_000_000  # maximum number of steps for the pairs of a story
+
 ID_LENGTH, LISTED = 32, 5
 """Length of an id in hexadecimal digits, and maximum number of ids that an ambiguity error lists."""
 
@@ -359,23 +362,37 @@ class Fed:
 
 
 @dataclass(frozen=True, slots=True)
+class StoryLink:
+    """Why a document joined a story: it matches one before it. Both are indexes into the match's items."""
+
+    member: int
+    other: int
+    why: terms.Reason
+
+
+@dataclass(frozen=True, slots=True)
 class OutputWhy:
-    """Why an output exists. `text` is its query's ("": unknown), `events` has an event query's, if known."""
+    """Why an output exists. `text` is its query's ("": unknown), `events` has an event query's, if known, and `links` a
+    story's."""
 
     match: ShownMatch
     fed: tuple[Fed, ...] = ()
     text: str = ""
     events: terms.Filling | None = None
+    links: tuple[StoryLink, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         events = None if self.events is None else self.events.to_dict()
-        return self.match.to_dict() | {"fed": [asdict(one) for one in self.fed], "text": self.text, "events": events}
+        found = {"fed": [asdict(one) for one in self.fed], "text": self.text, "events": events}
+        links = [{"member": one.member, "other": one.other, "why": reason_dict(one.why)} for one in self.links]
+        return self.match.to_dict() | found | {"links": links}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
         fed, told = from_json(tuple[Fed, ...], found["fed"]), found["events"]
         events = None if told is None else from_json(terms.Filling, told)
-        return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events)
+        links = from_json(tuple[StoryLink, ...], found["links"])
+        return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events, links)
 
 
 def why_output(
@@ -399,9 +416,22 @@ def why_output(
     told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
     ((match, text),) = explained_matches([told], documents, whole=True)
     text = text or next(iter(texts), "")
+    if match.story is not None:
+        return OutputWhy(match, (), text, links=tuple(_links(documents, match, text)))
     if is_event_form(row["form"] or ""):
         return event_why(select, match, row["form"]) or OutputWhy(match, (), text)
     return OutputWhy(match, _fed(next(filter(None, stored_parts(documents, docids)), ())), text)
+
+
+def _links(documents: RememberedDocuments, match: ShownMatch, text: str) -> Iterator[StoryLink]:
+    """The pairs behind a story, of those members that are still stored."""
+    places = {(item.id, item.stream): place for place, item in enumerate(match.items)}
+    rows = lookup.document_rows_by_id(documents.select, {id for id, _ in places})
+    at = {place: record_of(row) for row in rows if (place := places.get((row["id"], row["stream"]))) is not None}
+    order = sorted(at)
+    with suppress(XsclErrors):
+        for last, first, why in story_links(terms.ReadableQuery.of(text), [at[one] for one in order], MAX_LINK_STEPS):
+            yield StoryLink(order[last], order[first], why)
 
 
 def _found(select: SelectFn, asked: str) -> Row:

@@ -262,7 +262,8 @@ def sections(found: OutputWhy, clock: content.TimeFormat) -> Iterator[tuple[str,
     times = content.timings(found.match) if found.events is None else list(content.spans(found.events))
     name, plain = (partial(content.FactToken, kind) for kind in ("name", "plain"))
     fed: list[content.Fact] = [(plain("output "), name(one.id), plain(f" of {one.query}")) for one in found.fed]
-    parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", fed)
+    links = [content.link_fact(found.match, one.member, one.other, one.why) for one in found.links]
+    parts = ("joined", links), ("events", filled), ("times", times), ("filters", conditions), ("made of", fed)
     yield from ((label, facts) for label, facts in parts if facts)
 
 

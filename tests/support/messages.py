@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from common.dates import SECOND, iso_utc
 from mmqjp.answers.output import Output
-from mmqjp.present.item import ShownItem, ShownMatch, read_story
+from mmqjp.present.item import ShownItem, ShownMatch, read_story, shown_members
 from mmqjp.sinks.sink import ID_PREFIX, Message
 
 TIME = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
@@ -38,7 +38,7 @@ def story(seq: int, id: str, members: int, change: str = "grew", merged: Sequenc
         ShownItem(
             one.id, "S", one.time, "item", titles[int(one.id[1:])], "a.example", one.feed, f"https://a.example/{one.id}"
         )
-        for one in several
+        for one in shown_members(several)
     )
     return ShownMatch(output, tuple(items), story=found)
 

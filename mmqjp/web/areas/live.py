@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from common.errors import MmqjpError
-from mmqjp.present.item import ShownMatch, WhyNot
+from mmqjp.present.item import ShownMatch, WhyNot, last_told
 from mmqjp.present.output_why import NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels
 from mmqjp.service.sql_question import WHY_NOT
@@ -74,13 +74,14 @@ class LatestOutputs:
 
 
 def latest(site: Site, query: str) -> LatestOutputs:
-    """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest."""
+    """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest. A story has the last
+    one."""
 
     def read() -> LatestOutputs:
         newest = site.recent.greatest()
         begin = max(newest - (LOOKED_THROUGH if query else SHOWN), -1)
         found = site.matches.between(begin, newest, query or None, whole=False)
-        return LatestOutputs(found[-SHOWN:][::-1], newest)
+        return LatestOutputs(tuple(last_told(found[-SHOWN:][::-1])), newest)
 
     return site.kept.get(("latest", query), site.reader.version(), read)
 

@@ -15,14 +15,28 @@ from lxml import etree
 
 from feeds.documents import Document
 from mmqjp.answers.output import Output
+from mmqjp.documents.record import record_of
 from mmqjp.engine import Session
-from mmqjp.explain.terms import as_text
+from mmqjp.explain.reasons import story_links
+from mmqjp.explain.terms import ReadableQuery, as_text
 from mmqjp.present import newest, output_why, query_lookup
-from mmqjp.present.item import IN_UTC, UNKNOWN, Fact, WhyNot, fact_text, filters, reason_facts, timings
+from mmqjp.present.item import (
+    IN_UTC,
+    UNKNOWN,
+    Fact,
+    ShownMatch,
+    WhyNot,
+    fact_text,
+    filters,
+    link_fact,
+    reason_facts,
+    record_items,
+    timings,
+)
 from mmqjp.present.item import events as shown_events
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import MOST_LISTED, QueryFunnels, explain_missing_output, query_funnel
-from mmqjp.tables.lookup import SelectFn, quote_literal
+from mmqjp.tables.lookup import SelectFn, document_rows_by_id, quote_literal
 from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND, chance
 from tests.generate.patterns import pattern_world
@@ -229,6 +243,21 @@ def test_texts_that_are_most_alike_are_told_however_many_there_are(most, monkeyp
     assert (late.kind, unlike.kind) == ("window", "words") and late.message.startswith("the nearest are 1 h apart")
     none = "share no words: 0.00 of the weight of their words", "no text of one side has a word in common with one of"
     assert none[most < 200_000] in unlike.message
+
+
+def test_the_pairs_by_which_documents_joined_a_story():
+    """The last document makes two stories one."""
+    titles = "tram depot burns", "fire at the tram depot", "dog show in Porto", "Porto dog show prizes", "tram dog show"
+    text = "FROM S//item->a[./title->t] JOIN {similar(t, u, 0.2), 9 d} S//item->b[./title->u] PUBLISH tells"
+    with store(text, *((str(n), entry(title), n) for n, title in enumerate(titles))) as engine:
+        rows = sorted(document_rows_by_id(select_of(engine), {str(n) for n in range(5)}), key=lambda row: row["id"])
+        match = ShownMatch(Output("q", 0, 0, (), (), {}, ""), tuple(record_items([record_of(row) for row in rows])))
+        found = list(story_links(ReadableQuery.of(text), list(map(record_of, rows)), 1_000_000))
+    assert [(member, other) for member, other, _ in found] == [(1, 0), (3, 2), (4, 0), (4, 2)]
+    assert fact_text(link_fact(match, *found[0])) == (
+        'fire at the tram depot with tram depot burns: similar(title "tram depot burns", '
+        'title "fire at the tram depot", 0.2)'
+    )
 
 
 def test_ids_of_outputs_name_published_documents_and_who_told_before():
