@@ -342,7 +342,8 @@ class _Sharing:
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
-    """Matches, newest first: the JSON objects of their output lines, with `items`, `why` and `selected`."""
+    """Matches, newest first: the JSON objects of their output lines, with `items`, `why` and `selected`, and of stories
+    with `card`."""
 
     outputs: list[dict[str, Any]]
     next: str | None
