@@ -131,36 +131,51 @@ class ShownStory:
 
 
 class StoryMember(NamedTuple):
-    """A document of a story, the title of its feed, and its time in microseconds."""
+    """A document of a story: its time in microseconds, and the address of its feed, or the stream."""
 
-    id: str
-    stream: str
-    feed: str
     time: int
+    stream: str
+    id: str
+    feed: str
 
 
 MOST_MEMBERS = 12  # members of a story that are shown, unless all are: the first one and the latest ones
 
+_OWN_ATTRIBUTES = "query", "t0", "t1"
+
 
 def read_story(xml: str) -> tuple[ShownStory, list[StoryMember]]:
-    """Reads the output document of a story: the story, and its members in order of joining.
+    """Reads the output document of a story: the story, and the members that it names, in order: the first, the latest,
+    and those that no earlier one listed.
 
-    >>> story, members = read_story('<story id="ab" change="opened" first="1970-01-01T00:00:00Z" members="2" feeds="1"'
-    ...     ' latest="1970-01-01T00:00:01Z" n="7"><words>tram fire</words><member document="d" stream="S" feed="A"'
-    ...     ' time="1970-01-01T00:00:00Z"/></story>')
+    >>> story, members = read_story('<story query="q" t0="0" t1="1" id="ab" change="opened" n="7" members="2" feeds="1"'
+    ...     ' first="1970-01-01T00:00:00Z" latest="1970-01-01T00:00:01Z"><words>tram fire</words>'
+    ...     '<first document="d" stream="S" feed="A" time="1970-01-01T00:00:00Z"><i/></first></story>')
     >>> story.counts, story.words, story.latest, members
-    ((('n', '7'),), ('tram', 'fire'), 1000000, [StoryMember(id='d', stream='S', feed='A', time=0)])
+    ((('n', '7'),), ('tram', 'fire'), 1000000, [StoryMember(time=0, stream='S', id='d', feed='A')])
     """
     root = parse_document(xml.encode(), trusted=True).root
-    given = {str(name): str(text) for name, text in root.attrib.items()}
+    given = {str(name): str(text) for name, text in root.attrib.items() if name not in _OWN_ATTRIBUTES}
     first, latest = parse_iso(given.pop("first")), parse_iso(given.pop("latest"))
     id, change, members, feeds = (given.pop(name) for name in ("id", "change", "members", "feeds"))
     words, merged = (root.findtext("words") or "").split(), (one.attrib["id"] for one in root.iterchildren("merged"))
     story = ShownStory(
         id, change, int(members), int(feeds), first, latest, tuple(given.items()), tuple(words), tuple(map(str, merged))
     )
-    told = (dict(one.attrib) for one in root.iterchildren("member"))
-    return story, [StoryMember(one["document"], one["stream"], one["feed"], parse_iso(one["time"])) for one in told]
+    return story, sorted({_member(one) for one in root.iterchildren("first", "latest", "member")})
+
+
+def read_listed(xml: str) -> tuple[list[StoryMember], list[str]]:
+    """Reads the end of the output document of a story: the members that it lists, and the stories that it took up."""
+    root = parse_document(f"<listed>{xml}</listed>".encode(), trusted=True).root
+    return list(map(_member, root.iterchildren("member"))), [
+        str(one.attrib["id"]) for one in root.iterchildren("merged")
+    ]
+
+
+def _member(element: etree._Element) -> StoryMember:
+    id, stream, feed, time = (str(element.attrib[name]) for name in ("document", "stream", "feed", "time"))
+    return StoryMember(parse_iso(time), stream, id, feed)
 
 
 def shown_members(members: Sequence[StoryMember]) -> list[StoryMember]:
@@ -297,11 +312,14 @@ def _story_facts(story: ShownStory) -> Iterator[Fact]:
 
 def last_told(newest_first: Iterable[ShownMatch]) -> Iterator[ShownMatch]:
     """Leaves out what was told of a story before, and stories that others took up."""
-    seen = set[str]()
+    seen = set[tuple[str, str]]()
     for match in newest_first:
-        if match.story is None or match.story.id not in seen:
+        if match.story is None:
             yield match
-        seen.update(() if match.story is None else (match.story.id, *match.story.merged))
+            continue
+        if (match.output.query, match.story.id) not in seen:
+            yield match
+        seen.update((match.output.query, id) for id in (match.story.id, *match.story.merged))
 
 
 def and_more(story: ShownStory) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
 
-from common.tools import LruCache, in_batches
+from common.tools import LruCache, gathered, in_batches
 from mmqjp.answers.bindings import read_nodes
 from mmqjp.answers.output import Body, Output
 from mmqjp.documents.record import Record
@@ -23,17 +23,18 @@ from mmqjp.present.item import (
     ShownMatch,
     ShownStory,
     StoryMember,
+    host,
     item_of,
     missing_item,
+    read_listed,
     read_story,
     selected_values,
     shown_members,
-    truncate,
 )
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
 from mmqjp.queries.model import is_bare, is_event_form
-from mmqjp.tables.lookup import document_rows_by_id, span_of_outputs, texts_by_form
+from mmqjp.tables.lookup import SelectFn, document_rows_by_id, span_of_outputs, story_lists, texts_by_form
 from xscl.text import XsclErrors
 
 KEPT_CHARACTERS = 32 << 20  # maximum size of cached answers, in characters; the oldest are evicted
@@ -153,15 +154,15 @@ def explained_matches(
     `reasons`, none is sought; unless `whole`, they have only joined values and join conditions, and stories only those
     members that lists show."""
     records = documents.with_parts({docid for one in told for docids in one.behind for docid in docids})
-    stories = {one.output.xml: _story(one.output.xml, whole=whole) for one in told if one.output.story}
-    wanted = (source for one in told if not one.output.story for source in _sources(one.output))
-    members = (member[:2] for _, some in stories.values() for member in some)
-    items = _source_items(chain(wanted, members), records, documents)
-    for one in told:
+    stories = dict(_stories(told, documents.select, whole=whole))
+    wanted = (source for place, one in enumerate(told) if place not in stories for source in _sources(one.output))
+    named = ((member.id, member.stream) for _, members in stories.values() for member in members)
+    items = _source_items(chain(wanted, named), records, documents)
+    for place, one in enumerate(told):
         xml = one.output.xml
-        if one.output.story:
-            story, some = stories[xml]
-            yield ShownMatch(one.output, tuple(_member_item(member, items) for member in some), story=story), ""
+        if place in stories:
+            story, members = stories[place]
+            yield ShownMatch(one.output, tuple(_member_item(member, items) for member in members), story=story), ""
             continue
         selects = xml and any(selects_values(text, one.form) for text in one.texts)
         reason, text = _reason(one, records, whole=whole) if reasons else (None, "")
@@ -169,9 +170,42 @@ def explained_matches(
         yield ShownMatch(one.output, shown, reason, selected_values(xml) if selects else ()), text
 
 
-def _story(xml: str, *, whole: bool) -> tuple[ShownStory, list[StoryMember]]:
-    story, members = read_story(xml)
-    return story, members if whole else shown_members(members)
+def _stories(
+    told: Sequence[UnexplainedOutput], select: SelectFn, *, whole: bool
+) -> Iterator[tuple[int, tuple[ShownStory, list[StoryMember]]]]:
+    """Yields the places of the outputs of stories, each with its story and the members that are shown, in order. What
+    an output lists, later ones of the story do not."""
+    of_form = gathered((one.form or "", place) for place, one in enumerate(told) if one.output.story)
+    for form, places in of_form.items():
+        lists = StoryLists(select, form, {told[place].output.story for place in places})
+        for place in places:
+            output = told[place].output
+            story, named = read_story(output.xml)
+            members = sorted({*named, *lists.members(story.id, output.t1)})
+            yield place, (story, members if whole else shown_members(members))
+
+
+class StoryLists:
+    """What the outputs of a form list of some stories, and of those that they took up. Raises what `select` does."""
+
+    def __init__(self, select: SelectFn, form: str, stories: Iterable[str]) -> None:
+        self._lists: dict[str, list[tuple[int, list[StoryMember], list[str]]]] = {}
+        wanted = set(stories)
+        while wanted := wanted - self._lists.keys():
+            self._lists |= {id: [] for id in wanted}
+            for row in story_lists(select, form, wanted):
+                self._lists[row["story"]].append((row["t1"], *read_listed(row["listed"])))
+            wanted = {id for one in wanted for _, _, merged in self._lists[one] for id in merged}
+
+    def members(self, story: str, until: int) -> set[StoryMember]:
+        """Returns the members of a story at a time."""
+        found, of = set[StoryMember](), [story]
+        for id in of:  # which grows
+            for t1, members, merged in self._lists[id]:
+                if t1 <= until:
+                    found.update(members)
+                    of += [other for other in merged if other not in of]
+        return found
 
 
 def _sources(output: Output) -> list[tuple[str, str]]:
@@ -180,8 +214,8 @@ def _sources(output: Output) -> list[tuple[str, str]]:
 
 def _member_item(member: StoryMember, items: Mapping[tuple[str, str], ShownItem]) -> ShownItem:
     """The item of a story's member, which tells of a document that is no longer stored."""
-    item = items[member[:2]]
-    return item if item.is_kept else replace(item, time=member.time, feed=truncate(member.feed))
+    item = items[member.id, member.stream]
+    return item if item.is_kept else replace(item, time=member.time, site=host(member.feed))
 
 
 MOST_MATCHES, MAX_REASON_STEPS = 100, 200_000

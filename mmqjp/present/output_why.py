@@ -33,7 +33,7 @@ from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra import events as algebra
-from xscl.stories import SIDES
+from xscl.stories import PAIRS
 from xscl.text import XsclErrors
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000  # maximum number of stored documents read, and of outputs of a query
@@ -256,28 +256,11 @@ def _told_by(
     if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         match = output_match(stream, events.given, output, work.take) if output.documents else None
         return None if match is None else _told(stream, match, output)
-    if isinstance(stream, algebra.Stories):
-        return _told_story(events.given(next(iter(algebra.read_by(stream)))), output)
     sources, values = list(zip(output.documents, output.streams, strict=True)), output_attributes(output.xml)
     for event in Evaluator(events.given, work.take, list(dict.fromkeys(sources))).trace(stream).events:
         if is_output(event, output, values):
             return explain_event(event, sources)
     return None
-
-
-def _told_story(pairs: Sequence[traced.Event], output: Output) -> tuple[terms.Filling, terms.Reason] | None:
-    """Explains an output of a story: each document that it lists, and the first pair by which it joined."""
-    listed = {
-        (one.get("stream"), one.get("document")) for one in parse_document(output.xml.encode()).root.iter("member")
-    }
-    places = source_places(list(zip(output.documents, output.streams, strict=True)))
-    parts: list[terms.FilledPart] = []
-    for event in (one for one in pairs if one.t1 <= output.t1):
-        both = [(event.values[f"{side}_stream"], event.values[f"{side}_id"]) for side in SIDES]
-        if joined := listed.intersection(both):
-            listed -= joined
-            parts.append(build_part(" and ".join(str(id) for _, id in both), [event], places))
-    return (terms.Filling(tuple(parts), ()), terms.Reason((), (), (), ())) if parts else None
 
 
 def is_output(event: traced.Event, output: Output, values: Mapping[str, str]) -> bool:
@@ -409,7 +392,7 @@ def why_output(
     row, documents = None, documents or RememberedDocuments(select)
     if group is not None and _ID.fullmatch(asked):
         row = (recent and recent.output(asked, group)) or lookup.output_by_id(select, asked, group)
-    row = row or _found(select, asked)
+    row = row or found_output(select, asked)
     output = output_of_row(row)
     docids = (lookup.matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
     texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], terms.MOST_QUERIES)
@@ -417,24 +400,29 @@ def why_output(
     ((match, text),) = explained_matches([told], documents, whole=True)
     text = text or next(iter(texts), "")
     if match.story is not None:
-        return OutputWhy(match, (), text, links=tuple(_links(documents, match, text)))
+        return OutputWhy(match, (), text, links=tuple(_links(documents, match)))
     if is_event_form(row["form"] or ""):
         return event_why(select, match, row["form"]) or OutputWhy(match, (), text)
     return OutputWhy(match, _fed(next(filter(None, stored_parts(documents, docids)), ())), text)
 
 
-def _links(documents: RememberedDocuments, match: ShownMatch, text: str) -> Iterator[StoryLink]:
+def _links(documents: RememberedDocuments, match: ShownMatch) -> Iterator[StoryLink]:
     """The pairs behind a story, of those members that are still stored."""
     places = {(item.id, item.stream): place for place, item in enumerate(match.items)}
     rows = lookup.document_rows_by_id(documents.select, {id for id, _ in places})
     at = {place: record_of(row) for row in rows if (place := places.get((row["id"], row["stream"]))) is not None}
-    order = sorted(at)
-    with suppress(XsclErrors):
-        for last, first, why in story_links(terms.ReadableQuery.of(text), [at[one] for one in order], MAX_LINK_STEPS):
-            yield StoryLink(order[last], order[first], why)
+    order, found = sorted(at), set[tuple[int, int]]()
+    for text in lookup.query_texts(documents.select, match.output.query + PAIRS, None, terms.MOST_QUERIES):
+        with suppress(XsclErrors):
+            query = terms.ReadableQuery.of(text)
+            for last, first, why in story_links(query, [at[place] for place in order], MAX_LINK_STEPS):
+                if (pair := (order[last], order[first])) not in found:
+                    found.add(pair)
+                    yield StoryLink(*pair, why)
 
 
-def _found(select: SelectFn, asked: str) -> Row:
+def found_output(select: SelectFn, asked: str) -> Row:
+    """Returns an output by its id, a unique prefix of it, or its number. Raises NoOutput."""
     is_number = asked.isdecimal() and len(asked) < ID_LENGTH - 13
     if is_number and (row := lookup.output_by_seq(select, int(asked))) is not None:
         return row

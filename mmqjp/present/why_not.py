@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice, permutations
+from itertools import chain, combinations, islice, permutations
 from typing import Any
 
 from common.bounds import EARLIEST
@@ -24,13 +24,14 @@ from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
 from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
 from mmqjp.present import output_why, query_lookup
 from mmqjp.present.item import Near, ShownItem, WhyNot, record_items
-from mmqjp.present.newest import stored_parts
+from mmqjp.present.newest import StoryLists, stored_parts
 from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import JoinSubscription, choice_of, is_event_form
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import SelectFn
-from xscl.algebra.events import NearPattern, Pattern, read_by
+from xscl.algebra.events import NearPattern, Pattern, Stories, read_by
 from xscl.algebra.joins import Term
+from xscl.stories import PAIRS
 from xscl.syntax import Join
 from xscl.text import did_you_mean
 
@@ -514,6 +515,8 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     only one stored document has. Raises what `select` does."""
     known = query_lookup.known_queries(select, name)
     if not known and (events := query_lookup.known_event_queries(select, name)):
+        if isinstance(events[0].stream, Stories):
+            return story_why_not(select, name, asked, events[0].query.text)
         streams = {definition.pattern.stream for one in events for definition in one.definitions.values()}
         records = query_lookup.named_records(select, name, asked, streams, events[0].query.text)
         if isinstance(records, WhyNot):
@@ -554,6 +557,26 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     return replace(shown, nearest=_nearest(best)) if read and best.why.kind != "output" else shown
 
 
+def story_why_not(select: SelectFn, name: str, asked: Sequence[str], text: str) -> WhyNot:
+    """Returns why documents are in no story of a name together: as a rule, why they are no pair."""
+    found = replace(explain_missing_output(select, name + PAIRS, asked), query=name)
+    ids = [lookup.ids_with(select, name, {item.id}, MOST_LISTED) for item in found.items]
+    outputs = [output_why.found_output(select, id) for id in dict.fromkeys(chain(*ids))]
+    of_form = gathered((row["form"], output_why.output_of_row(row).story) for row in outputs)
+    wanted = {(item.id, item.stream) for item in found.items}
+    for form, stories in of_form.items():
+        lists = StoryLists(select, form, stories)
+        if any(
+            wanted <= {(one.id, one.stream) for one in lists.members(story, output_why.FOR_EVER)} for story in stories
+        ):
+            shown = outputs_found(name, list(dict.fromkeys(chain(*ids))), text, found.items, exact=True)
+            return replace(shown, message="they are in a story" if len(wanted) > 1 else "it is in a story")
+    if found.kind == "output":
+        what = "they match, and no story with them was told, or not yet: by HAVING, by TELL, or because it had closed"
+        return replace(found, kind="dropped", message=what, outputs=(), text=text)
+    return found
+
+
 def no_query(select: SelectFn, name: str) -> tuple[str, str]:
     """Returns why there is no query of a name, and a hint."""
     for row in lookup.queries_named(select, name, 1):
@@ -573,6 +596,10 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_KEPT) -> QueryFun
     """Returns the funnels of a name's queries over the newest documents of their streams. Raises what `select` does."""
     known = query_lookup.known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := query_lookup.known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
+        if isinstance(events[0].stream, Stories):
+            return replace(
+                query_funnel(select, name + PAIRS, most), query=name, outputs=lookup.count_outputs(select, name)
+            )
         return event_funnels(select, name, events, most)
     scans = [_Scan(query, steps_for(len(known))) for query in known]
     if not scans:

@@ -94,7 +94,7 @@ class DeliveryGroup:
         self._is_full, self._is_large = False, False
         # Entries in order: rank, the number of an output or of the first one of a story, and the output, or its number.
         self._ranked: list[tuple[float, int, Output]] = []
-        self._stories: dict[str, tuple[float, int, int]] = {}  # those that are not in memory
+        self._stories: dict[tuple[str, str], tuple[float, int, int]] = {}  # those that are not in memory
         self._spare: list[tuple[float, int, int]] = []  # of `_hidden` others those that may be shown when stories merge
         self._hidden = 0
         self._ids, self._first_id = sha256(), output.id
@@ -106,7 +106,7 @@ class DeliveryGroup:
         self.newest, self.t0 = max(self.newest, committed_at), min(self.t0, output.t0)
         first, is_story = output.seq, self.is_digest and output.story != ""
         if is_story:
-            first = min(first, *(self._forget(id) for id in (output.story, *merged_stories(output))))
+            first = min(first, *(self._forget(output.query, id) for id in (output.story, *merged_stories(output))))
         if self._is_full and not self._by and first == output.seq:
             self._hide(0, first, output)
             return
@@ -120,20 +120,20 @@ class DeliveryGroup:
 
     def _hide(self, rank: float, first: int, output: Output) -> None:
         if self.is_digest and output.story:
-            self._stories[output.story] = rank, first, output.seq
+            self._stories[output.query, output.story] = rank, first, output.seq
         else:
             self._hidden += 1
             if self.is_digest:
                 insort(self._spare, (rank, first, output.seq))
                 del self._spare[self._most :]
 
-    def _forget(self, story: str) -> int:
+    def _forget(self, query: str, story: str) -> int:
         """Removes what a story told before, and returns the number of its first output here; if there is none, the
         last one's."""
-        if (known := self._stories.pop(story, None)) is not None:
+        if (known := self._stories.pop((query, story), None)) is not None:
             return known[1]
         for place, (_, first, output) in enumerate(self._ranked):
-            if output.story == story:
+            if (output.query, output.story) == (query, story):
                 self.size -= len(output.xml)
                 del self._ranked[place]
                 return first

@@ -63,7 +63,7 @@ class AtomEntry:
 def entry_of(match: ShownMatch, committed_at: int) -> AtomEntry:
     """Returns the entry of an output; all outputs of a story are versions of one. Markup in documents is escaped."""
     output, story = match.output, match.story
-    own = output.id if story is None else output.story
+    own = output.id if story is None else f"{output.query} {story.id}"
     id = UUID(own) if _OF_OUTPUTS.fullmatch(own) else uuid5(NAMESPACE_URL, f"mmqjp:{own}")
     links = dict.fromkeys(escape_xml(item.link) for item in match.items if item.link)
     parts = [

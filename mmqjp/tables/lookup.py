@@ -243,6 +243,18 @@ def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
     return [row["t1"] for row in all_rows(select, sql)]
 
 
+_OF_STORY = """regexp_extract(tail, ' id="([0-9a-f]+)"', 1)"""
+_LISTED = """regexp_extract(tail, '((<merged [^<]*>|<member [^<]*>)*)</story>$', 1)"""
+
+
+def story_lists(select: SelectFn, form: str, stories: Collection[str]) -> list[Row]:
+    """Returns, in order, what the outputs of a form tell of some stories: `story`, `t1`, and the end of the document
+    with the stories that it took up, and the members that no earlier one listed."""
+    which = f"form = {quote_literal(form)} AND head = '<story query=\"' AND {_OF_STORY} IN ({literal_list(stories)})"
+    sql = f"SELECT {_OF_STORY} AS story, t1, {_LISTED} AS listed FROM answers WHERE {which} ORDER BY answer"
+    return all_rows(select, sql)
+
+
 def count_outputs(select: SelectFn, name: str) -> int:
     sql = f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quote_literal(name)}
 UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quote_literal(name)}) AS o"""

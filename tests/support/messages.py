@@ -22,25 +22,25 @@ def match(seq: int, title: str = "A title", xml: str = "<match/>", query: str = 
 def told(seq: int, story: str, members: int, change: str = "grew", merged: Sequence[str] = ()) -> Output:
     """An output of a story, whose documents are a second apart."""
     times = [iso_utc(TIME + number * SECOND) for number in range(members)]
-    every = (f'<member document="d{n}" stream="S" feed="Feed {n}" time="{time}"/>' for n, time in enumerate(times))
+    every = [f'document="d{n}" stream="S" feed="Feed {n}" time="{time}"' for n, time in enumerate(times)]
     counts = f'first="{times[0]}" latest="{times[-1]}" members="{members}" feeds="{members}"'
-    inside = "".join((*(f'<merged id="{id}"/>' for id in merged), *every))
-    xml = f'<story id="{story}" change="{change}" {counts}><words>tram fire</words>{inside}</story>'
+    inside = [f"<first {every[0]}><item/></first>", f"<latest {every[-1]}><item/></latest>"]
+    inside += [*(f'<merged id="{id}"/>' for id in merged), *(f"<member {one}/>" for one in every)]
+    head = f'<story query="q1" t0="{TIME}" t1="{TIME + seq}" id="{story}" change="{change}"'
+    xml = f"{head} {counts}><words>tram fire</words>{''.join(inside)}</story>"
     documents = tuple(f"d{number}" for number in range(members))
-    id = f"{seq:032x}"
-    return Output("q1", TIME, TIME + seq, documents, ("S",) * members, {}, xml, id, seq, story, change)
+    return Output("q1", TIME, TIME + seq, documents, ("S",) * members, {}, xml, f"{seq:032x}", seq)
 
 
 def story(seq: int, id: str, members: int, change: str = "grew", merged: Sequence[str] = ()) -> ShownMatch:
     found, several = read_story((output := told(seq, id, members, change, merged)).xml)
-    titles = [f"Tram {number} on FIRE" for number in range(members)]
-    items = (
-        ShownItem(
-            one.id, "S", one.time, "item", titles[int(one.id[1:])], "a.example", one.feed, f"https://a.example/{one.id}"
-        )
-        for one in shown_members(several)
-    )
-    return ShownMatch(output, tuple(items), story=found)
+
+    def item(id: str, time: int, feed: str) -> ShownItem:
+        title = f"Tram {id.removeprefix('d')} on FIRE"
+        return ShownItem(id, "S", time, "item", title, "a.example", feed, f"https://a.example/{id}")
+
+    items = tuple(item(one.id, one.time, one.feed) for one in shown_members(several))
+    return ShownMatch(output, items, story=found)
 
 
 def message(*matches: ShownMatch, sink: str = "alerts", more: int = 0) -> Message:
