@@ -12,8 +12,8 @@ from templates.witness import Witnesses, node_id, plain_node
 from xpath_stage.binder import PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, StreamDocument, parse_documents
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.filters import tree_value
 from xscl.algebra.joins import Condition, Conjunct, PatternNode, Side, Term, Test
-from xscl.algebra.values import derive
 
 STREAM = "S"
 _TEXT = (
@@ -316,9 +316,7 @@ def check_side(
     assert _joined(found, document.docid, parents, variables) == expected
     for nodes in expected:
         for leaf in minor.node_of.values():
-            text = document.tree.string_value(*plain_node(nodes[leaf]))
-            for name in functions[leaf]:
-                text = derive(name, text)
+            text = tree_value(document.tree, plain_node(nodes[leaf]), functions[leaf])
             assert found.values[document.docid, nodes[leaf]] == text
     return len(expected)
 

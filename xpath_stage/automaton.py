@@ -26,7 +26,7 @@ from xpath_stage.documents import ElementColumns, Limits, Tags, Vocabulary, owne
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
 from xpath_stage.filters import Bits, Failures, FilterBank, MaskIndex, NodeClass, NodeClasses, Tests
 from xscl.algebra.joins import Test
-from xscl.algebra.values import NodeKind
+from xscl.algebra.values import NodeKind, reads_tree
 
 Above = int | None  # a step, or None for the document
 
@@ -505,6 +505,7 @@ class Automaton:
         self._owners = Tags()
         self._wanted: set[int] = set()
         self._valued = Tags()
+        self._concatenated: set[int] = set()  # variables whose values are read from trees
         self._groups = groups
         self._selects: dict[Above, Bits] = {}
         self.flushes = 0
@@ -527,7 +528,10 @@ class Automaton:
             self._groups.add(edge, self._selects.get(edge[1], ()))
         self._wanted.update(change.values)
         for value in change.values:
-            self._valued.add(self._steps.test_of(value))
+            if reads_tree(self._steps[value].node.functions):
+                self._concatenated.add(value)
+            else:
+                self._valued.add(self._steps.test_of(value))
         if self._is_used:  # very many patterns may be added one after the other
             self.reset()
 
@@ -538,7 +542,10 @@ class Automaton:
             if not left:
                 del self._edges_to[edge[1]]
         for value in change.values:
-            self._valued.remove(self._steps.test_of(value))
+            if value in self._concatenated:
+                self._concatenated.remove(value)
+            else:
+                self._valued.remove(self._steps.test_of(value))
         self._wanted.difference_update(change.values)
         for step in change.steps:
             if step.node.test.kind == "attribute":
@@ -583,7 +590,7 @@ class Automaton:
     def columns(self) -> ElementColumns:
         self._is_used = True
         owners = self._of_attributes if self._owners or self._filters.owners else None
-        trees = self._filters.reads_trees
+        trees = self._filters.reads_trees or bool(self._concatenated)
         return ElementColumns(owners, self._of_values, self._interned, self._mentioned, trees=trees)
 
     def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:

@@ -6,8 +6,9 @@ of the node. Columns are computed for many documents at once, without a Python o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from common.arrays import Ints, distinct, expand_ranges
 from templates.catalog import Functions
 from templates.witness import ATTRIBUTE_SHIFT, node_id
 from xpath_stage.documents import ElementColumns
-from xscl.algebra.values import derive
+from xpath_stage.filters import value_of
+from xscl.algebra.values import derive, reads_tree
 
 Derivation = tuple[int, Functions]  # the number of a chain of functions, and the functions; (0, ()) for the plain value
 
@@ -220,17 +222,24 @@ class StringValues:
         values = columns.string_values(self.elements)
         values += [columns.values[number] for number in self.attributes]
         if columns.unread:
-            columns.string_values([element for element, attribute, _ in self.derived if attribute is None])
+            own = (element for element, attribute, how in self.derived if attribute is None and not reads_tree(how[1]))
+            columns.string_values(own)
         for element, attribute, (_, functions) in self.derived:
-            value = (columns.texts[element] or "") if attribute is None else columns.values[attribute]
-            for name in functions:
-                value = self._derived(name, value)
+            rest = functions
+            if not reads_tree(functions):
+                value = (columns.texts[element] or "") if attribute is None else columns.values[attribute]
+            else:
+                text = str if attribute is None else partial(columns.values.__getitem__, attribute)
+                tree = partial(columns.element, element) if attribute is None else None
+                value, rest = self._guarded(functions[0], value_of, text, tree, functions[:1]), functions[1:]
+            for name in rest:
+                value = self._guarded(name, derive, name, value)
             values.append(value)
         return values
 
-    def _derived(self, name: str, value: str) -> str:
+    def _guarded(self, name: str, of: Callable[..., str], *args: object) -> str:
         try:
-            return derive(name, value)
+            return of(*args)
         except Exception as error:
             if self.failures is None:
                 raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -23,11 +23,22 @@ from lxml import etree
 
 from common.dates import parse_timestamp
 from common.tools import Memo, decrease
-from xpath_stage.documents import ElementColumns, Tags, Vocabulary, element_text, owner_test
+from xpath_stage.documents import ElementColumns, ParsedDocument, Tags, Vocabulary, element_text, owner_test
 from xscl.algebra.joins import EXTENSION_PREFIX, PatternNode, Test, node_texts
 from xscl.algebra.near import near, similar
 from xscl.algebra.regex import PatternError, PatternLimit
-from xscl.algebra.values import DERIVED, ORDER, CompareOp, NodeKind, matches_regex, number_text, xpath_number
+from xscl.algebra.values import (
+    DERIVED,
+    ORDER,
+    CompareOp,
+    NodeKind,
+    concatenated,
+    derive,
+    matches_regex,
+    number_text,
+    parts_of,
+    xpath_number,
+)
 
 Failures = dict[str, Exception]
 """What raised, and so counted as false or empty: conditions in XPath and functions of values, with the first error."""
@@ -88,6 +99,7 @@ def _texts(value: _XPathValue) -> Iterator[str | bytes]:
 
 
 _NAMESPACE = "urn:mmqjp:functions"
+_PREFIXES = {EXTENSION_PREFIX: _NAMESPACE}
 _functions = etree.FunctionNamespace(_NAMESPACE)
 
 
@@ -97,6 +109,7 @@ _functions["ends-with"] = lambda _context, text, end: text.endswith(end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(text, pattern, flags)
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
 _functions["similar"] = lambda _context, text, other, threshold: similar(text, other, threshold)
+_functions["concat"] = lambda _context, *texts: concatenated(texts, str)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
 _functions["compare-times"] = lambda _context, left, op, right: _any(
@@ -172,7 +185,7 @@ def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
     # lxml cannot take an attribute as the context node. It is selected from its element by position.
     xpath = _exact(_by_sets(xpath))
     text = f"boolean(@*[$place][{xpath}])" if on_attribute else f"boolean({xpath})"
-    return etree.XPath(text, namespaces={EXTENSION_PREFIX: _NAMESPACE}, smart_strings=False)
+    return etree.XPath(text, namespaces=_PREFIXES, smart_strings=False)
 
 
 def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
@@ -183,6 +196,55 @@ def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool
         return bool(_compiled(xpath, False)(element))
     except (PatternError, PatternLimit, etree.XPathError):
         return False
+
+
+_CHILD = re.compile(r"\./([A-Za-z_][\w.-]*)", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def _first_text(path: str) -> Callable[[etree._Element], str]:
+    """Reads the string value of the first node of a path below an element; "" if there is none."""
+    if path == ".":
+        return element_text
+    if child := _CHILD.fullmatch(path):  # a tenth of the time of XPath
+
+        def text_of_child(element: etree._Element, name: str = child[1]) -> str:
+            found = next(element.iterchildren(name), None)
+            return "" if found is None else element_text(found)
+
+        return text_of_child
+    find = etree.XPath(f"({_exact(_by_sets(path))})[1]", namespaces=_PREFIXES, smart_strings=False)
+
+    def text_of_path(element: etree._Element) -> str:
+        try:
+            return next(_strings(find(element)), "")  # type: ignore[arg-type]  # it has nodes
+        except (PatternError, PatternLimit, etree.XPathError):
+            return ""
+
+    return text_of_path
+
+
+def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: Iterable[str]) -> str:
+    """A derived value of a node with a `text`, which is an attribute's without an `element`."""
+    first, *others = functions
+    parts = parts_of(first)
+    if parts is None:
+        value = derive(first, text())
+    elif element is None:
+        value = concatenated(parts, lambda _: text())
+    else:
+        above = element()
+        value = concatenated(parts, lambda path: _first_text(path)(above))
+    for name in others:
+        value = derive(name, value)
+    return value
+
+
+def tree_value(tree: ParsedDocument, node: tuple[int, int], functions: Sequence[str] = ()) -> str:
+    """A value of a node of a document: its string value, with functions applied."""
+    if not functions:
+        return tree.string_value(*node)
+    return value_of(lambda: tree.string_value(*node), None if node[1] else lambda: tree.elements[node[0]], functions)
 
 
 K = TypeVar("K")

@@ -22,7 +22,7 @@ from xscl.text import UNITS, Problem, unescaped, unit_hint, window_us
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
-_STRING_VALUED = ({"string"} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
+_STRING_VALUED = ({"string", "concat"} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
 
 
 @frozen

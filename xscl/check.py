@@ -224,9 +224,7 @@ def missing_equality(literals: Sequence[exp.Expr], left: Container[str], text_of
 
 
 def _path(operand: exp.Expr) -> exp.VarPath | None:
-    while isinstance(operand, exp.Call) and operand.args:
-        operand = operand.args[0]
-    return operand if isinstance(operand, exp.VarPath) else None
+    return next(expressions.paths_of(operand), None)
 
 
 MAX_VALUE_JOINS = 16  # maximum number of equalities between both inputs in a disjunct of a join predicate

@@ -24,6 +24,7 @@ SIGNATURES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(BY_WORDS, (3, 3)),
     **dict.fromkeys(DERIVED, (1, 1)),
     **dict.fromkeys(WITH_LITERAL, (2, 2)),
+    "concat": (2, 20),
 }
 """The functions of all statements, with their minimum and maximum number of arguments; below, those of some."""
 
@@ -136,6 +137,14 @@ def check_operand(expr: exp.Expr, place: ExprContext) -> Iterator[Problem]:
         yield no_value(expr)
 
 
+def paths_of(operand: exp.Expr) -> Iterator[exp.VarPath]:
+    """The variables and the paths on them that an operand has the values of."""
+    if isinstance(operand, exp.VarPath):
+        yield operand
+    for one in exp.operands_of(operand):
+        yield from paths_of(one)
+
+
 def no_value(condition: EventExpr) -> Problem:
     hint = "use it as a condition of its own, beside others with and, or"
     return Problem("a condition cannot stand here, where a value is needed", condition.span, hint)
@@ -156,6 +165,10 @@ def _check_call(call: exp.Call, place: ExprContext) -> Iterator[Problem]:
     yield from check_arguments(call, least, most, "(path)" if place is FILTER else "(variable)")
     if not least <= len(call.args) <= most:
         return
+    if name == "concat" and len(nodes := dict.fromkeys(path.var for path in paths_of(call))) > 1:
+        one, other, *_ = nodes
+        hint = f'bind the element above both, as in S//item->a, and write concat(a/{one}, " ", a/{other})'
+        yield Problem(f"concat() takes texts of one node, and {one} and {other} are two", call.span, hint)
     if name == "count" and not isinstance(call.args[0], exp.Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     for arg in call.args:
@@ -325,6 +338,8 @@ def operand_kind(operand: exp.Expr, names: dict[str, NameKind]) -> NameKind:
             return names.get(operand.var, "element")
         case exp.VarPath():
             return operand.steps[-1].test.kind
+        case exp.Call(name="concat", args=arguments):
+            return "constant" if {operand_kind(one, names) for one in arguments} == {"constant"} else "value"
         case exp.Call(args=(argument, *_)):
             if operand_kind(argument, names) == "constant":
                 return "constant"

@@ -21,14 +21,27 @@ from common.tools import ClearedCache
 from xscl.algebra import events as algebra
 from xscl.algebra.events import Schema, value_kind
 from xscl.algebra.joins import attach_branch, block_root, constant_operand_text, path_end
-from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, Span, VarPath, derivation, is_number, xpath_number
+from xscl.algebra.values import (
+    NOWHERE,
+    ORDERS,
+    PARTS,
+    Call,
+    Expr,
+    Span,
+    VarPath,
+    derivation,
+    is_number,
+    parts_text,
+    with_literal,
+    xpath_number,
+)
 from xscl.builder import unquoted
 from xscl.check import InPlace, find_cycles, query_problems
-from xscl.check_expressions import blocks, name_span
+from xscl.check_expressions import blocks, name_span, paths_of
 from xscl.event_forms import RESERVED, parts_of_kind, reorder_attributes, too_deep, unequal
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import MAX_ATTRIBUTES, MAX_INPUTS, MOST_DIGITS, Resolver, Schemas
-from xscl.lower import PatternBuilder
+from xscl.lower import PatternBuilder, concat_parts
 from xscl.skeletons import Fill, KnownTree, Skeleton, rebuilt
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, Sequenced, names_read
 from xscl.text import EVENT_NAME, UNITS, Lines, Problem, window_us
@@ -199,7 +212,7 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
         if constant is not None:
             attributes.append(algebra.EventAttribute(attribute.name, kind, None, constant=constant))
             continue
-        functions, operand = _functions(attribute.operand)
+        functions, operand = _functions(attribute.operand, build)
         variables.append(operand.var)
         if attribute.each:
             end = path_end(number)
@@ -212,13 +225,16 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
     return algebra.EventPattern(block.stream, pattern, tuple(dict.fromkeys((*variables, *ends))), tuple(attributes))
 
 
-def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
+def _functions(operand: Expr, build: PatternBuilder) -> tuple[tuple[str, ...], VarPath]:
     if isinstance(operand, VarPath):
         return (), operand
     assert isinstance(operand, Call), "an attribute is a path, perhaps in functions"
+    if operand.name == "concat":
+        parts = parts_text(concat_parts(operand.args, build.part))
+        return (with_literal(PARTS, parts),), VarPath(next(paths_of(operand)).var)
     name = derivation(operand)
     assert name is not None, "its functions derive values"
-    inner, path = _functions(operand.args[0])
+    inner, path = _functions(operand.args[0], build)
     return (*inner, name), path
 
 

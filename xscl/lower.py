@@ -8,7 +8,7 @@ whose last node carries the literal (XPath's existential comparison), and any ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -118,6 +118,10 @@ class PatternBuilder:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
         return algebra.shared_test(test.kind, uri, test.local)
 
+    def part(self, path: exp.VarPath) -> exp.Part:
+        """A path on a variable as a part of concat()."""
+        return [self._xpath(exp.Rel(path.steps))]
+
     def condition(self, expr: exp.Expr) -> algebra.Condition:
         return algebra.Condition(xpath=self._xpath(expr))
 
@@ -182,6 +186,25 @@ class PatternBuilder:
         names = f"[{' and '.join(parts)}]" if parts else ""
         filters = "".join(f"[boolean({self._xpath(f)})]" for f in step.filters)
         return f"{step.axis}{at}{head}{names}{filters}"
+
+
+def concat_parts(args: Iterable[exp.Expr], part_of: Callable[[exp.VarPath], exp.Part]) -> list[exp.Part]:
+    """The parts of a concat(), given those of its paths."""
+
+    def part(expr: exp.Expr) -> exp.Part:
+        match expr:
+            case exp.VarPath():
+                return part_of(expr)
+            case exp.Call(name="concat", args=inner):
+                return [concat_parts(inner, part_of)]
+            case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
+                found = part(arg)
+                return exp.derive(name, found) if isinstance(found, str) else [*found, name]
+        text = algebra.constant_operand_text(expr)
+        assert text is not None, "a part of concat() is a path, perhaps in functions, or a constant"
+        return text
+
+    return list(map(part, args))
 
 
 def and_arms(expr: exp.Expr) -> Iterator[exp.Expr]:
@@ -395,6 +418,8 @@ class _Normalizer:
                 self._block_of[fresh] = self._block_of[term.var]
                 attach_path(term.var, self._build.path(steps, last_var=fresh))
                 return exp.VarPath(fresh)
+            case exp.Call(name="concat", args=args):
+                return self._concat(args, scope)
             case exp.Call(name=name, args=args):
                 found = tuple(self._resolve(a, scope, attach_path) for a in args)
                 return found[0] if name == "number" and is_number(found[0]) else exp.Call(name, found)
@@ -402,6 +427,27 @@ class _Normalizer:
                 one, two = self._resolve(left, scope, attach_path), self._resolve(right, scope, attach_path)
                 return canonical(expr if one is left and two is right else exp.Compare(op, one, two))
         return expr
+
+    def _concat(self, args: tuple[exp.Expr, ...], scope: JoinNames) -> exp.Expr:
+        """A function of the node of the one variable that the paths begin at."""
+        of = dict[str, None]()
+
+        def part(path: exp.VarPath) -> exp.Part:
+            term = scope[path.var]
+            if isinstance(term, str):
+                return term
+            of[term.var] = None
+            if path.steps or not term.functions:
+                return self._build.part(path)
+            inner, *functions = term.functions
+            parts = exp.parts_of(inner)
+            return [".", *term.functions] if parts is None else [list(parts), *functions]
+
+        parts = concat_parts(args, part)
+        if not of:
+            return exp.String(exp.concatenated(parts, str))
+        (var,) = of
+        return exp.Call(exp.PARTS, (exp.VarPath(var), exp.String(exp.parts_text(parts))))
 
     # ------------------------------------------------------------ conjunctive queries
 
@@ -437,8 +483,9 @@ class _Normalizer:
             own = list(patterns)
             joins, residual, compared = self._compared(literals, tree, own, partial(self._attach, own), frozenset())
             used = needed | compared
-            left = self._side(tree.left, tuple(own), used, "left")
-            right = self._side(tree.right, tuple(own), used, "right")
+            whole = frozenset(term.var for pair in joins for term in pair if exp.reads_tree(term.functions))
+            left = self._side(tree.left, tuple(own), used, "left", whole)
+            right = self._side(tree.right, tuple(own), used, "right", whole)
             yield algebra.Conjunct(left, right, joins, residual)
 
     def _compared(
@@ -486,7 +533,12 @@ class _Normalizer:
             patterns[block] = require(patterns[block], term.var, self._build.condition(exp.Compare("=", value, value)))
 
     def _side(
-        self, tree: JoinTree, patterns: _Patterns, used: frozenset[str], which: Literal["left", "right"]
+        self,
+        tree: JoinTree,
+        patterns: _Patterns,
+        used: frozenset[str],
+        which: Literal["left", "right"],
+        whole: frozenset[str] = frozenset(),
     ) -> algebra.Side:
         if isinstance(tree, Leaf):
             pattern = patterns[tree.block]
@@ -497,12 +549,13 @@ class _Normalizer:
         tests = (algebra.Test("element", "", f"v{i}") for i in range(len(carried)))
         children = tuple(algebra.PatternNode("/", test, var=var) for test, var in zip(tests, carried, strict=True))
         alone = _distinct(self._conjuncts(tree, tree.patterns, frozenset())) if tree.op == algebra.UNORDERED else ()
+        copied = tuple(var for var in carried if var in whole)
         if self._canonical:
             names = canonical_names(inner, absent)
             inner, absent = _renamed((inner, absent), names)
             alone = _renamed(alone, canonical_names(alone))
-            carried = tuple(names[var] for var in carried)
-        hidden = algebra.Hidden(tree.op, tree.window, inner, carried, which, alone, absent)
+            carried, copied = (tuple(names[var] for var in some) for some in (carried, copied))
+        hidden = algebra.Hidden(tree.op, tree.window, inner, carried, which, alone, absent, copied)
         return algebra.Side(hidden.stream, algebra.PatternNode("/", algebra.TUPLE_TEST, children=children), hidden)
 
 

@@ -254,6 +254,11 @@ def _grouped(arm: exp.Expr) -> str:
     return f"({to_xscl(arm)})" if isinstance(arm, exp.And | exp.Or) else to_xscl(arm)
 
 
+def _concat(node: exp.Call) -> str:
+    of, function = node.args[0], exp.derivation(node)
+    return exp.written(str(function), to_xscl(of))
+
+
 def _string(value: str) -> str:
     if "\n" in value:
         raise InvalidValue(f"a string literal cannot hold a line break: {value!r}")
@@ -304,7 +309,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     exp.VarPath: lambda node: node.var + _steps(node.steps),
     exp.String: lambda node: _string(node.value),
     exp.Number: lambda node: node.text,
-    exp.Call: lambda node: f"{node.name}({_commas(node.args)})",
+    exp.Call: lambda node: f"{node.name}({_commas(node.args)})" if node.name != exp.PARTS else _concat(node),
     exp.Compare: lambda node: f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}",
     exp.And: lambda node: " and ".join(map(_grouped, node.args)),
     exp.Or: lambda node: " or ".join(map(_grouped, node.args)),

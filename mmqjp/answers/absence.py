@@ -374,11 +374,11 @@ class Partners:
     def _holds(
         self, watched: AbsenceDisjunct, joint: bindings.JointBinding, sighting: RightMatch, steps: Steps
     ) -> bool:
-        def text_of(var: str) -> str:
-            if (value := joint.get(var)) is None:
-                docid, node = sighting.bound[watched.bound[var]]
-                value = bindings.BoundValue(self.records[docid], node)
-            return output.read_value(value, steps)
+        def text_of(term: Term) -> str:
+            if term.var in joint:
+                return output.read_value(bindings.value_of(joint, term), steps)
+            docid, node = sighting.bound[watched.bound[term.var]]
+            return output.read_value(bindings.BoundValue(self.records[docid], node, term.functions), steps)
 
         return all(bindings.residual_holds(expr, text_of) for expr in watched.absent.residual)
 

@@ -27,8 +27,9 @@ from mmqjp.documents.record import Inputs, Record, StoredRecords, parse_trees
 from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
 from templates.witness import ATTRIBUTE_SHIFT, PLAIN, plain_node
 from xpath_stage.binder import Node, SideBinder
+from xpath_stage.filters import tree_value
 from xscl.algebra import values as algebra
-from xscl.algebra.joins import Term
+from xscl.algebra.joins import Term, as_term, constant_operand_text
 from xscl.algebra.regex import PatternError, PatternLimit
 
 CHARACTERS_READ_PER_STEP = 256  # comparing a value costs one step per this many characters
@@ -89,27 +90,20 @@ class _Test:
             return False
 
 
-def residual_holds(expr: algebra.Expr, text_of: Callable[[str], str]) -> bool:
+def residual_holds(expr: algebra.Expr, text_of: Callable[[Term], str]) -> bool:
     predicate = predicate_of(expr)
     return predicate.test(*[text_of_operand(operand, text_of) for operand in predicate.operands])
 
 
-def text_of_operand(expr: algebra.Expr, text_of: Callable[[str], str]) -> str:
-    match expr:
-        case algebra.VarPath(var=var):
-            return text_of(var)
-        case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
-            return algebra.derive(name, text_of_operand(arg, text_of))
-    return _constant(expr)
+def text_of_operand(expr: algebra.Expr, text_of: Callable[[Term], str]) -> str:
+    term = as_term(expr)
+    return _constant(expr) if term is None else text_of(term)
 
 
 def _constant(expr: algebra.Expr) -> str:
-    match expr:
-        case algebra.String(value=value):
-            return value
-        case algebra.Number(text=text):
-            return algebra.number_string(text)
-    raise AssertionError(f"not an operand: {expr!r}")
+    text = constant_operand_text(expr)
+    assert text is not None, f"not an operand: {expr!r}"
+    return text
 
 
 # ------------------------------------------------------------ matches
@@ -266,12 +260,11 @@ class BoundValue:
     def text(self) -> str:
         functions = self.functions
         if functions and functions[0] in algebra.OF_DOCUMENT:
-            value, functions = str(getattr(self.record, _OF_DOCUMENT[functions[0]])), functions[1:]
-        else:
-            value = self.record.tree.string_value(*self.node)
-        for name in functions:
-            value = algebra.derive(name, value)
-        return value
+            value = str(getattr(self.record, _OF_DOCUMENT[functions[0]]))
+            for name in functions[1:]:
+                value = algebra.derive(name, value)
+            return value
+        return tree_value(self.record.tree, self.node, functions)
 
     def is_element(self) -> bool:
         return not self.node[1] and not self.functions
@@ -281,6 +274,12 @@ class BoundValue:
 
     def copy(self) -> etree._Element:
         return _copied(self.record.tree.elements[self.node[0]])
+
+    def copied_as(self, name: str) -> str:
+        """The element's markup, with another name."""
+        found = self.copy()
+        found.tag = name
+        return etree.tostring(found, encoding="unicode")
 
     def json_id(self) -> int | str:
         element, place = self.node
@@ -689,6 +688,8 @@ class JointBlock:
             case algebra.VarPath(var=var):
                 codes, distinct_codes = dictionary_encode(self.codes(var))
                 return Encoded(codes, [self.joints.values.text(code) for code in distinct_codes.tolist()])
+            case algebra.Call(name=algebra.PARTS, args=(algebra.VarPath(var=var), _)):
+                return self.column(Term(var, (str(algebra.derivation(expr)),))).texts(BoundValue.text)
             case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
                 codes, texts = self.text(arg)
                 return Encoded(codes, [algebra.derive(name, text) for text in texts])

@@ -926,7 +926,11 @@ class InnerJoinOperator:
         if key in context.tuples:
             return 0, None
         context.tuples.add(key)
-        children = "".join(element(f"v{i}", value.text()) for i, value in enumerate(values))
+        whole = {var for var in stream.hidden.whole if binding[var].is_element()}
+        children = "".join(
+            values[i].copied_as(f"v{i}") if var in whole else element(f"v{i}", values[i].text())
+            for i, var in enumerate(stream.hidden.variables)
+        )
         xml = f"<tuple>{children}</tuple>" if children else "<tuple/>"
         steps = 1 + len(xml) // XML_CHARACTERS_PER_STEP
         # A tuple from before the query is charged to it, too.

@@ -50,7 +50,7 @@ from xpath_stage.binder import HELD, PreparedNode, each_binding
 from xpath_stage.documents import element_text
 from xscl.algebra import values as algebra
 from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, Stories, letters_of
-from xscl.algebra.joins import Conjunct, Mirror, naming, needed
+from xscl.algebra.joins import Conjunct, Mirror, Term, naming, needed
 from xscl.algebra.near import words_again
 from xscl.algebra.weights import general_weights
 
@@ -128,8 +128,8 @@ class _Join:
             for found in each_binding(part, record.tree, {}, steps.take):
                 yield {var: BoundValue(record, node) for var, node in found}
 
-        def text(bound: Mapping[str, BoundValue], var: str) -> str:
-            return read_value(bound[var], steps)
+        def text(bound: Mapping[str, BoundValue], term: Term) -> str:
+            return read_value(value_of(bound, term), steps)
 
         def texts(bound: Mapping[str, BoundValue], side: int) -> tuple[str, ...]:
             return tuple([read_value(value_of(bound, pair[side]), steps) for pair in self._equal])

@@ -21,9 +21,10 @@ from mmqjp.documents.record import Inputs, Record
 from mmqjp.explain import terms
 from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below, each_binding
 from xpath_stage.documents import ParsedDocument
+from xpath_stage.filters import tree_value
 from xscl.algebra import joins
 from xscl.algebra.near import BY_WORDS, LEAST_SIMILAR, is_weighed, word_level
-from xscl.algebra.values import NOWHERE, Call, Expr, Span, String, many_valued
+from xscl.algebra.values import NOWHERE, Call, Expr, Span, String, many_valued, reads_tree
 from xscl.lower import require
 from xscl.printer import to_xscl
 
@@ -50,6 +51,11 @@ class BoundNode:
     record: Record
     node: Node
     text: str
+
+    def value(self, functions: tuple[str, ...]) -> str:
+        if reads_tree(functions):
+            return tree_value(self.record.tree, self.node, functions)
+        return terms.apply_functions(self.text, functions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -472,9 +478,9 @@ class JoinEvidence:
         return f"the right one begins {terms.duration_text(gap)} before the left one ends", "JOIN takes either order"
 
     def _is_false(self, expr: Expr, pairs: Sequence[RowPair]) -> _Told:
-        texts = {var: one.text for row in pairs[0] for var, one in row.bound.items()}
-        variables = dict.fromkeys(joins.variables_of(expr))
-        found = (f'{self.query.variable(var)} is "{terms.truncate_value(texts[var])}"' for var in variables)
+        bound = {var: one for row in pairs[0] for var, one in row.bound.items()}
+        shown = ((self.query.term(term), bound[term.var].value(term.functions)) for term in terms.leaves(expr))
+        found = (f'{text} is "{terms.truncate_value(of)}"' for text, of in shown)
         hint = "" if len(self.conjunct.residual) == 1 else "for other nodes, another condition is false"
         return f"{self.query.expression(expr)} is false: {', '.join(found)}", hint if len(pairs) > 1 else ""
 
@@ -554,16 +560,16 @@ def _joined(
 
 
 def _value(row: EvidenceRow, term: joins.Term, take: Take) -> str:
-    text = row.bound[term.var].text
-    take(1 + len(text) // terms.CHARACTERS_PER_STEP)
-    return terms.apply_functions(text, term.functions)
+    bound = row.bound[term.var]
+    take(1 + len(bound.text) // terms.CHARACTERS_PER_STEP)
+    return bound.value(term.functions)
 
 
 def _holds(expr: Expr, take: Take, pair: RowPair) -> bool:
-    def text_of(var: str) -> str:
-        bound = pair[0].bound.get(var) or pair[1].bound[var]
+    def text_of(term: joins.Term) -> str:
+        bound = pair[0].bound.get(term.var) or pair[1].bound[term.var]
         take(1 + len(bound.text) // terms.CHARACTERS_PER_STEP)
-        return bound.text
+        return bound.value(term.functions)
 
     return residual_holds(expr, text_of)
 
@@ -576,7 +582,7 @@ def _keys(row: EvidenceRow, term: joins.Term, level: str, take: Take) -> list[st
 def _texts(expr: Call, pair: RowPair) -> tuple[str, str]:
     """The texts that near() or similar() compares."""
     bound = {**pair[0].bound, **pair[1].bound}
-    one, other = (text_of_operand(arg, lambda var: bound[var].text) for arg in expr.args[:2])
+    one, other = (text_of_operand(arg, lambda term: bound[term.var].value(term.functions)) for arg in expr.args[:2])
     return one, other
 
 

@@ -18,10 +18,23 @@ from mmqjp.explain.terms import format_window, wrap_in_functions
 from mmqjp.process import pluralise
 from xscl.algebra.joins import Term, is_system_variable
 from xscl.algebra.near import selectivity, word_level
-from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
+from xscl.algebra.values import (
+    PARTS,
+    Call,
+    Compare,
+    Expr,
+    Number,
+    Rel,
+    Step,
+    VarPath,
+    derivation,
+    number_string,
+    parts_text,
+    with_literal,
+)
 from xscl.check import disjuncts
-from xscl.check_expressions import blocks
-from xscl.lower import JoinNames, JoinNode, JoinTree, join_tree, tree_blocks
+from xscl.check_expressions import blocks, paths_of
+from xscl.lower import JoinNames, JoinNode, JoinTree, concat_parts, join_tree, tree_blocks
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Query
@@ -181,6 +194,10 @@ class _Reader:
             case VarPath(var=var, steps=steps) if isinstance(term := scope[var], Term):
                 block, base, above = self._located(term.var)
                 return _Ref(block, None if is_system_variable(base) else base, (*above, *steps), term.functions)
+            case Call(name="concat", args=args) if path := next(paths_of(operand), None):
+                parts = parts_text(concat_parts(args, lambda path: [to_xscl(Rel(path.steps))]))
+                found = self._ref(VarPath(path.var), scope)
+                return found and replace(found, functions=(*found.functions, with_literal(PARTS, parts)))
             case Call(args=(arg, *_)) if name := derivation(operand):
                 found = self._ref(arg, scope)
                 return found and replace(found, functions=(*found.functions, name))

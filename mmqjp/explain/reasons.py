@@ -21,7 +21,7 @@ from xpath_stage.binder import Node, PatternPath, PreparedNode, Take, each_below
 from xscl.algebra import events as algebra
 from xscl.algebra import values as exp
 from xscl.algebra.events import Aggregate, EventCondition, Filter, Fold, NearPattern, Next, Pattern, Sessions, Stream
-from xscl.algebra.joins import Hidden, NormalQuery, PatternNode, Term, attach_branch, naming, variables_of
+from xscl.algebra.joins import Hidden, NormalQuery, PatternNode, Term, attach_branch, naming
 from xscl.printer import to_xscl
 
 
@@ -95,8 +95,8 @@ class _Reader:
             for left, right in step.of.conjunct.equalities():
                 joined.append(terms.JoinedValue(self._operand(bound, left), self._operand(bound, right)))
             for expr in step.of.conjunct.residual:
-                operands = {var: self._operand(bound, Term(var)) for var in variables_of(expr)}
-                conditions.append(terms.ShownCondition(terms.in_parts(expr, operands)))
+                operands = {term: self._operand(bound, term) for term in terms.leaves(expr)}
+                conditions.append(terms.ShownCondition(terms.in_parts(expr, operands.__getitem__)))
             timings.append(terms.JoinTiming(join.op, join.window, times[0], times[1]))
         if not whole:
             return terms.Reason(tuple(joined), tuple(conditions))
@@ -106,17 +106,18 @@ class _Reader:
         one = bound[term.var]
         return terms.operand_of(one.record.tree, one.node, term.functions, self._places[one.record.docid], one.text)
 
-    def _lacked(self, join: NormalQuery | Hidden, bound: Mapping[str, BoundNode]) -> dict[str, terms.Operand]:
+    def _lacked(self, join: NormalQuery | Hidden, bound: Mapping[str, BoundNode]) -> dict[Term, terms.Operand]:
         """Returns the values that nothing was joined to. A path with several nodes stays a path."""
-        known, wanted = dict(bound), set[str]().union(*(one.variables() for one in join.absent))
+        known, wanted = dict(bound), dict[Term, None]()
+        for one in join.absent:
+            wanted |= dict.fromkeys(term for expr in terms.compared(one) for term in terms.leaves(expr))
         with suppress(terms.Exhausted):
             for branch in (branch for one in join.absent for branch in one.branches):
                 record, node = bound[branch.var].record, bound[branch.var].node
                 found = list(islice(each_below(PreparedNode(branch.path), record.tree, node, self._take), 2))
                 for var, below in found[0] if len(found) == 1 else ():
-                    wanted.add(var)
                     known[var] = BoundNode(record, below, record.tree.string_value(*below))
-        return {var: self._operand(known, Term(var)) for var in wanted if var in known}
+        return {term: self._operand(known, term) for term in wanted if term.var in known}
 
     def _filters(self, row: EvidenceRow) -> Iterator[terms.ShownCondition]:
         """Yields the conditions on single documents while steps remain: the reason is valid without them."""
@@ -148,7 +149,8 @@ class _Reader:
                 operands[name] = next((one for one in found if _holds(expr, rel, one.text)), found[0])
                 return exp.VarPath(name)
 
-            return terms.ShownCondition(terms.in_parts(_with_values(expr, name_of), operands))
+            known = _with_values(expr, name_of)
+            return terms.ShownCondition(terms.in_parts(known, lambda term: operands[term.var]))
 
         for found in islice(each_binding(PreparedNode(named), record.tree, fixed, self._take), 1):
             image = dict(found)
@@ -168,7 +170,7 @@ def _is_test(expr: exp.Expr) -> bool:
 def _holds(expr: exp.Expr, rel: exp.Rel, text: str) -> bool:
     mine = _with_values(expr, lambda one: exp.VarPath("v") if one is rel else one)
     is_known = _is_test(mine) and all(map(_is_value, exp.operands_of(mine)))
-    return is_known and residual_holds(mine, {"v": text}.__getitem__)
+    return is_known and residual_holds(mine, lambda term: terms.apply_functions(text, term.functions))
 
 
 def _is_value(operand: exp.Expr) -> bool:

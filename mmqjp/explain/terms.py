@@ -26,6 +26,7 @@ from mmqjp.queries.model import Owner, Target
 from templates.graph import Shape
 from xpath_stage.binder import Node, PreparedNode, each_binding
 from xpath_stage.documents import ParsedDocument, split_name
+from xpath_stage.filters import tree_value
 from xscl.algebra import joins as algebra
 from xscl.algebra import values as exp
 from xscl.algebra.near import LEAST, encode_words, first_keys, overlap, word_level, words_again
@@ -247,19 +248,32 @@ def operand_of(
     if attribute:
         full = tree.attribute(element, attribute)[0]
         name, id = f"{name}/@{_local(full)}", f"{element}/@{full}"
+    if exp.reads_tree(functions):
+        name, text, functions = exp.written(functions[0], name), tree_value(tree, node, functions[:1]), functions[1:]
     value = tree.string_value(*node) if text is None else text
     return Operand(name, value, functions, None if place < 0 else place, id if attribute else element)
 
 
-def in_parts(expr: exp.Expr, operands: Mapping[str, Operand | str]) -> tuple[str | Operand, ...]:
-    variables = list(dict.fromkeys(algebra.variables_of(expr)))
+def leaves(expr: exp.Expr) -> list[algebra.Term]:
+    """The different values that a residual predicate reads of nodes, without the functions of texts."""
+    match expr:
+        case exp.VarPath() | exp.Call(name=exp.PARTS):
+            term = algebra.as_term(expr)
+            assert term is not None, "it is a value of a node"
+            return [term]
+    return list(dict.fromkeys(leaf for operand in exp.operands_of(expr) for leaf in leaves(operand)))
+
+
+def in_parts(expr: exp.Expr, operand_of: Callable[[algebra.Term], Operand | str]) -> tuple[str | Operand, ...]:
+    """Returns a residual predicate's text, with operands in place of `leaves`."""
+    known = leaves(expr)
 
     def numbered(expr: exp.Expr) -> exp.Expr:
-        if isinstance(expr, exp.VarPath):
-            return exp.VarPath(placeholder(variables.index(expr.var)))
+        if isinstance(expr, exp.VarPath) or (isinstance(expr, exp.Call) and expr.name == exp.PARTS):
+            return exp.VarPath(placeholder(known.index(leaves(expr)[0])))
         return exp.map_operands(expr, numbered)
 
-    return with_placeholders(to_xscl(numbered(expr)), [operands[var] for var in variables])
+    return with_placeholders(to_xscl(numbered(expr)), list(map(operand_of, known)))
 
 
 def placeholder(number: int) -> str:
@@ -286,8 +300,7 @@ def term_text(term: algebra.Term) -> str:
 
 def wrap_in_functions(functions: tuple[str, ...], text: str) -> str:
     for function in functions:
-        name, _, literal = function.partition(" ")
-        text = f"{name}({text}, {literal})" if literal else f"{name}({text})"
+        text = exp.written(function, text)
     return text
 
 
@@ -354,19 +367,22 @@ def lacking(
     op: algebra.JoinOp,
     window: int | None,
     absent: Sequence[algebra.Absent],
-    operands: Mapping[str, Operand],
+    operands: Mapping[algebra.Term, Operand],
     times: tuple[int, int],
 ) -> ShownCondition:
     """Describes an absence that held: `operands` of its left input, and in `times` the interval of its documents."""
     parts: list[str | Operand] = ["nothing"]
     for number, one in enumerate(absent):
-        names: dict[str, str | Operand] = {**_names(one), **operands}
-        pairs = [pair for pair in one.joins if exp.many_valued(pair[0].functions) is None]
-        equal = [exp.Compare("=", expression(right), expression(left)) for left, right in pairs]
-        for place, expr in enumerate((*equal, *one.residual)):
+        names = _names(one)
+
+        def shown(term: algebra.Term, names: Mapping[str, str] = names) -> str | Operand:
+            name = names.get(term.var, term.var)
+            return operands.get(term) or wrap_in_functions(term.functions, name)
+
+        for place, expr in enumerate(compared(one)):
             parts.append(" and " if place else " or" if number else "")
             parts.append("" if place else " with ")
-            parts += in_parts(expr, {var: names.get(var, var) for var in algebra.variables_of(expr)})
+            parts += in_parts(expr, shown)
     words = {"NOT FOLLOWED BY": " followed", "NOT PRECEDED BY": " preceded it"}
     parts.append(words.get(op, " came") + ("" if window is None else f" within {format_window(window)}"))
     with suppress(OverflowError):  # a time after the year 9999
@@ -375,6 +391,13 @@ def lacking(
     runs = groupby(parts, lambda part: isinstance(part, str))
     merged: Iterator[Iterable[str | Operand]] = (["".join(map(str, run))] if is_text else run for is_text, run in runs)
     return ShownCondition(tuple(chain.from_iterable(merged)))
+
+
+def compared(absent: algebra.Absent) -> tuple[exp.Expr, ...]:
+    """The equalities and the residual predicates of what must be absent."""
+    pairs = [pair for pair in absent.joins if exp.many_valued(pair[0].functions) is None]
+    equal = [exp.Compare("=", expression(right), expression(left)) for left, right in pairs]
+    return (*equal, *absent.residual)
 
 
 def _names(absent: algebra.Absent) -> dict[str, str]:

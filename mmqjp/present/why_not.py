@@ -222,8 +222,11 @@ class _Scan:
             id = self.query.identity.id(choice_of(ids, f"[{nodes}]").encode())
             keys = found.setdefault(id, (row, set()))[1]
             if normal.once is not None:
-                texts = {var: one.text for var, one in row.bound.items()}
-                keys.add(once_key([text_of_operand(key, texts.__getitem__) for key in normal.once.keys]))
+
+                def text_of(term: Term, row: EvidenceRow = row) -> str:
+                    return row.bound[term.var].value(term.functions)
+
+                keys.add(once_key([text_of_operand(key, text_of) for key in normal.once.keys]))
         for id, (row, keys) in found.items():
             yield GivenOutput(id, row.t0, row.t1, frozenset(keys))
 

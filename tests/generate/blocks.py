@@ -190,7 +190,9 @@ class BlockMaker:
         if shape < 58:
             return string_test(rng, argument(rng, path), text)
         if shape < 70:
-            name = rng.choice(("count", "count", "count", "date", "number", "string-length", *TEXT_FUNCTIONS, "string"))
+            name = rng.choice(
+                ("count", "count", "count", "date", "number", "string-length", *TEXT_FUNCTIONS, "concat", "string")
+            )
             value = derived(rng, (name,), path if name == "count" else argument(rng, path))
             return comparison(rng, value, text, None)
         if shape < 80:
@@ -240,11 +242,13 @@ NUMBER_FUNCTIONS = ("number", "string-length", "count")
 
 
 def argument(rng: Random, operand: Expr) -> Expr:
-    return derived(rng, (*TEXT_FUNCTIONS, "date", "string-length"), operand) if chance(rng, 25) else operand
+    return derived(rng, (*TEXT_FUNCTIONS, "concat", "date", "string-length"), operand) if chance(rng, 25) else operand
 
 
 def derived(rng: Random, names: Sequence[str], operand: Expr) -> Call:
     name = rng.choice(names)
+    if name == "concat":
+        return Call(name, (operand, String(rng.choice(("", " ", "1"))), operand))
     literals = (String(rng.choice(("1", "u", " ", "/"))),) if name in WITH_LITERAL else ()
     return Call(name, (operand, *literals))
 

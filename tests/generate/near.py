@@ -14,6 +14,7 @@ WORDS = (
     *("storm", "Storm", "hits", "the", "coast", "a", "rain", "ﬁre", "FIRE", "Straße", "strasse", "2", "3.5", "it's"),
     *("京都市", "東京タワー", "ไทย", "café", "cafe\u0301", "—", "…"),
 )
+WHOLE = 'concat(a/t, " ", a/@k)', 'upper-case(concat(b/t, " - ", lower-case(b/@k), b/none))'
 THRESHOLDS = ("0.5", "0.6", "0.66", "0.75", ".8", "0.8", "1")
 SIMILAR = ("0.05", "0.12", ".15", "0.3", "0.66", "1")
 
@@ -56,7 +57,7 @@ def _near(rng: Random, one: str, other: str) -> str:
 
 
 def _query(rng: Random, number: int) -> str:
-    one, other = rng.choice((("x", "y"), ("x", "y"), ("lower-case(x)", "y"), ("a/@k", "y"), ("x", "b/t")))
+    one, other = rng.choice((("x", "y"), ("x", "y"), ("lower-case(x)", "y"), ("a/@k", "y"), ("x", "b/t"), WHOLE))
     near = _near(rng, one, other)
     shape = rng.randrange(100)
     if shape < 15:
@@ -74,7 +75,7 @@ def _query(rng: Random, number: int) -> str:
     )
     join = f"{left} {operator} {{{near}, {window}}} {right}"
     if chance(rng, 20):
-        third = _near(rng, "y", "z")
+        third = _near(rng, rng.choice(("y", "concat(b/t, b/none)")), "z")
         join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{{third}, {window}}} S//a[./t->z]"
     select = rng.choice(("", "SELECT x, y FROM ", "SELECT c FROM "))
     if chance(rng, 10):

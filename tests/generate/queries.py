@@ -29,7 +29,7 @@ from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, N
 from xscl.check_expressions import NameKind, visible_names
 from xscl.printer import to_xscl
 
-DERIVED = (*TEXT_FUNCTIONS, "normalize-space", "date", "number", "string-length")
+DERIVED = (*TEXT_FUNCTIONS, "concat", "concat", "normalize-space", "date", "number", "string-length")
 WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)
 
 
@@ -56,6 +56,8 @@ MOST_PUBLISHED = 60
 
 
 def _derive(call: Call, text: str) -> str:
+    if call.name == "concat":
+        return "".join(one.value if isinstance(one, String) else text for one in call.args)
     name = values.derivation(call)
     assert name is not None, "it is a derived value"
     return values.derive(name, text)

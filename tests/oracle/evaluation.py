@@ -274,11 +274,24 @@ class Evaluation:
                 return [Value(None, None, Literal(operand.value))]
             case Number():
                 return [Value(None, None, number_text(number(operand.text)))]
+            case Call(name="concat"):
+                node = next((visible[one.var] for one in walk(operand) if isinstance(one, VarPath)), Value(None, None))
+                return [replace(node, derived=text_of(self._first(operand, visible)))]
             case Call():
                 arguments = self._values(operand.args[0], visible)
                 more = [literal.value for literal in operand.args[1:] if isinstance(literal, String)]
                 return [replace(value, derived=apply(operand.name, value.typed, *more)) for value in arguments]
         raise TypeError(f"not an operand: {operand!r}")
+
+    def _first(self, operand: Expr, visible: Mapping[str, Value]) -> Typed:
+        """A part of concat(): the value of the first node of its path, or of the empty text if there is none."""
+        match operand:
+            case Call(name="concat"):
+                return "".join(text_of(self._first(one, visible)) for one in operand.args)
+            case Call():
+                more = [literal.value for literal in operand.args[1:] if isinstance(literal, String)]
+                return apply(operand.name, self._first(operand.args[0], visible), *more)
+        return next((value.typed for value in self._values(operand, visible)), "")
 
     # ------------------------------------------------------------ SELECT and output documents
 

@@ -166,6 +166,8 @@ class Matcher:
         if call.name == "count":
             assert isinstance(values[0], list)
             return float(len(values[0]))
+        if call.name == "concat":
+            return "".join(map(self._string, values))
         if call.name in STRING_TESTS:
             return STRING_TESTS[call.name](*map(self._string, values))
         value, *more = values

@@ -356,7 +356,7 @@ class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`. `side`
     is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has the
     conjunctive queries of a JOIN UNORDERED without the outer query's restrictions. `absent` is that of `NormalQuery`.
-    """
+    Tuples have copies of the elements of `whole`, some of the variables, and of others texts."""
 
     op: JoinOp
     window: int | None
@@ -365,12 +365,13 @@ class Hidden:
     side: Literal["left", "right"]
     alone: tuple[Conjunct, ...] = field(default=(), repr=False)
     absent: tuple[Absent, ...] = field(default=(), repr=False)
+    whole: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def stream(self) -> str:
         """A name that equal inner joins share, whatever their variables' names. It is stored, and derives from `repr`:
         no class or field inside a Hidden can be renamed."""
-        return hidden_stream(repr(self) + "".join(repr(part) for part in (self.alone, self.absent) if part))
+        return hidden_stream(repr(self) + "".join(repr(part) for part in (self.alone, self.absent, self.whole) if part))
 
 
 @frozen
@@ -429,6 +430,9 @@ def constant_operand_text(expr: exp.Expr) -> str | None:
     match expr:
         case exp.String(value=value):
             return value
+        case exp.Call(name="concat", args=args):
+            texts = list(map(constant_operand_text, args))
+            return None if None in texts else exp.concatenated(filter(None, texts), str)
         case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
             inner = constant_operand_text(arg)
             return None if inner is None else exp.derive(name, inner)

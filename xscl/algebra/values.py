@@ -8,9 +8,10 @@ regardless of their place in a text (`span`)."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
@@ -379,6 +380,78 @@ def split_function(function: str) -> tuple[str, str | None]:
 OF_DOCUMENT = "document-id", "document-stream", "document-time"
 """Functions of the document of a node: its id, its stream, and the time of its end in microseconds."""
 
+PARTS = "parts"
+"""Begins the chain of functions of a concat() of paths on one node, with the `parts_text` of these as literal. No query
+can name it."""
+
+Part = str | list[Any]
+"""A part of concat(): a literal, or a list of a path in XPath, or of the parts of another concat(), and functions."""
+
+
+def parts_text(parts: Iterable[Part]) -> str:
+    """What PARTS has as literal.
+
+    >>> parts_text([["./title", "lower-case"], " "])
+    '[["./title", "lower-case"], " "]'
+    """
+    return json.dumps(list(parts), ensure_ascii=False)
+
+
+@lru_cache(maxsize=10_000)
+def parts_of(function: str) -> tuple[Part, ...] | None:
+    """The parts of a concat(); None for another function of a chain."""
+    name, literal = split_function(function)
+    return tuple(json.loads(literal)) if name == PARTS and literal is not None else None
+
+
+def reads_tree(functions: Sequence[str]) -> bool:
+    """Whether a value is that of nodes below its own: a concat()."""
+    return bool(functions) and parts_of(functions[0]) is not None
+
+
+def concatenated(parts: Iterable[Part], text_at: Callable[[str], str]) -> str:
+    """The first MOST_TEXT characters of the value of concat(). `text_at` reads the first node of a path, or ""."""
+    found, left = list[str](), MOST_TEXT
+    for part in parts:
+        if not isinstance(part, str):
+            head, *functions = part
+            part = text_at(head) if isinstance(head, str) else concatenated(head, text_at)
+            for name in functions:
+                part = derive(name, part)
+        found.append(part[:left])
+        left -= len(found[-1])
+        if not left:
+            break
+    return "".join(found)
+
+
+def written(function: str, operand: str) -> str:
+    """A function of a chain, applied to an operand, as text.
+
+    >>> written('substring-before " - "', "x"), written(with_literal(PARTS, '[["./title", "words"], ": ", ["."]]'), "x")
+    ('substring-before(x, " - ")', 'concat(words(x/title), ": ", x)')
+    """
+    if (parts := parts_of(function)) is not None:
+        return _concat_text(parts, operand)
+    name, _, literal = function.partition(" ")
+    return f"{name}({operand}, {literal})" if literal else f"{name}({operand})"
+
+
+def _concat_text(parts: Iterable[Part], operand: str) -> str:
+    texts = list[str]()
+    for part in parts:
+        if isinstance(part, str):
+            quoted = part.replace('"', '""')
+            texts.append(f'"{quoted}"')
+            continue
+        head, *functions = part
+        text = operand + head[1:] if isinstance(head, str) else _concat_text(head, operand)
+        for function in functions:
+            text = written(function, text)
+        texts.append(text)
+    return f"concat({', '.join(texts)})"
+
+
 OF_EVENTS = "of-events"
 """Ends the chain of functions of a value that an event's attribute needs. It is the identity, but gives event nodes
 other ids than those of joins. No query can name it."""
@@ -394,8 +467,14 @@ def chained(function: str) -> Callable[[str], str]:
     name, literal = split_function(function)
     if literal is None or with_literal(name, literal) != function:
         raise KeyError(function)
+    if name == PARTS:
+        return _of_no_text
     apply = encode_words if name == MANY_WORDS else WITH_LITERAL[name]
     return lambda text: apply(text, literal)
+
+
+def _of_no_text(_: str) -> str:
+    raise AssertionError("concat() is a function of a node")
 
 
 def many_valued(functions: tuple[str, ...]) -> str | None:
@@ -414,7 +493,7 @@ def derivation(expr: Call) -> str | None:
     match expr:
         case Call(name=name, args=(_,)) if name in DERIVED or name in OF_DOCUMENT:
             return name
-        case Call(name=name, args=(_, String(value=literal))) if name in WITH_LITERAL:
+        case Call(name=name, args=(_, String(value=literal))) if name in WITH_LITERAL or name == PARTS:
             return with_literal(name, literal)
     return None
 

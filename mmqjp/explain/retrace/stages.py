@@ -21,9 +21,9 @@ from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.queries.stored import stored_definition
 from pattern_stage.clauses import on_left, referenced_parts
 from xpath_stage.binder import Node, PreparedNode, Take, each_below, each_binding, uncounted
+from xpath_stage.filters import tree_value
 from xscl.algebra import events as algebra
 from xscl.algebra.joins import naming
-from xscl.algebra.values import derive
 from xscl.printer import to_xscl
 from xscl.syntax import Query, Script, SelectItem, SelectItems
 
@@ -75,8 +75,8 @@ class DocumentEvents:
                 return None
             text = record.tree.string_value(*node)
             take(1 + len(text) // CHARACTERS_PER_STEP)
-            for name in attribute.functions:
-                text = derive(name, text)
+            if attribute.functions:
+                text = tree_value(record.tree, node, attribute.functions)
         return text if attribute.kind == "string" else traced.as_number(text)
 
     @cached_property
