@@ -24,8 +24,9 @@ from lxml import etree
 from common.dates import parse_timestamp
 from common.tools import Memo, decrease
 from xpath_stage.documents import ElementColumns, ParsedDocument, Tags, Vocabulary, element_text, owner_test
+from xpath_stage.keywords import INDEXES, LiteralIndex, keyword_of
 from xscl.algebra.joins import EXTENSION_PREFIX, PatternNode, Test, node_texts
-from xscl.algebra.near import near, similar
+from xscl.algebra.near import has_phrase, has_words, near, similar
 from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import (
     DERIVED,
@@ -110,6 +111,8 @@ _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
 _functions["similar"] = lambda _context, text, other, threshold: similar(text, other, threshold)
 _functions["concat"] = lambda _context, *texts: concatenated(texts, str)
+_functions["has-words"] = lambda _context, text, wanted: has_words(text, wanted)
+_functions["has-phrase"] = lambda _context, text, wanted: has_phrase(text, wanted)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
 _functions["compare-times"] = lambda _context, left, op, right: _any(
@@ -352,15 +355,31 @@ class Guarded(NamedTuple):
 @dataclass(slots=True)
 class AtName:
     """The filters at nodes of one kind and name: conditions, and branches whose top they may be. `literals` maps
-    literals to their bits. A condition in XPath is evaluated only where the filters required with it hold."""
+    literals to their bits. A condition in XPath is evaluated only where the filters required with it hold; those that
+    are in `keywords`, by path and function, are looked up together."""
 
     kind: NodeKind
     name: str
     need: int = 0
     literals: dict[str, int] = field(default_factory=dict)
     xpaths: MaskIndex[Guarded] = field(default_factory=MaskIndex)
+    keywords: dict[str, dict[str, tuple[LiteralIndex, dict[str, int]]]] = field(default_factory=dict)
     branches: list[MaskIndex[BranchFilter]] = field(default_factory=list)
     reads_attributes: bool = False
+
+    @property
+    def tests_values(self) -> bool:
+        return bool(self.xpaths or self.keywords)
+
+    def found_at(self, element: etree._Element, place: int) -> int:
+        """The mask of the `keywords` that an element has, or its attribute at a position from 1."""
+        mask = 0
+        for path, tests in self.keywords.items():
+            text = str(element.attrib.values()[place - 1]) if place else _first_text(path)(element)
+            for index, bit_of in tests.values():
+                for literal in index.found_in(text):
+                    mask |= 1 << bit_of[literal]
+        return mask
 
 
 class FilterBank:
@@ -373,6 +392,7 @@ class FilterBank:
         self._branches: defaultdict[Test, MaskIndex[BranchFilter]] = defaultdict(MaskIndex)
         self._literals: defaultdict[Test, Counter[str]] = defaultdict(Counter)
         self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
+        self._keywords: defaultdict[Test, Counter[str]] = defaultdict(Counter)  # conditions in XPath
         self._needs: defaultdict[Test, set[int]] = defaultdict(set)
         self.element_literals: Counter[str | None] = Counter()  # literals compared with element values, counted
         self.owners = Tags()  # tags of elements whose attributes some filter reads
@@ -383,11 +403,11 @@ class FilterBank:
 
     @property
     def reads_trees(self) -> bool:
-        return any(self._guarded.values())
+        return any(self._guarded.values()) or any(self._keywords.values())
 
     @property
     def tests_attributes(self) -> bool:
-        kinds = (self._literals, self._guarded)
+        kinds = (self._literals, self._guarded, self._keywords)
         return any(test.kind == "attribute" and by for kind in kinds for test, by in kind.items())
 
     def holds(self, xpath: str, element: etree._Element, place: int) -> bool:
@@ -425,7 +445,10 @@ class FilterBank:
                 found.add(self._acquire("literal", literal, selective=True))
             guard = tuple(sorted(found))
             for xpath in _xpaths(node):
-                self._guarded[test][Guarded(xpath, guard)] += 1
+                if keyword_of(xpath) is None:
+                    self._guarded[test][Guarded(xpath, guard)] += 1
+                else:
+                    self._keywords[test][xpath] += 1
                 found.add(self._acquire("xpath", xpath, selective=True))
         self._needs[test].update(found)
         return tuple(sorted(found))
@@ -435,7 +458,10 @@ class FilterBank:
         found.update(self.bit_of["literal", literal] for literal in _literals(node))
         guard = tuple(sorted(found))
         for xpath in _xpaths(node):
-            decrease(self._guarded[node.test], Guarded(xpath, guard))
+            if keyword_of(xpath) is None:
+                decrease(self._guarded[node.test], Guarded(xpath, guard))
+            else:
+                decrease(self._keywords[node.test], xpath)
             self._let_go("xpath", xpath)
         for literal in _literals(node):
             decrease(self._literals[node.test], literal)
@@ -480,6 +506,14 @@ class FilterBank:
             for item in guarded:
                 if item not in made.xpaths:
                     made.xpaths.add(item, item.guard)
+        for xpaths in _accepting(self._keywords, kind, name):
+            for xpath in xpaths:
+                if keyword := keyword_of(xpath):
+                    tests = made.keywords.setdefault(keyword.path, {})
+                    index, bit_of = tests.setdefault(keyword.name, (INDEXES[keyword.name](), {}))
+                    if keyword.literal not in bit_of:
+                        index.add(keyword.literal)
+                    bit_of[keyword.literal] = self.bit_of["xpath", xpath]
         made.branches += _accepting(self._branches, kind, name)
         made.need = bit_mask(bit for need in _accepting(self._needs, kind, name) for bit in need)
         made.reads_attributes = kind == "element" and name in self.owners
@@ -539,11 +573,11 @@ class _MarkedElement:
 class _Attribute:
     """Classes of attributes of one name, by the bit of the literal that they equal; `plain` if none."""
 
-    __slots__ = ("by_literal", "literals", "name", "plain", "xpaths")
+    __slots__ = ("by_literal", "literals", "name", "plain", "tests_values")
 
     def __init__(self, name: AtName, plain: NodeClass) -> None:
         self.name, self.plain = name, plain
-        self.literals, self.xpaths = name.literals, name.xpaths
+        self.literals, self.tests_values = name.literals, name.tests_values
         self.by_literal: dict[int | None, NodeClass] = {}
 
 
@@ -588,7 +622,7 @@ class NodeClasses:
         """The tests of elements with this tag, beside their children."""
         name = self._elements[tag]
         # The attributes are not known here, and any of them may have conditions.
-        elsewhere = bool(name.xpaths) or (name.reads_attributes and self._bank.tests_attributes)
+        elsewhere = name.tests_values or (name.reads_attributes and self._bank.tests_attributes)
         return Tests(name.reads_attributes, name.literals, elsewhere)
 
     # ------------------------------------------------------------ elements
@@ -660,7 +694,7 @@ class NodeClasses:
         else:
             name, own, joined = self._elements[label], None, below
         mask = joined.upward.child | joined.upward.any | _mask(own)
-        if name.xpaths:
+        if name.tests_values:
             return self._intern(name, self._own(name, mask, columns.element(at), 0), joined.upward.any)
         return self._kept(below.by_label, label, self._intern(name, mask, joined.upward.any))
 
@@ -671,7 +705,7 @@ class NodeClasses:
         for label, value in zip(columns.names, columns.values, strict=True):
             name = known[label]
             own = name.literals.get(value)
-            if own is None and not name.xpaths:
+            if own is None and not name.tests_values:
                 found.append(name.plain)
             else:
                 found.append(self._attribute_class(name, own, columns, len(found)))
@@ -683,7 +717,7 @@ class NodeClasses:
 
     def _attribute_class(self, attribute: _Attribute, own: int | None, columns: ElementColumns, at: int) -> NodeClass:
         name = attribute.name
-        if name.xpaths:
+        if name.tests_values:
             mask = self._own(name, _mask(own), columns.element(columns.owners[at]), columns.places[at])
             return self._intern(name, mask, 0)
         node = attribute.by_literal.get(own)
@@ -697,7 +731,7 @@ class NodeClasses:
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if self._bank.holds(xpath, element, place):
                 mask |= 1 << self._bank.bit_of["xpath", xpath]
-        return mask
+        return mask | name.found_at(element, place) if name.keywords else mask
 
     def _intern(self, name: AtName, mask: int, below_any: int) -> NodeClass:
         by_child, by_any = 0, below_any

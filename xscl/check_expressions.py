@@ -11,7 +11,7 @@ from typing import Literal
 from common.tools import Remembered
 from xscl.algebra import values as exp
 from xscl.algebra.joins import NEGATED
-from xscl.algebra.near import BY_WORDS, LEAST, LEAST_SIMILAR, MOST
+from xscl.algebra.near import BY_WORDS, LEAST, LEAST_SIMILAR, MOST, MOST_WORDS, words
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
 from xscl.algebra.values import DERIVED, OF_DOCUMENT, TESTS, WITH_LITERAL, Span, is_number, is_time
@@ -45,6 +45,8 @@ _NO_CLOCK = (
 )
 _TIMES = 'compare whole times, as in date(./timestamp) >= "2026-07-16", or months: year-month(./timestamp) = "2026-07"'
 
+OF_WORDS = ("has-words", "has-phrase")
+
 _KNOWN_ELSEWHERE = {
     "position": "positions in a document cannot be asked for; say what the node holds instead",
     "last": "positions in a document cannot be asked for; say what the node holds instead",
@@ -77,6 +79,7 @@ _ARGUMENTS = {
     "similar": "(x, y, 0.12)",
     **dict.fromkeys(("contains", "starts-with", "ends-with"), "(text, part)"),
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
+    **dict.fromkeys(OF_WORDS, '(text, "ai act")'),
 }
 _EXAMPLES = {"date": '>= "2026-07-16"'}  # comparisons in examples, if not with a number
 
@@ -192,9 +195,12 @@ def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)")
     elif name == "percentile" and not (isinstance(args[1], exp.Number) and float(args[1].text) <= 100):
         hint = "write percentile(x, 95) for what 95 of 100 values do not exceed"
         yield Problem("the second argument of percentile() must be a number from 0 to 100", args[1].span, hint)
-    elif name in WITH_LITERAL and not isinstance(args[1], exp.String):
-        hint = f'write it in quotes: {name}(x, " - ")'
+    elif name in (*WITH_LITERAL, *OF_WORDS) and not isinstance(args[1], exp.String):
+        hint = f"write it in quotes: {name}{_ARGUMENTS[name].replace('text', 'x')}"
         yield Problem(f"what {name}() looks for must be a string literal", args[1].span, hint)
+    elif name in OF_WORDS and isinstance(args[1], exp.String) and not (0 < len(words(args[1].value)) < MOST_WORDS):
+        hint = "words are made of letters, marks and digits" if args[1].value.strip() else "write one or more words"
+        yield Problem(f"what {name}() looks for must have from 1 to {MOST_WORDS - 1} words", args[1].span, hint)
 
 
 def _check_threshold(call: exp.Call, threshold: exp.Expr) -> Iterator[Problem]:

@@ -376,8 +376,8 @@ class _StreamRecipe:
             case int() if node in self._windows and not isinstance(node, bool):
                 self.met.add(self._windows[node])
                 return itemgetter(self._windows[node])
-            case algebra.TextTest(name="matches"):
-                self.depends = self.depends or self._holds(node.args[1:])  # they may be no regular expressions
+            case algebra.TextTest(name="matches" | "has-words" | "has-phrase"):
+                self.depends = self.depends or self._holds(node.args[1:])  # no regular expressions, or words
             case algebra.Comparison(op=op, left=left, right=right):
                 for one, other in ((left, right), (right, left)):
                     is_read = op in ORDERS or value_kind(other) == "number"

@@ -6,7 +6,7 @@ steps are derived as its ancestors. Selections are templates that each answer fi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring as json_text
@@ -15,12 +15,11 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 from xml.sax.saxutils import escape
 
-import ahocorasick
-
 from mmqjp.queries import model
 from templates.witness import plain_node
 from xpath_stage.binder import Node, PatternPath, SideBinder, SideBinders
 from xpath_stage.documents import ParsedDocument
+from xpath_stage.keywords import INDEXES
 from xscl.algebra import joins
 from xscl.algebra.values import Call, ElementConstructor, Expr, String
 
@@ -100,76 +99,6 @@ def _id(op: joins.JoinOp | None, blank: joins.Conjunct) -> str:
 
 
 PREFIX = "literals "  # prefix of test ids, which no form or query id has
-
-
-FEW = 32
-"""Up to this many new literals, plus one per FEW existing ones, are searched one by one before a rebuild."""
-
-
-class Substrings:
-    """Finds all contained literals in one pass (Aho-Corasick automaton)."""
-
-    def __init__(self) -> None:
-        self._literals, self._new = set[str](), set[str]()
-        self._automaton: ahocorasick.Automaton | None = None
-        self._indexed = 0
-
-    def add(self, literal: str) -> None:
-        self._literals.add(literal)
-        self._new.add(literal)
-
-    def remove(self, literal: str) -> None:
-        """The automaton may still have it until the next rebuild."""
-        self._literals.remove(literal)
-        self._new.discard(literal)
-
-    def found_in(self, text: str) -> set[str]:
-        gone = self._indexed - (len(self._literals) - len(self._new))
-        if len(self._new) + gone > FEW + len(self._literals) // FEW:
-            self._make()
-        found = {literal for literal in self._new if literal in text}
-        if self._automaton is not None:
-            found |= {literal for _, literal in self._automaton.iter(text)} & self._literals
-        return found
-
-    def _make(self) -> None:
-        """Rebuilds the automaton. The empty literal, which it cannot hold, stays among the new ones."""
-        self._automaton, self._new = None, self._literals & {""}
-        self._indexed = len(self._literals) - len(self._new)
-        if self._indexed:
-            self._automaton = ahocorasick.Automaton()
-            for literal in self._literals - self._new:
-                self._automaton.add_word(literal, literal)
-            self._automaton.make_automaton()
-
-
-class Affixes:
-    """Finds literals at the start or end of a text, with one lookup per distinct length."""
-
-    def __init__(self, *, at_start: bool) -> None:
-        self._at_start = at_start
-        self._literals: set[str] = set()
-        self._lengths: Counter[int] = Counter()
-
-    def add(self, literal: str) -> None:
-        self._literals.add(literal)
-        self._lengths[len(literal)] += 1
-
-    def remove(self, literal: str) -> None:
-        self._literals.remove(literal)
-        self._lengths[len(literal)] -= 1
-        self._lengths += Counter()  # drops those that are 0
-
-    def found_in(self, text: str) -> set[str]:
-        parts = (text[:length] if self._at_start else text[len(text) - length :] for length in self._lengths)
-        return self._literals.intersection(parts)
-
-
-INDEXES: Mapping[str, Callable[[], Substrings | Affixes]] = {
-    "contains": Substrings,
-    "starts-with": lambda: Affixes(at_start=True),
-    "ends-with": lambda: Affixes(at_start=False),
-}
 
 
 class OutputChild(NamedTuple):

@@ -10,6 +10,7 @@ from lxml import etree
 
 from tests.generate.documents import NAMESPACE, TIMES, chance
 from tests.oracle.match import Matcher, Node, Tree
+from tests.oracle.values import word_list
 from xscl.algebra.values import (
     WITH_LITERAL,
     And,
@@ -293,7 +294,10 @@ def literal(rng: Random, kind: str, operator: CompareOp, text: str) -> Expr:
 
 
 def string_test(rng: Random, operand: Expr, text: str, other: Expr | None = None) -> Call:
-    name = rng.choice(("contains", "starts-with", "ends-with", "matches"))
+    name = rng.choice(("contains", "starts-with", "ends-with", "matches", "has-words", "has-phrase"))
+    if name.startswith("has"):
+        literal = text if 0 < len(word_list(text)) < 256 else ""
+        return Call(name, (operand, String(rng.choice((literal or "1", literal[:4] + "1", "u", "ex.org u")))))
     if name != "matches":
         return Call(name, (operand, other or String(rng.choice((text[:1], *LITERALS)))))
     if chance(rng, 70):

@@ -79,7 +79,8 @@ def _query(rng: Random, number: int) -> str:
         join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{{third}, {window}}} S//a[./t->z]"
     select = rng.choice(("", "SELECT x, y FROM ", "SELECT c FROM "))
     if chance(rng, 10):
-        told = _near(rng, "./t", '"storm hits the coast"')
+        told = rng.choice(('"storm hits the coast"', '"STRASSE"', '"京都市 rain"', '"hits the"', '"it\'s a"'))
+        told = rng.choice((_near(rng, "./t", told), f"has-words(./t, {told})", f"has-phrase(./@k, {told})"))
         join, select = f"S//a->a[{told}]", ""
     return f"{select or 'FROM '}{join} PUBLISH p{number}"
 

@@ -259,7 +259,19 @@ def similar(text: str, other: str, threshold: str) -> bool:
     return bool(one & two) and Fraction(sum(weight(word) for word in one & two), both) >= Fraction(threshold)
 
 
-STRING_TESTS |= {"near": near, "similar": similar}
+def has_phrase(text: str, wanted: str) -> bool:
+    """Whether the words of one text follow one another in those of the other."""
+    all_words, phrase = word_list(text), word_list(wanted)
+    starts = range(len(all_words) - len(phrase) + 1)
+    return bool(phrase) and any(all_words[at : at + len(phrase)] == phrase for at in starts)
+
+
+STRING_TESTS |= {
+    "near": near,
+    "similar": similar,
+    "has-words": lambda text, wanted: set() < set(word_list(wanted)) <= set(word_list(text)),
+    "has-phrase": has_phrase,
+}
 
 
 def _tracks(parameter: str) -> bool:

@@ -89,6 +89,41 @@ def words_again(text: str) -> frozenset[str]:
     return _remembered(text) if len(text) <= 4 * _MOST_REMEMBERED else words(text)
 
 
+@lru_cache(maxsize=4_096)
+def _spaced(text: str) -> str:
+    found = _at_once(text) if len(text) <= _SHORT else None
+    return f" {' '.join(_words(text) if found is None else found)} "
+
+
+def spaced_words(text: str) -> str:
+    """All words of a text in its order, with a blank before and behind each.
+
+    >>> spaced_words("The storm: the AI-Act")
+    ' the storm the ai act '
+    """
+    return _spaced(text) if len(text) <= 4 * _MOST_REMEMBERED else _spaced.__wrapped__(text)
+
+
+def has_words(text: str, wanted: str) -> bool:
+    """Whether a text has all words of another one, which has some.
+
+    >>> has_words("An act on AI", "ai act"), has_words("Actors", "act")
+    (True, False)
+    """
+    spaced, those = spaced_words(text), words_again(wanted)
+    return bool(those) and all(f" {word} " in spaced for word in those)
+
+
+def has_phrase(text: str, wanted: str) -> bool:
+    """Whether a text has the words of another one, which has some, one after another.
+
+    >>> has_phrase("The EU AI Act", "ai act"), has_phrase("An act on AI", "ai act")
+    (True, False)
+    """
+    phrase = spaced_words(wanted)
+    return phrase != "  " and phrase in spaced_words(text)
+
+
 def words_text(text: str) -> str:
     """The words of a text in code point order, separated by blanks.
 

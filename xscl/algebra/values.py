@@ -21,7 +21,7 @@ from typing import Any, Literal
 from common.dates import iso_utc, parse_timestamp
 from common.tools import frozen
 from common.urls import canonical_url, url_domain, url_host
-from xscl.algebra.near import MANY_WORDS, encode_words, near, similar, words_text
+from xscl.algebra.near import MANY_WORDS, encode_words, has_phrase, has_words, near, similar, words_text
 from xscl.algebra.regex import compile_pattern
 
 Axis = Literal["/", "//"]
@@ -511,5 +511,7 @@ TESTS: dict[str, Callable[..., bool]] = {
     "matches": matches_regex,
     "near": near,
     "similar": similar,
+    "has-words": has_words,
+    "has-phrase": has_phrase,
 }
 """Functions that are conditions. `matches_regex` may fail."""

@@ -22,8 +22,6 @@ from mmqjp.answers.output import Output
 from mmqjp.answers.quota import NEVER
 from mmqjp.answers.spread import ShippedQueries
 from mmqjp.engine import Session
-from mmqjp.queries import forms
-from mmqjp.queries.forms import INDEXES
 from mmqjp.queries.model import Identity, Members
 from mmqjp.tables.schema import ANSWER_TABLES
 from tests.generate.documents import SECOND
@@ -31,9 +29,12 @@ from tests.generate.queries import with_hidden, with_once
 from tests.generate.seeds import at_length, expect_some, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
+from tests.oracle.values import STRING_TESTS
 from tests.support.agreement import Delivery, arranged, as_row
 from tests.support.in_process import run_in_process
 from tests.support.shown import assert_shown
+from xpath_stage import keywords
+from xpath_stage.keywords import INDEXES
 
 
 def some_members(rng: random.Random, first_qid: int) -> Members:
@@ -393,18 +394,20 @@ HAS: dict[str, Callable[[str, str], bool]] = {
     "contains": str.__contains__,
     "starts-with": str.startswith,
     "ends-with": str.endswith,
+    "has-words": STRING_TESTS["has-words"],
+    "has-phrase": STRING_TESTS["has-phrase"],
 }
 
 
 def word(rng: random.Random, most: int) -> str:
-    return "".join(rng.choice("aab\u00e9\U0001f600") for _ in range(rng.randint(0, most)))
+    return "".join(rng.choice("aab\u00e9\U0001f600  ") for _ in range(rng.randint(0, most)))
 
 
 @pytest.mark.parametrize("few", [1, 32])
 @pytest.mark.parametrize("name", INDEXES)
 @pytest.mark.parametrize("seed", seeds(1, 200))
 def test_an_index_finds_what_looking_for_each_literal_finds(name, few, seed, monkeypatch):
-    monkeypatch.setattr(forms, "FEW", few)
+    monkeypatch.setattr(keywords, "FEW", few)
     rng, index, known = random.Random(seed), INDEXES[name](), set[str]()
     found = 0
     for _ in range(300):
