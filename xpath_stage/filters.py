@@ -9,13 +9,14 @@ by value: in linear time, with at most one long text in memory."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
-from itertools import chain, compress, count
+from itertools import chain, compress, count, product, starmap
 from operator import not_
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -31,10 +32,14 @@ from xscl.algebra.regex import PatternError, PatternLimit
 from xscl.algebra.values import (
     DERIVED,
     ORDER,
+    PARTS,
+    TESTS,
     CompareOp,
+    Functions,
     NodeKind,
     concatenated,
-    derive,
+    derive_all,
+    each_value,
     matches_regex,
     number_text,
     parts_of,
@@ -113,6 +118,11 @@ _functions["similar"] = lambda _context, text, other, threshold: similar(text, o
 _functions["concat"] = lambda _context, *texts: concatenated(texts, str)
 _functions["has-words"] = lambda _context, text, wanted: has_words(text, wanted)
 _functions["has-phrase"] = lambda _context, text, wanted: has_phrase(text, wanted)
+_functions[PARTS] = lambda _context, nodes, parts: concatenated(json.loads(parts), partial(_text_at, nodes[0]))
+_functions["values"] = lambda _context, chain, text: list(each_value(tuple(json.loads(chain)), text))
+_functions["some"] = lambda _context, name, *args: any(
+    starmap(TESTS[name], product(*(list(_strings(arg)) for arg in args)))
+)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
 _functions["compare-times"] = lambda _context, left, op, right: _any(
@@ -227,23 +237,23 @@ def _first_text(path: str) -> Callable[[etree._Element], str]:
     return text_of_path
 
 
-def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: Iterable[str]) -> str:
+def _text_at(node: etree._Element | str, path: str) -> str:
+    """The text of the first node of a path from a node, which is an attribute if it is a text."""
+    return node if isinstance(node, str) else _first_text(path)(node)
+
+
+def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: Functions) -> str:
     """A derived value of a node with a `text`, which is an attribute's without an `element`."""
-    first, *others = functions
-    parts = parts_of(first)
+    parts = parts_of(functions[0])
     if parts is None:
-        value = derive(first, text())
-    elif element is None:
-        value = concatenated(parts, lambda _: text())
-    else:
-        above = element()
-        value = concatenated(parts, lambda path: _first_text(path)(above))
-    for name in others:
-        value = derive(name, value)
-    return value
+        return derive_all(functions, text())
+    if element is None:
+        return derive_all(functions[1:], concatenated(parts, lambda _: text()))
+    above = element()
+    return derive_all(functions[1:], concatenated(parts, lambda path: _first_text(path)(above)))
 
 
-def tree_value(tree: ParsedDocument, node: tuple[int, int], functions: Sequence[str] = ()) -> str:
+def tree_value(tree: ParsedDocument, node: tuple[int, int], functions: Functions = ()) -> str:
     """A value of a node of a document: its string value, with functions applied."""
     if not functions:
         return tree.string_value(*node)

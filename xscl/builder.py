@@ -15,14 +15,14 @@ from common.tools import frozen
 from xscl import syntax
 from xscl.algebra import values as exp
 from xscl.algebra.joins import JoinOp
-from xscl.algebra.values import DERIVED, NOWHERE, NUMBERS, WITH_LITERAL, Span, holes_of, is_number
+from xscl.algebra.values import DERIVED, MANY_VALUED, NOWHERE, NUMBERS, WITH_LITERAL, Span, holes_of, is_number
 from xscl.check_expressions import name_span
 from xscl.text import UNITS, Problem, unescaped, unit_hint, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
-_STRING_VALUED = ({"string", "concat"} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
+_STRING_VALUED = ({"string", "concat", *MANY_VALUED} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
 
 
 @frozen

@@ -14,7 +14,7 @@ from xscl.algebra.joins import NEGATED
 from xscl.algebra.near import BY_WORDS, LEAST, LEAST_SIMILAR, MOST, MOST_WORDS, words
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
-from xscl.algebra.values import DERIVED, OF_DOCUMENT, TESTS, WITH_LITERAL, Span, is_number, is_time
+from xscl.algebra.values import DERIVED, MANY_VALUED, NUMBERS, OF_DOCUMENT, TESTS, WITH_LITERAL, Span, is_number, is_time
 from xscl.syntax import Block, EventDefinition, EventExpr, EventQuery, Input, Join, Query, SelectItems, SubQuery
 from xscl.text import EVENT_ADVICE, Problem, did_you_mean
 
@@ -25,6 +25,8 @@ SIGNATURES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(DERIVED, (1, 1)),
     **dict.fromkeys(WITH_LITERAL, (2, 2)),
     "concat": (2, 20),
+    "extract": (2, 3),
+    "tokens": (1, 1),
 }
 """The functions of all statements, with their minimum and maximum number of arguments; below, those of some."""
 
@@ -37,7 +39,8 @@ AGGREGATES = {
     **dict.fromkeys(("sum", "avg", "median", "min", "max"), (1, 1)),
     **dict.fromkeys(("percentile", "argmax"), (2, 2)),
 }
-EVENT_FUNCTIONS = SIGNATURES | {"coalesce": _SEVERAL, "concat": _SEVERAL, "abs": (1, 1)} | AGGREGATES
+OF_ONE_VALUE = {name: counts for name, counts in SIGNATURES.items() if name not in MANY_VALUED}
+EVENT_FUNCTIONS = OF_ONE_VALUE | {"coalesce": _SEVERAL, "concat": _SEVERAL, "abs": (1, 1)} | AGGREGATES
 
 _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
@@ -46,6 +49,8 @@ _NO_CLOCK = (
 _TIMES = 'compare whole times, as in date(./timestamp) >= "2026-07-16", or months: year-month(./timestamp) = "2026-07"'
 
 OF_WORDS = ("has-words", "has-phrase")
+
+_SEVERAL_VALUES = "it has several values: SELECT them in a query over documents, and read what that PUBLISHes"
 
 _KNOWN_ELSEWHERE = {
     "position": "positions in a document cannot be asked for; say what the node holds instead",
@@ -65,6 +70,7 @@ _KNOWN_ELSEWHERE = {
     "like": 'write contains(text, "part"), or matches(text, "pattern")',
     "count": f"count nodes in a filter of the block, as in S//item->a[count(./author) > 1]; {EVENT_ADVICE}",
     **dict.fromkeys(("sum", "avg", "median", "percentile", "min", "max", "argmax"), EVENT_ADVICE),
+    **dict.fromkeys(MANY_VALUED, _SEVERAL_VALUES),
     "string": "a variable or a path stands for its text: leave out string()",
     **dict.fromkeys(("now", "today", "current-date", "current-dateTime", "current-time"), _NO_CLOCK),
     **dict.fromkeys(("dateTime", "datetime", "time", "timestamp", "to_date", "year", "month", "day"), _TIMES),
@@ -74,6 +80,7 @@ _KNOWN_ELSEWHERE = {
 
 _ARGUMENTS = {
     "matches": '(text, "pattern") or matches(text, "pattern", "i")',
+    "extract": '(text, "CVE-[0-9]{4}-[0-9]{4,}")',
     "near": "(x, y, 0.6)",
     "percentile": "(x, 95)",
     "similar": "(x, y, 0.12)",
@@ -96,7 +103,7 @@ FILTER = ExprContext("a filter", _OF_FILTERS)
 PREDICATE = ExprContext("a join predicate", SIGNATURES)
 SELECT = ExprContext("SELECT", SIGNATURES)
 CONSTRUCTOR = ExprContext("an element constructor", SIGNATURES | dict.fromkeys(OF_DOCUMENT, (1, 1)))
-ONCE = ExprContext("ONCE PER", SIGNATURES)
+ONCE = ExprContext("ONCE PER", OF_ONE_VALUE)
 
 
 def check_condition(
@@ -174,8 +181,27 @@ def _check_call(call: exp.Call, place: ExprContext) -> Iterator[Problem]:
         yield Problem(f"concat() takes texts of one node, and {one} and {other} are two", call.span, hint)
     if name == "count" and not isinstance(call.args[0], exp.Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
+    inside = next(filter(None, map(of_several, call.args)), None)
+    if inside is not None and name in (*BY_WORDS, *MANY_VALUED, *NUMBERS, "concat", "date"):
+        hint = f"write {inside.name}() in a condition of its own"
+        if name in (*NUMBERS, "date"):
+            hint = f"write {inside.name}() as it is: > and < compare numbers or times"
+        yield Problem(f"{name}() takes one value, and {inside.name}() has several", inside.span, hint)
+    elif name in MANY_VALUED and not any(isinstance(one, exp.Rel | exp.VarPath) for one in _leaves(call)):
+        yield Problem("a function of a constant", call.span, f"write {name}() of a variable or a path")
     for arg in call.args:
         yield from check_operand(arg, place)
+
+
+def _leaves(operand: exp.Expr) -> Iterator[exp.Expr]:
+    yield operand
+    for one in exp.operands_of(operand):
+        yield from _leaves(one)
+
+
+def of_several(operand: exp.Expr) -> exp.Call | None:
+    """A call of a function with several values in an operand."""
+    return next((one for one in _leaves(operand) if isinstance(one, exp.Call) and one.name in MANY_VALUED), None)
 
 
 def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
@@ -188,8 +214,8 @@ def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)")
         if len(args) > most == _MOST_ARGUMENTS:
             example = f"({name}(x, y), z)"
         yield Problem(f"{name}() takes {wanted} {noun}, not {len(args)}", call.span, f"write {name}{example}")
-    elif name == "matches":
-        yield from _check_pattern(*args[1:])
+    elif name in ("matches", "extract"):
+        yield from _check_pattern(name, *args[1:])
     elif name in BY_WORDS:
         yield from _check_threshold(call, args[2])
     elif name == "percentile" and not (isinstance(args[1], exp.Number) and float(args[1].text) <= 100):
@@ -212,20 +238,24 @@ def _check_threshold(call: exp.Call, threshold: exp.Expr) -> Iterator[Problem]:
         yield Problem(message, threshold.span, hint)
 
 
-def _check_pattern(pattern: exp.Expr | EventExpr, flags: exp.Expr | EventExpr | None = None) -> Iterator[Problem]:
+def _check_pattern(
+    name: str, pattern: exp.Expr | EventExpr, flags: exp.Expr | EventExpr | None = None
+) -> Iterator[Problem]:
     if not isinstance(pattern, exp.String):
-        hint = 'write it in quotes: matches(x, "[0-9]+")'
-        yield Problem("the pattern of matches() must be a string literal", pattern.span, hint)
+        hint = f'write it in quotes: {name}(x, "[0-9]+")'
+        yield Problem(f"the pattern of {name}() must be a string literal", pattern.span, hint)
     elif not isinstance(flags, exp.String | None):
-        hint = 'write them in quotes: matches(x, "[a-z]+", "i")'
-        yield Problem("the flags of matches() must be a string literal", flags.span, hint)
+        hint = f'write them in quotes: {name}(x, "[a-z]+", "i")'
+        yield Problem(f"the flags of {name}() must be a string literal", flags.span, hint)
     elif flags and not set(flags.value) <= set(KNOWN_FLAGS):
         hint = "the flags are i (ignore case), s (. matches line ends, too) and x (ignore white space in the pattern)"
         unknown = next(flag for flag in flags.value if flag not in KNOWN_FLAGS)
-        yield Problem(f"matches() has no flag {unknown} here", flags.span, hint)
+        yield Problem(f"{name}() has no flag {unknown} here", flags.span, hint)
     else:
         try:
-            compile_pattern(pattern.value, flags.value if flags else "")
+            compiled = compile_pattern(pattern.value, flags.value if flags else "")
+            if name == "extract":
+                compiled.prepare_to_find()
         except PatternError as error:
             yield Problem(f"bad regular expression: {error}", pattern.span, _pattern_hint(pattern.value, error))
 

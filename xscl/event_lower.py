@@ -37,7 +37,7 @@ from xscl.algebra.values import (
 )
 from xscl.builder import unquoted
 from xscl.check import InPlace, find_cycles, query_problems
-from xscl.check_expressions import blocks, name_span, paths_of
+from xscl.check_expressions import blocks, name_span, of_several, paths_of
 from xscl.event_forms import RESERVED, parts_of_kind, reorder_attributes, too_deep, unequal
 from xscl.event_patterns import PatternResolver
 from xscl.event_resolve import MAX_ATTRIBUTES, MAX_INPUTS, MOST_DIGITS, Resolver, Schemas
@@ -91,6 +91,9 @@ def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], s
         if attribute.each and not (isinstance(attribute.operand, VarPath) and attribute.operand.steps):
             hint = "write a path on a variable, as in IN i/category; a function of it in a SELECT over the events"
             yield Problem("IN takes a path", attribute.operand.span, hint)
+        if (several := of_several(attribute.operand)) is not None:
+            hint = "SELECT it in a query, and define events from what that PUBLISHes"
+            yield Problem(f"an attribute has one value, and {several.name}() has several", several.span, hint)
     for problem in query_problems(definition.as_query(), lines, prefixes, stored=stored):
         yield Problem(problem.message.replace("in SELECT", "in a definition"), problem.span, problem.hint)
 

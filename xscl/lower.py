@@ -8,6 +8,7 @@ whose last node carries the literal (XPath's existential comparison), and any ot
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import fields, replace
 from functools import lru_cache, partial
@@ -140,9 +141,19 @@ class PatternBuilder:
             case exp.Compare(op=op, left=left, right=right):
                 one, two = self._xpath(left), self._xpath(right)
                 numeric = is_number(left) + is_number(right)
+                if _values(left) or _values(right):
+                    return f'{algebra.EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
                 if numeric == 2 or (numeric == 0 and op in ("=", "!=")):
                     return f"{one} {op} {two}"
                 return f'{algebra.EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
+            case exp.Call(name=exp.PARTS, args=(node, exp.String(value=parts))):
+                return f"{algebra.EXTENSION_PREFIX}:{exp.PARTS}({self._xpath(node)}, {algebra.xpath_literal(parts)})"
+            case exp.Call() if values := _values(expr):
+                chain = algebra.xpath_literal(json.dumps(values[0], ensure_ascii=False))
+                return f"{algebra.EXTENSION_PREFIX}:values({chain}, {self._xpath_string(values[1])})"
+            case exp.Call(name=name, args=args) if any(map(_values, args)):
+                some = ", ".join(self._xpath(arg) if _values(arg) else self._xpath_string(arg) for arg in args)
+                return f'{algebra.EXTENSION_PREFIX}:some("{name}", {some})'
             case exp.Call(name="count", args=(arg,)):
                 return f"count({self._xpath(arg)})"
             case exp.Call(name=name, args=args) if name in _STRING_ARGUMENTS:
@@ -186,6 +197,17 @@ class PatternBuilder:
         names = f"[{' and '.join(parts)}]" if parts else ""
         filters = "".join(f"[boolean({self._xpath(f)})]" for f in step.filters)
         return f"{step.axis}{at}{head}{names}{filters}"
+
+
+def _values(expr: exp.Expr) -> tuple[list[str], exp.Expr] | None:
+    """The chain of functions of an operand with several values, and what it is applied to; None for another operand."""
+    match expr:
+        case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
+            if exp.values_by(name) is not None:
+                return [name], arg
+            found = _values(arg)
+            return found and ([*found[0], name], found[1])
+    return None
 
 
 def concat_parts(args: Iterable[exp.Expr], part_of: Callable[[exp.VarPath], exp.Part]) -> list[exp.Part]:
@@ -236,7 +258,8 @@ def expression(term: algebra.Term, of: exp.Expr | None = None) -> exp.Expr:
     expr: exp.Expr = of or exp.VarPath(term.var)
     for function in term.functions:
         name, literal = exp.split_function(function)
-        expr = exp.Call(name, (expr,) if literal is None else (expr, exp.String(literal)))
+        literals = [] if literal is None else literal.split("\n") if name == "extract" else [literal]
+        expr = exp.Call(name, (expr, *map(exp.String, literals)))
     return expr
 
 
@@ -389,6 +412,8 @@ class _Normalizer:
             return constant
         term = algebra.as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"
+        if exp.split_values(term.functions):
+            self._require(term, "!=", exp.String(""), self._patterns)  # without a value there is no output
         return term
 
     def located(self, var: str) -> VariablePlace:
@@ -495,12 +520,16 @@ class _Normalizer:
         goes to its pattern in `own`, unless that is `fixed`."""
         left_blocks = frozenset(tree_blocks(tree.left))
         joins: dict[tuple[algebra.Term, algebra.Term], None] = {}
+        exactly: dict[tuple[algebra.Term, algebra.Term], None] = {}  # of values of which there may be several
         residual: dict[exp.Expr, None] = {}
         for literal in literals:
             expr = self._resolve(literal, tree.scope, attach)
             pair = self._value_join(expr, left_blocks)
             path, text = compared_text(expr) or (None, "")
-            if pair:
+            if pair and any(exp.split_values(term.functions) for term in pair):
+                exactly[pair] = None
+                residual[expr] = None
+            elif pair:
                 joins[pair] = None
                 for term in pair:
                     if self._block_of[term.var] not in fixed:
@@ -509,7 +538,10 @@ class _Normalizer:
                 own[block] = require(own[block], path.var, algebra.Condition(literal=text))
             else:
                 residual[expr] = None
-        if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
+        if not joins and exactly:
+            left, right = (replace(one, functions=(*one.functions, exp.JOINED_EXACTLY)) for one in next(iter(exactly)))
+            joins[left, right] = None
+        elif not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
             joins[by_words] = None
         used = {term.var for pair in joins for term in pair}.union(*map(algebra.variables_of, residual))
         return tuple(joins), tuple(residual), frozenset(used)
@@ -528,9 +560,12 @@ class _Normalizer:
     def _require_value(self, term: algebra.Term, patterns: list[algebra.PatternNode]) -> None:
         """Requires a join's value to equal itself: a text that is not a time or number equals none."""
         if term.functions and term.functions[-1] in ("date", "number"):
-            value = expression(term, exp.Rel())
-            block = self._block_of[term.var]
-            patterns[block] = require(patterns[block], term.var, self._build.condition(exp.Compare("=", value, value)))
+            self._require(term, "=", expression(term, exp.Rel()), patterns)
+
+    def _require(self, term: algebra.Term, op: exp.CompareOp, other: exp.Expr, own: list[algebra.PatternNode]) -> None:
+        condition = self._build.condition(exp.Compare(op, expression(term, exp.Rel()), other))
+        block = self._block_of[term.var]
+        own[block] = require(own[block], term.var, condition)
 
     def _side(
         self,

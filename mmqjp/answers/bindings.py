@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product, starmap
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -91,13 +92,22 @@ class _Test:
 
 
 def residual_holds(expr: algebra.Expr, text_of: Callable[[Term], str]) -> bool:
+    """Whether it holds for some values of its operands."""
     predicate = predicate_of(expr)
-    return predicate.test(*[text_of_operand(operand, text_of) for operand in predicate.operands])
+    return any(starmap(predicate.test, product(*[texts_of_operand(one, text_of) for one in predicate.operands])))
 
 
 def text_of_operand(expr: algebra.Expr, text_of: Callable[[Term], str]) -> str:
+    """The text of an operand with one value."""
     term = as_term(expr)
     return _constant(expr) if term is None else text_of(term)
+
+
+def texts_of_operand(expr: algebra.Expr, text_of: Callable[[Term], str]) -> Sequence[str]:
+    term = as_term(expr)
+    if term is None or (split := algebra.split_values(term.functions)) is None:
+        return [text_of_operand(expr, text_of)]
+    return algebra.each_value(split[1], text_of(Term(term.var, split[0])))
 
 
 def _constant(expr: algebra.Expr) -> str:
@@ -256,8 +266,12 @@ class BoundValue:
     record: Record
     node: Node
     functions: tuple[str, ...] = ()
+    chosen: tuple[int, str] | None = None
+    """One of several values: its place among them, from 1, and its text."""
 
     def text(self) -> str:
+        if self.chosen is not None:
+            return self.chosen[1]
         functions = self.functions
         if functions and functions[0] in algebra.OF_DOCUMENT:
             value = str(getattr(self.record, _OF_DOCUMENT[functions[0]]))
@@ -283,10 +297,18 @@ class BoundValue:
 
     def json_id(self) -> int | str:
         element, place = self.node
-        return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
+        node = f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
+        return node if self.chosen is None else f"{node}/#{self.chosen[0]}"
 
     def json(self) -> str:
-        return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+        return json_text(str(self.json_id())) if self.node[1] or self.chosen else str(self.node[0])
+
+    def choices(self) -> list[BoundValue]:
+        """The value, or each of several."""
+        if (split := algebra.split_values(self.functions)) is None:
+            return [self]
+        texts = algebra.each_value(split[1], BoundValue(self.record, self.node, split[0]).text())
+        return [BoundValue(self.record, self.node, self.functions, chosen) for chosen in enumerate(texts, 1)]
 
 
 _OF_DOCUMENT = dict(zip(algebra.OF_DOCUMENT, ("id", "stream", "t1"), strict=True))
@@ -322,8 +344,19 @@ def read_nodes(text: str) -> dict[str, int | str]:
 
 
 def node_order(node: int | str) -> tuple[int, str]:
+    """An element's number, and its attribute or which of several values it is."""
     element, _, attribute = str(node).partition("/")
     return int(element), attribute
+
+
+def without_choice(node: int | str) -> int | str:
+    """A node's id without which of several values it is.
+
+    >>> without_choice("3/@k/#2"), without_choice("3/#2"), without_choice(3)
+    ('3/@k', 3, 3)
+    """
+    plain, choice, _ = str(node).partition("/#")
+    return int(plain) if choice and plain.isdecimal() else plain if choice else node
 
 
 def node_orders(nodes: Mapping[str, int | str]) -> list[tuple[str, tuple[int, str]]]:
@@ -399,15 +432,19 @@ class ValueColumn:
     distinct: Ints
     functions: tuple[str, ...]
     nodes: Ints
+    choices: Sequence[BoundValue] | None = None
+    """Instead of the distinct codes, values of which a node has several."""
 
-    def values(self) -> list[BoundValue]:
+    def values(self) -> Sequence[BoundValue]:
+        if self.choices is not None:
+            return self.choices
         return [self.of.value(code, self.functions) for code in self.distinct.tolist()]
 
     def texts(self, text_of: Callable[[BoundValue], str]) -> Encoded:
         return Encoded(self.places, list(map(text_of, self.values())))
 
     def json(self) -> Encoded | Ints:
-        return self.texts(BoundValue.json) if self._has_attributes() else self.nodes
+        return self.texts(BoundValue.json) if self.choices or self._has_attributes() else self.nodes
 
     def markups(self) -> Encoded | None:
         """Returns the elements' markup; None if there are other values."""
@@ -417,6 +454,11 @@ class ValueColumn:
 
     def _has_attributes(self) -> bool:
         return int(self.nodes.max(initial=0)) >> ATTRIBUTE_SHIFT > 0
+
+
+def choice_numbers(codes: Ints, values: Sequence[BoundValue]) -> Ints:
+    """Returns which of its node's values each row has, from 1."""
+    return np.array([one.chosen[0] for one in values if one.chosen], np.int64)[codes]
 
 
 class Encoded(NamedTuple):
@@ -633,11 +675,18 @@ class Joints:
         for expr in self._plan.residual:
             block = block.affordable()
             predicate = predicate_of(expr)
-            operands = [block.text(operand) for operand in predicate.operands]
+            several = list(map(_several, predicate.operands))
+            operands = [
+                block.text(operand) if some is None else block.column(some[0]).texts(BoundValue.text)
+                for operand, some in zip(predicate.operands, several, strict=True)
+            ]
             block, operands = block.charged(operands)
             if not len(block.of):
                 return
-            block = block.take(_holding(predicate, operands))
+            if any(several):
+                block = block.take(_some_holding(predicate, operands, [some and some[1] for some in several]))
+            else:
+                block = block.take(_holding(predicate, operands))
         if len(block.of):
             yield block
 
@@ -695,6 +744,23 @@ class JointBlock:
                 return Encoded(codes, [algebra.derive(name, text) for text in texts])
         return Encoded(np.zeros(len(self.of), np.int64), [_constant(expr)])
 
+    def chosen(self, terms: Sequence[Term]) -> tuple[JointBlock, Ints, dict[int, tuple[Ints, list[BoundValue]]]]:
+        """The bindings with each choice of values for those of `terms` that have several: the bindings, which ones of
+        these they are, and for each such term, by place, the choice of each among some."""
+        those, found = np.arange(len(self.of)), dict[int, tuple[Ints, list[BoundValue]]]()
+        for place, term in enumerate(terms):
+            if algebra.split_values(term.functions) is None:
+                continue
+            column = self.column(term)
+            choices = [one.choices() for one in column.values()]
+            counts = np.array(list(map(len, choices)), np.int64)
+            ends = np.cumsum(counts)
+            at, row = expand_ranges((ends - counts)[column.places[those]], ends[column.places[those]])
+            found = {other: (codes[row], values) for other, (codes, values) in found.items()}
+            found[place] = at, [one for some in choices for one in some]
+            those = those[row]
+        return self.take(those) if found else self, those, found
+
     def column(self, term: Term) -> ValueColumn:
         return self.joints.values.column(self.codes(term.var), term.functions)
 
@@ -704,6 +770,28 @@ class JointBlock:
         columns = [list(map(joints.values.value, self.codes(var).tolist())) for var in joints.variables]
         for values in zip(*columns, strict=True) if columns else ([()] * len(self.of)):
             yield dict(zip(joints.variables, values, strict=True))
+
+
+@lru_cache(10_000)
+def _several(operand: algebra.Expr) -> tuple[Term, tuple[str, ...]] | None:
+    """The text of which an operand is several values, and the functions that give them; None for one value."""
+    term = as_term(operand)
+    split = None if term is None else algebra.split_values(term.functions)
+    return None if term is None or split is None else (Term(term.var, split[0]), split[1])
+
+
+def _some_holding(
+    predicate: Predicate, operands: Sequence[Encoded], functions: Sequence[tuple[str, ...] | None]
+) -> Mask:
+    """Whether a predicate holds for some of the values of the texts."""
+    place, first = number_rows(*(one.codes for one in operands))
+    values = [
+        [[text] if some is None else algebra.each_value(some, text) for text in one.texts]
+        for one, some in zip(operands, functions, strict=True)
+    ]
+    columns = (map(of.__getitem__, one.codes[first].tolist()) for of, one in zip(values, operands, strict=True))
+    rows = zip(*columns, strict=True)
+    return np.array([any(starmap(predicate.test, product(*row))) for row in rows], np.bool_)[place]
 
 
 _ORDER: Mapping[str, Callable[[Any, Any], Mask]] = {

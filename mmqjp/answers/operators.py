@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import product
 from operator import attrgetter
@@ -28,7 +28,16 @@ from join_stage.protocol import Matches, flatten_edges
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.accounts import ALL_READERS, Accounts, Cutoff, Payers, charge
-from mmqjp.answers.bindings import Encoded, JointBinding, JointBlock, Joints, MatchColumns, PartRows, Values
+from mmqjp.answers.bindings import (
+    Encoded,
+    JointBinding,
+    JointBlock,
+    Joints,
+    MatchColumns,
+    PartRows,
+    Values,
+    choice_numbers,
+)
 from mmqjp.answers.output import (
     Answer,
     AnswerColumns,
@@ -727,24 +736,32 @@ class _Emission:
 
     def emit(self, block: JointBlock, of: Ints) -> bool:
         """Adds the answers of joint bindings, `of` a row each. Returns whether all rows may have more."""
-        selection, place, known = self._selection, self._rows.place[of], self._context.answers.next_id
+        selection, known = self._selection, self._context.answers.next_id
+        block, those, choices = block.chosen(selection.terms)
+        of = of[those]
+        place = self._rows.place[of]
         columns = [block.codes(term.var) for term in selection.terms]
-        ids = self._ids(of, place, columns)
+        ids = self._ids(of, place, columns, [choice_numbers(*one) for one in choices.values()])
         _, first = number_rows(ids)
         first = first[ids[first] >= known]
         self._link(ids, place)
         if len(first):
             some, values = block.take(first), self._of.values
-            holes = [hole if isinstance(hole, str) else some.column(hole) for hole in selection.holes]
             terms = zip(columns, selection.terms, strict=True)
             shown = [values.column(codes[first], term.functions) for codes, term in terms]
+            for at, (codes, chosen) in choices.items():
+                shown[at] = replace(shown[at], places=codes[first], choices=chosen)
+            several = {selection.terms[at]: shown[at] for at in choices}
+            holes = [
+                hole if isinstance(hole, str) else several.get(hole) or some.column(hole) for hole in selection.holes
+            ]
             t0, t1 = self._matches.t0[place[first]], self._matches.t1[place[first]]
             self._add(answer_texts(selection, t0, t1, shown, holes), ids[first], of[first], place[first])
         if selection.is_once:
             self._note_keys(block, of, ids)
         return int(self.new.max(initial=0)) <= self._quota.matches
 
-    def _ids(self, of: Ints, place: Ints, columns: Sequence[Ints]) -> Ints:
+    def _ids(self, of: Ints, place: Ints, columns: Sequence[Ints], choices: Sequence[Ints]) -> Ints:
         """Returns the answers' ids of joint bindings, also of those that are new."""
         matches, answers = self._matches, self._context.answers
         parts, right = matches.parts(self._context.number), matches.right[place]
@@ -752,7 +769,7 @@ class _Emission:
         keys[-1][right < 0] = -1
         for codes in columns:
             keys += self._of.values.documents_and_nodes(codes)
-        packed = np.ascontiguousarray(np.stack(keys, axis=1))
+        packed = np.ascontiguousarray(np.stack([*keys, *choices], axis=1))
         as_bytes = packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1])))[:, 0].tolist()
         known, ids = self._context.emitted, list[int]()
         for key in as_bytes:

@@ -14,7 +14,7 @@ from itertools import groupby, islice, product
 from typing import NamedTuple
 
 from common.tools import gathered
-from mmqjp.answers.bindings import node_order, residual_holds, text_of_operand
+from mmqjp.answers.bindings import node_order, residual_holds, text_of_operand, without_choice
 from mmqjp.answers.output import Mirrors
 from mmqjp.answers.quota import OutOfSteps, Steps
 from mmqjp.documents.record import Inputs, Record
@@ -169,8 +169,11 @@ class BlockEvidence:
                     value = to_xscl(String(condition.literal))
                     found.append(_Asked(f"{text} = {value}", f"{text} is not {value}", whole))
                 else:
-                    kind = "time" if "time" in str(condition.xpath) else "number"
-                    found.append(_Asked(text, f"{text} is no {kind}, and equals nothing", whole))
+                    xpath = str(condition.xpath)
+                    why = f"{text} is no {'time' if 'time' in xpath else 'number'}, and equals nothing"
+                    found.append(
+                        _Asked(text, why if "values(" not in xpath else f"SELECT finds nothing in {text}", whole)
+                    )
         return found
 
     @cached_property
@@ -288,7 +291,7 @@ def _fixed(
 ) -> Iterator[tuple[PatternPath, Node]]:
     for path, node in paths(pattern):
         if node.var is not None and node.var in nodes:
-            element, attribute = node_order(nodes[node.var])
+            element, attribute = node_order(without_choice(nodes[node.var]))
             if not attribute:
                 yield path, (element, 0)
             elif element < len(record.tree.elements):

@@ -29,7 +29,7 @@ from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_a
 from templates.graph import Minor, Shape, conjunctive_query
 from xscl.algebra import joins
 from xscl.algebra.events import Events, operator_name, read_by
-from xscl.algebra.near import is_weighed, level_hundredths
+from xscl.algebra.near import EXACTLY, is_weighed, level_hundredths
 from xscl.algebra.values import ElementConstructor, many_valued
 from xscl.event_lower import schema_of
 from xscl.parser import parse_script
@@ -373,6 +373,8 @@ def _join_text(one: joins.Term, other: joins.Term) -> str:
     if level is None:
         return f"{terms.term_text(one)} = {terms.term_text(other)}"
     left, right = (terms.wrap_in_functions(term.functions[:-1], term.var) for term in (one, other))
+    if level == EXACTLY:
+        return f"a value of {left} = a value of {right}"
     rarest = "heaviest" if is_weighed(level) else "rarest"
     threshold = level_hundredths(level) / 100
     return f"one of the {rarest} words of {left} and of {right}, as many as a threshold of {threshold} asks for"

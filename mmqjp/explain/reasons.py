@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 
-from mmqjp.answers.bindings import BoundValue, residual_holds
+from mmqjp.answers.bindings import BoundValue, residual_holds, without_choice
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
 from mmqjp.explain import terms
@@ -44,9 +44,10 @@ def reason_of(
         return None
     for number, (record, _) in zip(numbers, parts, strict=True):
         evidence.look(record, (number,))
+    plain = {key: without_choice(node) for key, node in nodes.items()}
     for row in evidence.rows():
         bound = {key: row.bound[term.var] for key, term in bound_terms.items()}
-        if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == nodes:
+        if {key: BoundValue(one.record, one.node).json_id() for key, one in bound.items()} == plain:
             return _Reader(query, {record.docid: place for record, place in parts}, steps).reason(row, whole=whole)
     return None
 

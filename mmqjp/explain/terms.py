@@ -106,9 +106,7 @@ class Operand:
 
 
 def apply_functions(text: str, functions: Sequence[str]) -> str:
-    for name in functions:
-        text = exp.derive(name, text)
-    return text
+    return exp.derive_all(tuple(functions), text)
 
 
 @dataclass(frozen=True, slots=True)

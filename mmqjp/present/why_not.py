@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations, islice, permutations
+from itertools import chain, combinations, islice, permutations, product
 from typing import Any
 
 from common.bounds import EARLIEST
@@ -217,16 +217,17 @@ class _Scan:
         found: dict[str, tuple[EvidenceRow, set[OnceKey]]] = {}
         for row in rows:
             bound = [(row.bound[term.var], term.functions) for term in terms]
-            nodes = ", ".join(BoundValue(one.record, one.node, functions).json() for one, functions in bound)
             ids = json.dumps([id for record in row.documents for id in record.part_ids], ensure_ascii=False)
-            id = self.query.identity.id(choice_of(ids, f"[{nodes}]").encode())
-            keys = found.setdefault(id, (row, set()))[1]
-            if normal.once is not None:
 
-                def text_of(term: Term, row: EvidenceRow = row) -> str:
-                    return row.bound[term.var].value(term.functions)
+            def text_of(term: Term, row: EvidenceRow = row) -> str:
+                return row.bound[term.var].value(term.functions)
 
-                keys.add(once_key([text_of_operand(key, text_of) for key in normal.once.keys]))
+            for values in product(*(BoundValue(one.record, one.node, functions).choices() for one, functions in bound)):
+                nodes = ", ".join(map(BoundValue.json, values))
+                id = self.query.identity.id(choice_of(ids, f"[{nodes}]").encode())
+                keys = found.setdefault(id, (row, set()))[1]
+                if normal.once is not None:
+                    keys.add(once_key([text_of_operand(key, text_of) for key in normal.once.keys]))
         for id, (row, keys) in found.items():
             yield GivenOutput(id, row.t0, row.t1, frozenset(keys))
 

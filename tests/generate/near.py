@@ -15,6 +15,11 @@ WORDS = (
     *("京都市", "東京タワー", "ไทย", "café", "cafe\u0301", "—", "…"),
 )
 WHOLE = 'concat(a/t, " ", a/@k)', 'upper-case(concat(b/t, " - ", lower-case(b/@k), b/none))'
+VALUES = (
+    *("tokens({})", "upper-case(tokens({}))", "lower-case(extract({}, '[A-Za-z]+'))", "tokens(lower-case({}))"),
+    *("extract({}, '([a-z])[a-z]*', 'i')", "extract(concat({}, '2'), '[0-9]')"),
+)
+PATHS = ("x", "a/@k", "a/t"), ("y", "b/@k", "b/t")
 THRESHOLDS = ("0.5", "0.6", "0.66", "0.75", ".8", "0.8", "1")
 SIMILAR = ("0.05", "0.12", ".15", "0.3", "0.66", "1")
 
@@ -59,6 +64,10 @@ def _near(rng: Random, one: str, other: str) -> str:
 def _query(rng: Random, number: int) -> str:
     one, other = rng.choice((("x", "y"), ("x", "y"), ("lower-case(x)", "y"), ("a/@k", "y"), ("x", "b/t"), WHOLE))
     near = _near(rng, one, other)
+    if chance(rng, 30):
+        values = [rng.choice(VALUES), rng.choice((*VALUES, "{}"))]
+        values = [value.format(rng.choice(paths)) for value, paths in zip(values, PATHS, strict=True)]
+        near = " = ".join(values if chance(rng, 80) else values[::-1])
     shape = rng.randrange(100)
     if shape < 15:
         near = f"{near} AND c = d"
@@ -77,10 +86,15 @@ def _query(rng: Random, number: int) -> str:
     if chance(rng, 20):
         third = _near(rng, rng.choice(("y", "concat(b/t, b/none)")), "z")
         join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{{third}, {window}}} S//a[./t->z]"
-    select = rng.choice(("", "SELECT x, y FROM ", "SELECT c FROM "))
+    select = rng.choice(
+        ("", "SELECT x, y FROM ", "SELECT c FROM ", f"SELECT {rng.choice(VALUES).format('x')} AS v FROM ")
+    )
     if chance(rng, 10):
         told = rng.choice(('"storm hits the coast"', '"STRASSE"', '"京都市 rain"', '"hits the"', '"it\'s a"'))
         told = rng.choice((_near(rng, "./t", told), f"has-words(./t, {told})", f"has-phrase(./@k, {told})"))
+        value = rng.choice(VALUES).format("./t")
+        tests = f"{value} = ./@k", f"not({value} != 'a')", f"contains({value}, 'st')", value, f"{value} > 1"
+        told = told if chance(rng, 50) else rng.choice(tests)
         join, select = f"S//a->a[{told}]", ""
     return f"{select or 'FROM '}{join} PUBLISH p{number}"
 

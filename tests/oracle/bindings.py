@@ -53,6 +53,11 @@ class Value:
     document: Stored | None
     node: Node | None
     derived: Typed | None = None
+    choice: int = 0  # which of several values it is, from 1
+
+    def label(self) -> int | str:
+        assert self.node is not None
+        return f"{self.node.label()}/#{self.choice}" if self.choice else self.node.label()
 
     @property
     def text(self) -> str:

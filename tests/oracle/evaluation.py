@@ -20,7 +20,7 @@ from lxml import etree
 from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value, choice_of
 from tests.oracle.course import ENDED, Course
 from tests.oracle.match import Matcher
-from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
+from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, several, text_of
 from tests.oracle.walk import walk
 from xscl.algebra.joins import NEGATED
 from xscl.algebra.values import And, Call, Compare, ElementConstructor, Expr, Hole, Number, Or, String, VarPath
@@ -84,7 +84,7 @@ class Evaluation:
                 if keys is None:
                     continue
                 for values in self._selections(select, match):
-                    nodes = tuple((key, value.node.label()) for key, value in values.items() if value.node)
+                    nodes = tuple((key, value.label()) for key, value in values.items() if value.node)
                     if (match.inputs, nodes) not in found:
                         id = self._id(index, match.inputs, nodes)
                         found[match.inputs, nodes] = self._output(name, id, select, match, values, nodes)
@@ -277,6 +277,12 @@ class Evaluation:
             case Call(name="concat"):
                 node = next((visible[one.var] for one in walk(operand) if isinstance(one, VarPath)), Value(None, None))
                 return [replace(node, derived=text_of(self._first(operand, visible)))]
+            case Call(name="extract" | "tokens"):
+                return [
+                    replace(value, derived=text, choice=number)
+                    for value in self._values(operand.args[0], visible)
+                    for number, text in enumerate(several(operand, text_of(value.typed)), 1)
+                ]
             case Call():
                 arguments = self._values(operand.args[0], visible)
                 more = [literal.value for literal in operand.args[1:] if isinstance(literal, String)]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain, product, starmap
 
 from lxml import etree
 
 from tests.oracle.times import Moment
-from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, text_of
+from tests.oracle.values import STRING_TESTS, Literal, Several, Typed, apply, compare, number, several, text_of
 from xscl.algebra.values import And, Axis, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 
 Bindings = tuple[tuple[str, "Node"], ...]
 Embedding = tuple["Node | None", Bindings]
-FilterValue = list["Node"] | Typed | bool
+FilterValue = list["Node"] | Typed | bool | Several
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +169,27 @@ class Matcher:
         if call.name == "concat":
             return "".join(map(self._string, values))
         if call.name in STRING_TESTS:
-            return STRING_TESTS[call.name](*map(self._string, values))
+            return any(starmap(STRING_TESTS[call.name], product(*map(self._texts, values))))
         value, *more = values
+        if call.name in ("extract", "tokens"):
+            return Several(several(call, self._string(value)))
+        if isinstance(value, Several):
+            return Several([text_of(apply(call.name, one, *map(self._string, more))) for one in value.texts])
         given = value if isinstance(value, float | Moment) else self._string(value)
         return apply(call.name, given, *map(self._string, more))
 
     def _atoms(self, value: FilterValue) -> list[Typed]:
         """The values that a comparison tries: the string value of each node, or the one string, number or time."""
+        if isinstance(value, Several):
+            return [*value.texts]
         return [self.tree.text(node) for node in value] if isinstance(value, list) else [value]
+
+    def _texts(self, value: FilterValue) -> list[str]:
+        return value.texts if isinstance(value, Several) else [self._string(value)]
 
     def _string(self, value: FilterValue) -> str:
         """XPath's string(): of a node set, the string value of its first node."""
+        assert not isinstance(value, Several)
         if isinstance(value, list):
             return self.tree.text(value[0]) if value else ""
         return text_of(value)

@@ -10,6 +10,7 @@ import operator
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -24,6 +25,7 @@ import regex
 
 from tests.oracle import regex as oracle_regex
 from tests.oracle.times import Moment, moment
+from xscl.algebra.values import Call, String
 
 ORDER: dict[str, Callable[..., bool]] = {
     "=": operator.eq,
@@ -264,6 +266,24 @@ def has_phrase(text: str, wanted: str) -> bool:
     all_words, phrase = word_list(text), word_list(wanted)
     starts = range(len(all_words) - len(phrase) + 1)
     return bool(phrase) and any(all_words[at : at + len(phrase)] == phrase for at in starts)
+
+
+def several(call: Call, text: str) -> list[str]:
+    """The first 500 different values of extract() or tokens()."""
+    if call.name == "tokens":
+        found = word_list(text)
+    else:
+        pattern, *flags = (one.value for one in call.args[1:] if isinstance(one, String))
+        finder = re.compile(pattern, re.ASCII | (re.IGNORECASE if flags == ["i"] else 0))
+        found = [match[min(finder.groups, 1)] or "" for match in finder.finditer(text)]
+    return [one for one in dict.fromkeys(found) if one][:500]
+
+
+@dataclass(frozen=True)
+class Several:
+    """The values of a function that has several."""
+
+    texts: list[str]
 
 
 STRING_TESTS |= {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import islice
@@ -320,6 +320,23 @@ def encode_words(text: str, level: str) -> str:
         return numbers and level + numbers
     count = len(first_keys(f"{level}000{numbers}"))
     return f"{level}{count:0{WEIGHED_HEAD - LEVEL}}{numbers}"
+
+
+EXACTLY = "w00"
+"""The level at which texts are joined that have one of several values in common: each value counts as a word."""
+
+MOST_VALUES = 500  # maximum number of different values of a text that count, from its beginning
+
+
+def encode_values(values: Iterable[str]) -> str:
+    """Values in R_doc, as `encode_words` writes words: all of them are keys."""
+    numbers = {as_digits(HIGHEST - 1 << DIGEST_BITS | digest(value)) for value in values}
+    return f"{EXACTLY}{len(numbers):0{WEIGHED_HEAD - LEVEL}}{''.join(sorted(numbers))}" if numbers else ""
+
+
+def tokens(text: str) -> Iterator[str]:
+    """The words of a text, in its order."""
+    return iter(spaced_words(text).split())
 
 
 def first_keys(words: str, places: Mapping[str, int] | None = None) -> list[str]:

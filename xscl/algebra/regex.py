@@ -18,8 +18,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from itertools import groupby
+from functools import cache, cached_property, lru_cache
+from itertools import groupby, islice
+from typing import Any
 
 import re2
 
@@ -625,6 +626,9 @@ class RegexProgram:
 MAX_WORK = 100_000_000
 """Maximum product of a text's length and a pattern's size. A search takes some seconds at worst."""
 
+MAX_FOUND = 1_000_000_000
+"""Maximum product of a text's length and the number of matches that are extracted: each may read what is left of it."""
+
 _MAX_KEPT = 1024  # maximum number of characters whose symbols a pattern caches
 
 
@@ -637,7 +641,7 @@ class CompiledRegex:
 
     def __init__(self, pattern: str, flags: str = "") -> None:
         self.pattern = pattern
-        tree = parse(pattern, flags)
+        self._tree = tree = parse(pattern, flags)
         self._size = expanded_size(tree)
         self._symbols = Alphabet(dict.fromkeys(node.chars for node in _parts_of(tree) if isinstance(node, Chars)))
         self._ascii = self._symbols.ascii()
@@ -666,22 +670,49 @@ class CompiledRegex:
             raise PatternLimit(f"the regular expression {self.pattern!r} has too many ways to match the text")
         return found
 
-    def _written(self, tree: Regex) -> str:
+    def found(self, text: str) -> Iterator[str]:
+        """What the pattern matches in a text, or its first group in each match, from left to right; of a long text, no
+        more than MAX_FOUND in sum. Raises PatternLimit if the search would take too long."""
+        if len(text) * self._size > MAX_WORK:
+            raise PatternLimit(f"the text is too long for the regular expression {self.pattern!r}")
+        group = min(self._finder.groups, 1)
+        matches = self._finder.finditer(text.translate(self._symbols))
+        for match in islice(matches, MAX_FOUND // (len(text) + 1)):
+            start, end = match.span(group)
+            if start < end:
+                yield text[start:end]
+
+    def prepare_to_find(self) -> None:
+        """Raises PatternError for what `found` cannot search for: back-references."""
+        _ = self._finder
+
+    @cached_property
+    def _finder(self) -> Any:
+        """The pattern in symbols, with the first group as the only one. Raises PatternError for back-references."""
+        if self._program is not None:
+            raise PatternError("extract() takes no back-references")
+        options = re2.Options()
+        options.log_errors = False
+        return re2.compile(self._written(self._tree, first=True), options)
+
+    def _written(self, tree: Regex, *, first: bool = False) -> str:
+        """The pattern in symbols; with the `first` group as a group, if that is asked for."""
         match tree:
             case Chars(chars=chars):
                 return _bracketed(self._symbols.of_set[chars])
             case Anchor(end=end):
                 return r"\z" if end else r"\A"
             case Concatenation(parts=parts):
-                return "".join(map(self._written, parts))
+                return "".join(self._written(part, first=first) for part in parts)
             case Alternation(arms=arms):
-                return f"(?:{'|'.join(map(self._written, arms))})"
+                return f"(?:{'|'.join(self._written(arm, first=first) for arm in arms)})"
             case Repeat(most=0):
                 return ""
             case Repeat(item=item, least=least, most=most):
-                return f"(?:{self._written(item)}){{{least},{'' if most is None else most}}}"
-            case CaptureGroup(item=item):
-                return self._written(item)
+                return f"(?:{self._written(item, first=first)}){{{least},{'' if most is None else most}}}"
+            case CaptureGroup(item=item, number=number):
+                inside = self._written(item, first=first)
+                return f"({inside})" if first and number == 1 else inside
             case Backreference():
                 return "(?s:.*)"
         raise AssertionError(f"not a regular expression: {tree!r}")

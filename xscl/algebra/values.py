@@ -14,15 +14,27 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Literal
 
 from common.dates import iso_utc, parse_timestamp
 from common.tools import frozen
 from common.urls import canonical_url, url_domain, url_host
-from xscl.algebra.near import MANY_WORDS, encode_words, has_phrase, has_words, near, similar, words_text
-from xscl.algebra.regex import compile_pattern
+from xscl.algebra.near import (
+    EXACTLY,
+    MANY_WORDS,
+    MOST_VALUES,
+    encode_values,
+    encode_words,
+    has_phrase,
+    has_words,
+    near,
+    similar,
+    tokens,
+    words_text,
+)
+from xscl.algebra.regex import PatternLimit, compile_pattern
 
 Axis = Literal["/", "//"]
 NodeKind = Literal["element", "attribute"]
@@ -434,6 +446,7 @@ def written(function: str, operand: str) -> str:
     if (parts := parts_of(function)) is not None:
         return _concat_text(parts, operand)
     name, _, literal = function.partition(" ")
+    literal = literal.replace("\n", '", "')
     return f"{name}({operand}, {literal})" if literal else f"{name}({operand})"
 
 
@@ -456,6 +469,9 @@ OF_EVENTS = "of-events"
 """Ends the chain of functions of a value that an event's attribute needs. It is the identity, but gives event nodes
 other ids than those of joins. No query can name it."""
 
+JOINED_EXACTLY = with_literal(MANY_WORDS, EXACTLY)
+"""Ends the chain of a value that is joined to others of several values."""
+
 _CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
 
 
@@ -465,10 +481,16 @@ def chained(function: str) -> Callable[[str], str]:
     if function in _CHAINED:
         return _CHAINED[function]
     name, literal = split_function(function)
+    if function == "tokens":
+        return partial(derive_all, (function,))
     if literal is None or with_literal(name, literal) != function:
         raise KeyError(function)
     if name == PARTS:
         return _of_no_text
+    if function == JOINED_EXACTLY:
+        return lambda text: encode_values((text,))
+    if name in MANY_VALUED:
+        return partial(derive_all, (function,))
     apply = encode_words if name == MANY_WORDS else WITH_LITERAL[name]
     return lambda text: apply(text, literal)
 
@@ -493,9 +515,76 @@ def derivation(expr: Call) -> str | None:
     match expr:
         case Call(name=name, args=(_,)) if name in DERIVED or name in OF_DOCUMENT:
             return name
-        case Call(name=name, args=(_, String(value=literal))) if name in WITH_LITERAL or name == PARTS:
+        case Call(name="tokens", args=(_,)):
+            return "tokens"
+        case Call(name="extract", args=(_, String(value=pattern), String(value=flags))):
+            return with_literal("extract", with_flags(pattern, flags))
+        case Call(name=name, args=(_, String(value=literal))) if name in (*WITH_LITERAL, PARTS, "extract"):
             return with_literal(name, literal)
     return None
+
+
+MANY_VALUED = ("extract", "tokens")  # functions of a text that have several values
+
+
+def with_flags(pattern: str, flags: str) -> str:
+    """The literal of extract() in a chain: no string in a query has a line break."""
+    return f"{pattern}\n{flags}" if flags else pattern
+
+
+@lru_cache(maxsize=10_000)
+def values_by(function: str) -> Callable[[str], tuple[str, ...]] | None:
+    """What gives the first MOST_VALUES different values of a text, in its order; None for functions with one value. An
+    extract() that takes too long finds nothing."""
+    name, literal = split_function(function)
+    if name not in MANY_VALUED:
+        return None
+    pattern, _, flags = (literal or "").partition("\n")
+
+    def found(text: str) -> tuple[str, ...]:
+        try:
+            every = tokens(text) if name == "tokens" else compile_pattern(pattern, flags).found(text)
+            different: dict[str, None] = {}
+            for value in every:
+                different[value] = None
+                if len(different) == MOST_VALUES:
+                    break
+            return tuple(different)
+        except PatternLimit:
+            return ()
+
+    return found
+
+
+Functions = tuple[str, ...]
+
+
+def split_values(functions: Functions) -> tuple[Functions, Functions] | None:
+    """A chain in front of a function with several values, and from it on; None if it has one value."""
+    place = next((at for at, name in enumerate(functions) if values_by(name) is not None), None)
+    return None if place is None else (functions[:place], functions[place:])
+
+
+def each_value(functions: Functions, text: str) -> tuple[str, ...]:
+    """The values of a text by a chain that begins with a function that has several."""
+    values_of, rest = values_by(functions[0]), functions[1:]
+    assert values_of is not None, "the first function has several values"
+    found = values_of(text)
+    for name in rest:
+        found = tuple(derive(name, value) for value in found)
+    return found
+
+
+def derive_all(functions: Functions, text: str) -> str:
+    """The derived value by a chain. If that has several, and is joined, they are encoded; else they are listed."""
+    if (split := split_values(functions)) is None:
+        for name in functions:
+            text = derive(name, text)
+        return text
+    text = derive_all(split[0], text)
+    if functions[-1] == JOINED_EXACTLY:
+        return encode_values(each_value(split[1][:-1], text))
+    return ", ".join(each_value(split[1], text))
 
 
 def matches_regex(text: str, pattern: str, flags: str = "") -> bool:
