@@ -14,7 +14,17 @@ from xscl.algebra.joins import NEGATED
 from xscl.algebra.near import BY_WORDS, LEAST, LEAST_SIMILAR, MOST, MOST_WORDS, words
 from xscl.algebra.regex import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex import MAX_PATTERN, PatternError, compile_pattern
-from xscl.algebra.values import DERIVED, MANY_VALUED, NUMBERS, OF_DOCUMENT, TESTS, WITH_LITERAL, Span, is_number, is_time
+from xscl.algebra.values import (
+    DERIVED,
+    MANY_VALUED,
+    NUMBERS,
+    OF_DOCUMENT,
+    TESTS,
+    WITH_LITERAL,
+    Span,
+    is_number,
+    is_time,
+)
 from xscl.syntax import Block, EventDefinition, EventExpr, EventQuery, Input, Join, Query, SelectItems, SubQuery
 from xscl.text import EVENT_ADVICE, Problem, did_you_mean
 
