@@ -76,7 +76,8 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, c
         text, script = found.text, found.script
         rows = found.session.sql(FROM_OUTSIDE, trusted=True).to_pylist()
         feeds = len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
-        out.print(f"{len(script.all_queries)} standing queries, {len(rows)} entries of {feeds} feeds, on {chosen}.")
+        count = sum(not query.hidden for query in script.all_queries)
+        out.print(f"{count} standing queries, {len(rows)} entries of {feeds} feeds, on {chosen}.")
         about = purposes(text, script)
         order, matches = list(about), shown_outputs(found.session, found.outputs)
         out.print(f"Times are in {clock.zone_at(found.outputs[-1].t1)}.\n")

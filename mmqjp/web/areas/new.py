@@ -97,7 +97,7 @@ def _remarks(found: Iterable[XsclError], kind: str) -> tuple[Remark, ...]:
     )
 
 
-NAMES = ("same_story", "follow_up", "retitled", "safety_research", "elsewhere")
+NAMES = ("story", "same_story", "follow_up", "retitled", "safety_research", "elsewhere")
 """Starter queries that suit any feeds, in display order."""
 
 _NUMBER = re.compile(r"^-- (?:\d+\. )?", re.MULTILINE)
@@ -121,7 +121,7 @@ def starters() -> tuple[Starter, ...]:
         comment, _, query = block.partition(f"\n{word}")
         if query:
             query = word + query.rstrip("\n;")
-            name = query.rpartition("PUBLISH ")[2]
+            name = query.rpartition("PUBLISH ")[2].split()[0]
             found[name] = Starter(name, " ".join(_NUMBER.sub("", comment).split()), query + "\n")
     return tuple(found[name] for name in NAMES)
 
