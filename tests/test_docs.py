@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections import Counter
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from lxml import etree
 import mmqjp.demo
 from feeds.documents import Document
 from feeds.tail import read_documents
+from mmqjp.answers.output import Output
+from mmqjp.engine import Session
 from tests.oracle.evaluation import evaluate
 from tests.support import generated_pages
-from tests.support.docs import DOCS, GENERATED, PAGES, differences, printed_cells, run_notebook
+from tests.support.docs import DOCS, GENERATED, PAGES, blocks, differences, printed_cells, run_notebook
 from tests.support.house import files_of, module_name
 from tests.support.places import ROOT
 from tests.test_house import PACKAGES
@@ -88,6 +91,25 @@ def test_every_query_of_the_demo_has_something_to_find():
     assert Counter(row.query for row in evaluate(queries, documents)) == FOUND
     reader = parse_script((DEMO / "reader.xscl").read_text())
     assert len([query for query in reader.all_queries if not query.hidden]) == 11
+
+
+@pytest.mark.parametrize("name", ["on_three_sites", "who_was_first", "named", "watched", "big"])
+def test_recipes_find_the_same_live(name, tmp_path):
+    """Whatever the batches and restarts."""
+    page = (block.text for block in blocks(ROOT / "docs" / "recipes.md") if block.language == "xscl")
+    script = parse_script(next(text for text in page if f"PUBLISH {name}" in text))
+    words = [Document(word, f"<word>{word}</word>", "watch", "2025-08-01") for word in ("outage", "seagrass")]
+    items = [one for one in read_documents([ROOT / "examples" / "feeds"], feeds="item") if isinstance(one, Document)]
+    items = [*words, *sorted(items, key=attrgetter("t1"))]
+    found: list[list[tuple[str, tuple[str, ...], str]]] = []
+    for size in (len(items), 40):
+        told: list[Output] = []
+        for first in range(0, len(items), size):
+            with Session("duckdb", state=tmp_path / f"{size}", lateness=0, settle=0, quiet=True) as engine:
+                engine.ensure(script)
+                told += engine.process(items[first : first + size])
+        found.append(sorted((one.query, one.documents, one.xml) for one in told))
+    assert found[0] == found[1] and {query for query, *_ in found[0]} == {name}
 
 
 def test_the_examples_are_the_feeds_of_their_subscriptions():
