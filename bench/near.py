@@ -17,7 +17,17 @@ import numpy as np
 import pyarrow as pa
 
 from bench.fanout import count_outputs, open_unlimited
-from bench.harness import Line, beside, columns, engine_parser, in_fresh_process, parse_options, report, with_progress
+from bench.harness import (
+    Line,
+    beside,
+    columns,
+    engine_parser,
+    in_fresh_process,
+    parse_options,
+    print_table,
+    report,
+    with_progress,
+)
 from bench.plots import COLOURS, Panel, PlotSeries, draw_panels
 from bench.workload import HOUR, SECOND, START
 from feeds.documents import Document
@@ -215,6 +225,32 @@ def beside_equality(lines: Sequence[Line]) -> list[Line]:
     return compared
 
 
+KEYWORDS = 200
+
+
+def measure_keywords(count: int) -> list[Line]:
+    """Filters of headlines by keywords: queries with a word each, and one query with all words."""
+    headlines = made_headlines(count)
+    words_of = [words(text) for text, _ in headlines]
+    keywords = sorted(set().union(*words_of))[: 10 * KEYWORDS : 10]
+    tests = [f'has-words(./title, "{word}")' for word in keywords]
+    scripts = {
+        "one query": f"S//item[{' or '.join(tests)}] PUBLISH n",
+        f"{len(tests)} queries": "; ".join(f"S//item[{test}] PUBLISH n{n}" for n, test in enumerate(tests)),
+    }
+    common = [len(of.intersection(keywords)) for of in words_of]
+    expected = {"one query": sum(map(bool, common))}
+    lines = []
+    for name, script in scripts.items():
+        with open_unlimited("duckdb", DEFAULT_PLAN) as engine:
+            seconds, found = count_outputs(engine, script, list(headline_items(headlines)), BATCH)
+        assert found == expected.get(name, sum(common)), f"{name}: other headlines than sets of words give"
+        lines.append(Line("keywords", {"words": name}, "duckdb", DEFAULT_PLAN, seconds, found))
+    return beside(lines, lambda line: (), lambda line: line.case["words"] == "one query", "one query", "over")
+
+
+KEYWORD_COLUMNS = columns("words | outputs = rows | seconds | times one query = over")
+
 NEAR_COLUMNS = columns(
     "condition | queries | headlines | pairs | outputs = rows | keys | sharing keys, longest first = sharing_longest | "
     "sharing keys = sharing | compared | headlines/s = headlines_a_second | of equality = speedup | "
@@ -266,3 +302,4 @@ def bench_near() -> None:
     ]
     lines = beside_equality([in_fresh_process(measure_near, case) for case in with_progress(cases)])
     report(lines, f"near-equal headlines, {options.engine}", NEAR_COLUMNS, options, draw_near)
+    print_table(in_fresh_process(measure_keywords, count), "keywords in filters", KEYWORD_COLUMNS)

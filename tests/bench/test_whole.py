@@ -299,6 +299,8 @@ def test_near_is_measured_beside_equality(tmp_path):
     assert lines[0].rows < lines[1].rows <= lines[2].rows
     near.draw_near(lines, tmp_path / "it")
     assert "near ones made equal" in (tmp_path / "it.svg").read_text()
+    one, several = near.measure_keywords(200)
+    assert (several.baseline, several.rows >= one.rows > 0) == ("one query", True)
     path, texts = tmp_path / "some.tsv", ("Storm hits the coast", "The storm hits the coast")
     path.write_text("10\t{}\n20\t{}\n30\tRain\n".format(*texts), encoding="utf-8")
     given = [Headline(text, time) for text, time in zip(texts, (10_000_000, 20_000_000), strict=True)]

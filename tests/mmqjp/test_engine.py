@@ -50,6 +50,19 @@ def test_what_cannot_be_read_becomes_a_dead_letter_and_the_rest_goes_on(engine):
     assert {row["id"]: row["raw"] for row in letters}["broken"] == b"<a><b></a>"
 
 
+def test_a_list_of_ten_thousand_words_is_a_stream_that_grows():
+    words = [Document(f"w{n}", f"<word>Word{n}</word>", "watch", 0) for n in range(10_000)]
+    with Session("duckdb") as session:
+        session.subscribe("SELECT w, a FROM watch/word->w JOIN {lower-case(w) = tokens(a), INF} S/a->a PUBLISH q")
+        assert not session.process(words)
+        assert pairs(session.process([doc(1, "a word7: Word9999, word10000"), doc(2, "sword7")])) == [
+            ("w7", "d1"),
+            ("w9999", "d1"),
+        ]
+        late = Document("w10000", "<word>word10000</word>", "watch", 3_000_000)
+        assert pairs(session.process([late])) == [("w10000", "d1")]
+
+
 def test_who_embeds_the_engine_is_warned_of_dead_letters(engine, caplog):
     engine.process([doc(1)])
     assert not caplog.messages and not engine.last_dead_letters()

@@ -566,7 +566,11 @@ def split_values(functions: Functions) -> tuple[Functions, Functions] | None:
 
 
 def each_value(functions: Functions, text: str) -> tuple[str, ...]:
-    """The values of a text by a chain that begins with a function that has several."""
+    """The values of a text by a chain that begins with a function that has several.
+
+    >>> each_value(('extract "(?:no|nr)[. ]*([0-9]+)\\ni"', "number"), "No. 7, nr 08, no")
+    ('7', '8')
+    """
     values_of, rest = values_by(functions[0]), functions[1:]
     assert values_of is not None, "the first function has several values"
     found = values_of(text)
