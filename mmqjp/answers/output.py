@@ -176,17 +176,12 @@ class Output:
     @property
     def story(self) -> str:
         """The id of the story that the output tells of, "" if it is of no story query."""
-        return self._of_story[0]
+        return story_of(self.xml)[0]
 
     @property
     def change(self) -> str:
         """What happened to the story: opened, grew, merged or closed; "" without one."""
-        return self._of_story[1]
-
-    @property
-    def _of_story(self) -> tuple[str, str]:
-        found = _STORY.match(self.xml) if self.xml.startswith(STORY_HEAD) else None
-        return (found[1], found[2]) if found else ("", "")
+        return story_of(self.xml)[1]
 
     def to_dict(self) -> dict[str, object]:
         found = {name: getattr(self, name) for name in ("id", "seq", "query", "t0", "t1")}
@@ -206,6 +201,12 @@ class Output:
 
 STORY_HEAD = '<story query="'
 _STORY = re.compile(r'<story query="[^"]*" t0="-?\d+" t1="-?\d+" id="([0-9a-f]{32})" change="(\w+)"')
+
+
+def story_of(xml: str) -> tuple[str, str]:
+    """Returns the id of the story that an output document tells of, and what happened to it; "" and "" of others."""
+    found = _STORY.match(xml) if xml.startswith(STORY_HEAD) else None
+    return (found[1], found[2]) if found else ("", "")
 
 
 def json_texts(texts: Iterable[str]) -> str:

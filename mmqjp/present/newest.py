@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
 
+from common.bounds import INFINITE
 from common.tools import LruCache, gathered, in_batches
 from mmqjp.answers.bindings import read_nodes
-from mmqjp.answers.output import Body, Output
+from mmqjp.answers.output import Body, Output, story_of
 from mmqjp.documents.record import Record
 from mmqjp.engine import Session
 from mmqjp.explain.reasons import reason_of, source_places
@@ -34,8 +35,17 @@ from mmqjp.present.item import (
 from mmqjp.present.recent import RecentAnswers, RememberedDocuments
 from mmqjp.present.recipients import OutputOrder, StoredOutput
 from mmqjp.queries.model import is_bare, is_event_form
-from mmqjp.tables.lookup import SelectFn, document_rows_by_id, span_of_outputs, story_lists, texts_by_form
+from mmqjp.tables.lookup import (
+    SelectFn,
+    document_rows_by_id,
+    span_of_outputs,
+    story_lists,
+    story_mergers,
+    texts_by_form,
+)
 from xscl.text import XsclErrors
+
+LOOKED_AT, MOST_LOOKS = 50, 40  # outputs of stories read at a time for a page, and how often
 
 KEPT_CHARACTERS = 32 << 20  # maximum size of cached answers, in characters; the oldest are evicted
 
@@ -70,11 +80,46 @@ class NewestMatches:
         places = tuple(one.place for one in shown)
         return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(told) > most else None)
 
+    def cards(self, name: str, before: OutputOrder | None, most: int) -> NewestPage:
+        """As `newest`, but each story only as it was told last, unless another one took it up."""
+        found = self.newest(name, before, most)
+        if not any(match.story for match in found.matches):
+            return found
+        shown, at, is_end = list[StoredOutput](), before, False
+        for _ in range(MOST_LOOKS):
+            told = self.recent.newest(name, at, LOOKED_AT + 1)
+            shown += self._told_last(told[:LOOKED_AT])
+            is_end = len(told) <= LOOKED_AT
+            if is_end or len(shown) > most:
+                break
+            at = told[LOOKED_AT - 1].place
+        if len(shown) > most:
+            at, is_end = shown[most - 1].place, False
+        places = tuple(one.place for one in shown[:most])
+        return NewestPage(self._matches(shown[:most], {}), places, None if is_end else at)
+
+    def _told_last(self, told: Sequence[StoredOutput]) -> Iterator[StoredOutput]:
+        bodies, select = self.recent.bodies(_later(told)), self.recent.select
+        stories = [story_of(_xml(one, bodies))[0] for one in told]
+        numbers = gathered((one.form, (one.answer.answer, id)) for one, id in zip(told, stories, strict=True) if id)
+        over = set[tuple[int, str]]()
+        for form, some in numbers.items():
+            last = {row["story"]: row["answer"] for row in story_lists(select, form or "", {id for _, id in some})}
+            mergers = story_mergers(select, form or "", min(number for number, _ in some))
+            merged = {id for listed in mergers for id in read_listed(listed)[1]}
+            over |= {(number, id) for number, id in some if last.get(id, number) > number or id in merged}
+        yield from (one for one, id in zip(told, stories, strict=True) if (one.answer.answer, id) not in over)
+
     def between(self, after: int, until: int, name: str | None = None, *, whole: bool = True) -> tuple[ShownMatch, ...]:
         """Returns the outputs, of all names or one, with `after` < seq <= `until`, in order; with XML if `whole`."""
         self.forget_what_was_dropped()
         found = self.recent.between(after, until, name)
         return self._matches(found, self.recent.bodies(_later(found), whole=True) if whole else {})
+
+    def numbers(self, after: int, until: int) -> list[int]:
+        """Returns the numbers of the outputs that `between` gives."""
+        self.forget_what_was_dropped()
+        return [one.seq for one in self.recent.between(after, until)]
 
     def version(self) -> object:
         return self.recent.version()
@@ -181,7 +226,7 @@ def _stories(
         for place in places:
             output = told[place].output
             story, named = read_story(output.xml)
-            members = sorted({*named, *lists.members(story.id, output.t1)})
+            members = sorted({*named, *lists.members(story.id, output.t1, story.members)})
             yield place, (story, members if whole else shown_members(members))
 
 
@@ -189,20 +234,21 @@ class StoryLists:
     """What the outputs of a form list of some stories, and of those that they took up. Raises what `select` does."""
 
     def __init__(self, select: SelectFn, form: str, stories: Iterable[str]) -> None:
-        self._lists: dict[str, list[tuple[int, list[StoryMember], list[str]]]] = {}
+        self._lists: dict[str, list[tuple[tuple[int, int], list[StoryMember], list[str]]]] = {}
         wanted = set(stories)
         while wanted := wanted - self._lists.keys():
             self._lists |= {id: [] for id in wanted}
             for row in story_lists(select, form, wanted):
-                self._lists[row["story"]].append((row["t1"], *read_listed(row["listed"])))
-            wanted = {id for one in wanted for _, _, merged in self._lists[one] for id in merged}
+                at = row["t1"], row["members"]
+                self._lists[row["story"]].append((at, *read_listed(row["listed"])))
+            wanted = {id for one in wanted for *_, merged in self._lists[one] for id in merged}
 
-    def members(self, story: str, until: int) -> set[StoryMember]:
-        """Returns the members of a story at a time."""
+    def members(self, story: str, until: int, count: int = INFINITE) -> set[StoryMember]:
+        """Returns the members of a story at a time, when there were at most so many."""
         found, of = set[StoryMember](), [story]
         for id in of:  # which grows
-            for t1, members, merged in self._lists[id]:
-                if t1 <= until:
+            for at, members, merged in self._lists[id]:
+                if at <= (until, count if id == story else INFINITE):
                     found.update(members)
                     of += [other for other in merged if other not in of]
         return found

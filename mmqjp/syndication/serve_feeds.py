@@ -78,6 +78,11 @@ class StoreFeeds:
                 return None
             kept = self._made(name, found, kept)
         entries, _ = self._entries_of(kept.found.told[: kept.count])
+        ids = {entry.id for entry in entries}
+        if len(ids) < len(entries):  # there are stories, of which each is told often
+            for entry in self._entries_of(kept.found.told[kept.count :])[0]:
+                entries += (entry,) if len(ids) < atom.NEWEST else ()
+                ids.add(entry.id)
         return FeedContents(entries, kept.archive, kept.found.since)
 
     def archive(self, name: str, number: int) -> FeedContents | Earlier | ArchiveGone | None:

@@ -243,16 +243,24 @@ def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
     return [row["t1"] for row in all_rows(select, sql)]
 
 
+_STORIES = "FROM answers WHERE head = '<story query=\"' AND form = "
 _OF_STORY = """regexp_extract(tail, ' id="([0-9a-f]+)"', 1)"""
+_MEMBERS = """CAST(regexp_extract(tail, ' members="([0-9]+)"', 1) AS BIGINT)"""
 _LISTED = """regexp_extract(tail, '((<merged [^<]*>|<member [^<]*>)*)</story>$', 1)"""
 
 
 def story_lists(select: SelectFn, form: str, stories: Collection[str]) -> list[Row]:
-    """Returns, in order, what the outputs of a form tell of some stories: `story`, `t1`, and the end of the document
-    with the stories that it took up, and the members that no earlier one listed."""
-    which = f"form = {quote_literal(form)} AND head = '<story query=\"' AND {_OF_STORY} IN ({literal_list(stories)})"
-    sql = f"SELECT {_OF_STORY} AS story, t1, {_LISTED} AS listed FROM answers WHERE {which} ORDER BY answer"
-    return all_rows(select, sql)
+    """Returns what the outputs of a form tell of some stories, in order: `answer`, `story`, `t1`, how many `members`,
+    and as `listed` the end of the document: the stories that it took up, and the members that no earlier one lists."""
+    which = f"{quote_literal(form)} AND {_OF_STORY} IN ({literal_list(stories)}) ORDER BY t1, members, answer"
+    columns = f"answer, {_OF_STORY} AS story, t1, {_MEMBERS} AS members, {_LISTED} AS listed"
+    return all_rows(select, f"SELECT {columns} {_STORIES}{which}")
+
+
+def story_mergers(select: SelectFn, form: str, after: int) -> list[str]:
+    """Returns the same ends of the documents of stories that took up others, of answers after a number."""
+    which = f"{quote_literal(form)} AND answer > {after} AND tail LIKE '%<merged id=%'"
+    return [row["listed"] for row in all_rows(select, f"SELECT {_LISTED} AS listed {_STORIES}{which}")]
 
 
 def count_outputs(select: SelectFn, name: str) -> int:

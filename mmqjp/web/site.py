@@ -268,8 +268,9 @@ def decode_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
 MOST_LISTENERS, MOST_READ, MOST_BEHIND = 100, 10, 1_000
 """Maximum number of listeners, of cached reads that they share, and of missed outputs, beyond which there is a gap."""
 
-LOOK, PAGE = 0.5, 50
-"""Seconds between two polls for outputs, and maximum number sent per poll: nobody reads faster."""
+LOOK, PAGE, MOST_NUMBERS = 0.5, 50, 20_000
+"""Seconds between two polls for outputs, maximum number sent per poll, as nobody reads faster, and of numbers looked at
+for them: outputs of hidden queries have numbers, too."""
 
 _Read = TypeVar("_Read")
 
@@ -317,12 +318,19 @@ class Hub:
             while not self._is_closed:
                 if (newer := self._outputs.version()) != version:
                     oldest, newest = await self._shared("span", newer, self._outputs.span)
-                    first = max(position + 1, oldest, newest - PAGE + 1 if newest - position > MOST_BEHIND else 0)
-                    last = min(first + PAGE - 1, newest)
+                    first = max(position + 1, oldest, newest - MOST_NUMBERS + 1)
+                    numbers: Sequence[int] = range(first, newest + 1)
+                    if len(numbers) > PAGE:
+                        make = partial(self._outputs.numbers, first - 1, newest)
+                        numbers = await self._shared((first, newest, "numbers"), newer, make)
+                    if len(numbers) > MOST_BEHIND:
+                        numbers = numbers[-PAGE:]
+                        first = numbers[0]
+                    last = numbers[PAGE - 1] if len(numbers) > PAGE else newest
                     if position + 1 < first <= newest:
                         yield OutputGap(position + 1, first - 1)
-                    make = partial(self._outputs.between, first - 1, last)
-                    for match in await self._shared((first, last), newer, make) if first <= last else ():
+                    read = partial(self._outputs.between, first - 1, last)
+                    for match in await self._shared((first, last), newer, read) if numbers else ():
                         yield match
                         told_at = now()
                     position = max(position, last)

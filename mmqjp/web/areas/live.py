@@ -62,7 +62,9 @@ def atom_router(site: Site, routes: APIRouter) -> None:
         return FeedLink(atom_feed_url(site, name))
 
 
-SHOWN, LOOKED_THROUGH = 30, 300  # newest outputs shown at first, and searched for those of one query
+SHOWN, LOOKED_THROUGH, MOST_NUMBERS = 30, 300, 20_000
+"""Newest outputs shown at first, searched for them unless too few are shown, and most numbers looked at then: those of
+hidden queries have some, and a story many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,17 @@ class LatestOutputs:
 
 
 def latest(site: Site, query: str) -> LatestOutputs:
-    """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest. A story has the last
-    one."""
+    """Returns the latest outputs, or those of one name. A story has the last one."""
 
     def read() -> LatestOutputs:
         newest = site.recent.greatest()
-        begin = max(newest - (LOOKED_THROUGH if query else SHOWN), -1)
-        found = site.matches.between(begin, newest, query or None, whole=False)
-        return LatestOutputs(tuple(last_told(found[-SHOWN:][::-1])), newest)
+        numbers, shown = LOOKED_THROUGH if query else SHOWN, list[ShownMatch]()
+        while True:
+            found = site.matches.between(max(newest - numbers, -1), newest, query or None, whole=False)
+            shown = list(last_told(found[::-1]))[:SHOWN]
+            if len(shown) == SHOWN or len(found) >= LOOKED_THROUGH or numbers >= min(newest + 1, MOST_NUMBERS):
+                return LatestOutputs(tuple(shown), newest)
+            numbers *= 4
 
     return site.kept.get(("latest", query), site.reader.version(), read)
 

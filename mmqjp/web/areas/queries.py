@@ -258,12 +258,14 @@ def _belated(site: Site, name: str) -> int:
 
 
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> NewestPage:
-    """Returns the newest matches of a registered name from a cursor on. Raises UnknownQuery, InvalidValue."""
+    """Returns the newest matches of a registered name from a cursor on; unless `numbered`, each story only as it was
+    told last. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
     drops = site.matches.forget_what_was_dropped()
     version = drops, tally.registered, int(tally.total[place_in(tally, name)])
     before = decode_cursor(after, int, int, int)
-    make = partial(site.matches.newest, name, before, most, numbered=numbered)
+    read = partial(site.matches.newest, numbered=True) if numbered else site.matches.cards
+    make = partial(read, name, before, most)
     return site.kept.get(("matches", name, before, most, numbered), version, make)
 
 

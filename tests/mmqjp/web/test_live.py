@@ -214,10 +214,10 @@ def anyio_backend():
 
 
 class Numbers:
-    """A store with outputs of these numbers. `asked` has what was read."""
+    """A store with outputs of these numbers, of which every n-th one is `shown`. `asked` has what was read."""
 
-    def __init__(self, count=0, oldest=0):
-        self.count, self.oldest, self.asked, self.spans = count, oldest, [], 0
+    def __init__(self, count=0, oldest=0, shown=1):
+        self.count, self.oldest, self.shown, self.asked, self.spans = count, oldest, shown, [], 0
         self.fails = False
 
     def version(self):
@@ -229,9 +229,12 @@ class Numbers:
         self.spans += 1
         return (self.oldest, self.count - 1) if self.count > self.oldest else (0, -1)
 
+    def numbers(self, seq, until):
+        return [n for n in range(seq + 1, until + 1) if n % self.shown == 0]
+
     def between(self, seq, until):
         self.asked.append((seq, until))
-        return [ShownMatch(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in range(seq + 1, until + 1)]
+        return [ShownMatch(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in self.numbers(seq, until)]
 
 
 def fields(outputs):
@@ -316,6 +319,7 @@ async def test_a_flood_is_told_in_part_and_costs_little():
     assert await take(stream, PAGE) == list(range(100_001 - PAGE, 100_001))
     assert sum(until - after for after, until in store.asked) == PAGE
     await stream.aclose()
+    assert await take(hub(Numbers(9_000, shown=300)).listen(0, 20.0), 29) == list(range(300, 9_000, 300)), "others hide"
 
 
 @pytest.mark.anyio
