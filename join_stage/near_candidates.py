@@ -16,7 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from common.arrays import GrowingInts, Ints, Mask, bisect_ranges, dictionary_encode, distinct, expand_ranges
+from common.arrays import (
+    GrowingInts,
+    Ints,
+    Mask,
+    bisect_ranges,
+    dictionary_encode,
+    distinct,
+    equal_ranges,
+    expand_ranges,
+    group_starts,
+)
+from join_stage.near_index import NearIndex, TextWords
 from templates.witness import MANY, R_DOC, Witnesses
 from xscl.algebra.near import DIGITS, HIGHEST, LEVEL, WEIGHED_HEAD, head_length, is_weighed, level_hundredths
 from xscl.algebra.weights import DIGEST_BITS, HEAVIEST
@@ -55,6 +66,10 @@ class NumberedTexts(NamedTuple):
     @property
     def sizes(self) -> Ints:
         return np.diff(self.start)
+
+    @property
+    def sets(self) -> TextWords:
+        return TextWords(self.numbers, self.weights(), self.start)
 
     def weights(self) -> Ints:
         """The weights of the words."""
@@ -399,19 +414,29 @@ AGAIN = 200  # with too many duplicates to reach ENOUGH, number of texts until l
 MOST_READ = 50_000  # maximum number of texts, the latest ones, from which the order is learnt
 
 
-class NearTexts:
-    """Adds keys to texts in an `order` of words, and holds their words. `find` is that of `WordSets`. Words are ordered
-    by length until ENOUGH texts are seen; then the order is learnt, once."""
+MOST_INDEXED = 1 << 26
+"""Maximum number of words of texts in an index, of four bytes and more each. Of more texts, postings have keys."""
 
-    def __init__(self, find: Find | None = None) -> None:
+
+class NearTexts:
+    """The values that texts have as postings, and those that they look up. If `is_indexed`, a text has one value, and
+    looks up the values of all texts near it. Else, where an index would be too large or executors look up postings, it
+    has a value for each key, in an `order` of words, and `sets` holds the words: words are ordered by length until
+    ENOUGH texts are seen; then the order is learnt, once. `find` is that of `WordSets`."""
+
+    def __init__(self, find: Find | None = None, *, is_indexed: bool = True) -> None:
         self.order = LONGEST_FIRST
         self.sets = WordSets(find)
+        self.is_indexed = is_indexed
         self._seen = 0
+        self._indexes = NearIndex(), NearIndex()  # for near() and for similar()
+        self._last: tuple[pa.Table, pa.Table, NumberedTexts, Ints] | None = None
 
     def begin(self, frequent: Sequence[int] | None) -> None:
-        """Restores the learnt order, None if none was, before stored texts get their keys."""
+        """Restores the learnt order, None if none was, before stored texts get their values."""
         self.order = LONGEST_FIRST if frequent is None else WordOrder(np.array(frequent, np.int64))
         self._seen = 0
+        self._indexes = NearIndex(), NearIndex()
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
         """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number."""
@@ -423,12 +448,77 @@ class NearTexts:
             return None
         return list(map(int, learnt(different.values()).frequent))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the index is too large to be held."""
+        return self.is_indexed and sum(index.words for index in self._indexes) > MOST_INDEXED
+
+    @property
+    def evicted(self) -> int:
+        """Changes when texts are evicted from the index."""
+        return sum(index.dropped for index in self._indexes)
+
+    def evict(self, before: int) -> None:
+        for index in self._indexes:
+            index.evict(before)
+
+    def add(self, rows: pa.Table, times: Ints) -> tuple[NumberedTexts, Ints]:
+        """Adds rows of R_doc with texts that have words to the index. Returns the words, and the numbers of texts."""
+        values = rows["strval"].to_pylist()
+        texts = numbered_texts(values)
+        numbers, words = np.zeros(len(values), np.int64), texts.sets
+        for index, some in self._by_index(texts):
+            encoded = [values[place][head_length(values[place]) :] for place in some.tolist()]
+            numbers[some] = index.add(encoded, words.at(some), times[some])
+        return texts, numbers
+
+    def _by_index(self, texts: NumberedTexts) -> Iterator[tuple[NearIndex, Ints]]:
+        for weighed, index in enumerate(self._indexes):
+            if len(some := np.flatnonzero(texts.weighed == weighed)):
+                yield index, some
+
     def keyed(self, witnesses: Witnesses) -> Witnesses:
-        """Witnesses with a row of R_doc for each key of a text."""
+        """Witnesses with a row of R_doc for each value of a text, after adding the texts."""
         others, rows = split_text_rows(witnesses.r_doc)
         if not len(rows):
             return replace(witnesses, r_doc=others)
+        if self.is_indexed:
+            docids, begin = (witnesses.r_docts[name] for name in ("docid", "t0"))
+            times = begin.to_numpy()[pc.index_in(rows["docid"], docids.combine_chunks()).to_numpy()]
+            texts, numbers = self.add(rows, times)
+            self._last = witnesses.r_doc, rows, texts, numbers
+            valued = [self._valued(rows, index, some, numbers[some]) for index, some in self._by_index(texts)]
+            return replace(witnesses, r_doc=pa.concat_tables([others, *valued]))
         texts = numbered_texts(rows["strval"].to_pylist())
         self.sets.add(rows, texts)
         self._seen += len(rows)
         return replace(witnesses, r_doc=pa.concat_tables([others, with_text_keys(rows, texts, self.order)]))
+
+    def asked(self, witnesses: Witnesses) -> Witnesses | None:
+        """Witnesses with a row of R_doc for each value that a text looks up. None if these are those of `keyed`, which
+        was called last."""
+        if self._last is None or self._last[0] is not witnesses.r_doc:
+            return None
+        _, rows, texts, numbers = self._last
+        asked, words = [split_text_rows(witnesses.r_doc)[0]], texts.sets
+        for index, some in self._by_index(texts):
+            # Equal texts are looked up once, by the least of their thresholds.
+            some = some[np.lexsort((texts.hundredths[some], numbers[some]))]
+            first = some[group_starts(numbers[some])]
+            for least in distinct(texts.hundredths[first]).tolist():
+                looked_up = first[texts.hundredths[first] == least]
+                pairs = index.near_to(words.at(looked_up), least)
+                at, pair = expand_ranges(*equal_ranges(numbers[looked_up][pairs.place], numbers[some]))
+                hundredths, common, both = texts.hundredths[some[at]], pairs.common[pair], pairs.both[pair]
+                near = common * (100 + hundredths) >= hundredths * both
+                asked.append(self._valued(rows, index, some[at][near], pairs.number[pair][near]))
+        return replace(witnesses, r_doc=pa.concat_tables(asked))
+
+    def _valued(self, rows: pa.Table, index: NearIndex, places: Ints, numbers: Ints) -> pa.Table:
+        """Rows of texts at some places, with the values of texts: the level, and what equal texts have in common."""
+        code, known = dictionary_encode(numbers)
+        names = pa.array(index.names(known), pa.string()).take(pa.array(code))
+        levels = pc.utf8_slice_codeunits(rows["strval"], 0, LEVEL)  # the words of a text are long
+        rows = rows.set_column(R_DOC.get_field_index("strval"), "strval", levels).take(pa.array(places))
+        values = pc.binary_join_element_wise(rows["strval"], pa.chunked_array([names]), "")
+        return rows.set_column(R_DOC.get_field_index("strval"), "strval", values)

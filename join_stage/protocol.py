@@ -256,6 +256,12 @@ def latest_texts(store: TableStore, most: int) -> list[str]:
     return list(rows["strval"].to_pylist())
 
 
+def dated_texts(store: TableStore, first: int, before: int) -> pa.Table:
+    """The word-joined texts of documents with `first` <= docid < `before`, and when these begin, in microseconds."""
+    texts = f"node >= {MANY} AND strval <> '' AND docid >= {first} AND docid < {before}"
+    return store.select(f"SELECT strval, t0 FROM r_doc JOIN r_docts USING (docid) WHERE {texts}")
+
+
 def runs_manifest(store: TableStore) -> str | None:
     """The manifest of the runs of postings on disk, if any."""
     found: str | None = newest(store, "posting_runs")

@@ -323,6 +323,9 @@ def _named(runs: Runs) -> _Named:
     return runs.upto, tuple((run.file.path.name, run.low) for run in runs.runs)
 
 
+BY_KEYS, BY_INDEX = "keys", "index"  # what finds texts that are near, as in a manifest
+
+
 class StoredRuns:
     """The runs in an existing directory, none without one. Changes take effect with the next commit of the store."""
 
@@ -338,6 +341,7 @@ class StoredRuns:
         self._has_others = False
         """Whether there may be files that neither the committed state nor the running batch names."""
         self._is_trusted = True  # unset when a file was found damaged, until the runs are opened again
+        self.texts = BY_INDEX
         self.rebuilt = 0  # how often damaged runs were replaced, in the life of the store
 
     # ------------------------------------------------------------ opening and committing
@@ -378,7 +382,8 @@ class StoredRuns:
 
     def manifest(self) -> str:
         upto, runs = _named(self.now)
-        return json.dumps({"upto": upto, "next": self._next, "runs": runs, "rebuilt": self.rebuilt})
+        more = {"rebuilt": self.rebuilt, "texts": self.texts}
+        return json.dumps({"upto": upto, "next": self._next, "runs": runs} | more)
 
     def committed(self) -> None:
         """Removes files that the committed manifest no longer names."""
@@ -512,6 +517,12 @@ class StoredRuns:
         file = run_files.RunFile(path, self._pool)
         run = run_files.DiskRun(file, classes.numbers(file.head.classes))
         return run.evicted(file.head.first if low is None else low)
+
+
+def values_of_texts(manifest: str) -> str:
+    """What finds texts by the runs of a manifest."""
+    found: str = json.loads(manifest).get("texts", "")
+    return found
 
 
 def evicted(manifest: str, before: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import chain
 from typing import NamedTuple
@@ -350,13 +350,14 @@ def node_sources(shape: Shape) -> NodeSources:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactorisedMatches:
-    """The matches of a batch, to be read before the rows change, without pairs of texts in `sets` that are not near."""
+    """The matches of a batch, to be read before the rows change. With `sets`, pairs of texts may not be near, and those
+    are left out."""
 
     _rows: postings.RowIndex
     _costs: Costs
     _found: list[PairedRuns]
     _filtered: list[pa.RecordBatch]
-    _sets: WordSets
+    _sets: WordSets | None
 
     @property
     def num_rows(self) -> int:
@@ -400,7 +401,9 @@ class FactorisedMatches:
 # ------------------------------------------------------------ rows of one join
 
 
-def _of_single(rows: postings.RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_single(
+    rows: postings.RowIndex, found: PairedRuns, sets: WordSets | None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
         for place in meaning.single:
@@ -412,7 +415,7 @@ def _of_single(rows: postings.RowIndex, found: PairedRuns, sets: WordSets) -> It
         nodes, _ = node_sources(rows.at(int(places[0])).shape)
         ranges = found.single.of(counts > 0)
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
-        many = bool((found.driving.node[ranges.posting] & MANY).any())
+        many = sets is not None and bool((found.driving.node[ranges.posting] & MANY).any())
         if many:
             # Nodes with several values may have several in common. Whatever an instance has is looked at together.
             order = found.driving.instance[ranges.posting].argsort(kind="stable")
@@ -424,7 +427,7 @@ def _of_single(rows: postings.RowIndex, found: PairedRuns, sets: WordSets) -> It
             if isinstance(found.other, postings.PostingRun) and have_documents_in_common(found.driving, found.other):
                 different = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]
-            if many:
+            if many and sets is not None:
                 stays = _near_texts(found, nodes, ours, theirs, kind, sets)
                 ours, theirs, kind = ours[stays], theirs[stays], kind[stays]
             at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
@@ -575,16 +578,18 @@ class SignatureJoin:
         found: list[PairedRuns] = []
         if len(run):
             pairing = Pairing(self.rows, self._classes, scope.streams)
-            asked = postings.AskedValues(run.value, self._values)
+            driving = self._asking(batch, run)
+            asked = postings.AskedValues(driving.value, self._values)
             if len(run.docid) > 1:
-                found += pairing.paired(run, asked, run, [False])
+                found += pairing.paired(driving, asked, run, [False])
             others: tuple[SortedRun, ...] = (*self._runs, *self.stored.now.runs)
             for other in others:
                 if run.span.is_within(scope.window, other.span):
-                    found += pairing.paired(run, asked, other, [False, True])
+                    found += pairing.paired(driving, asked, other, [False, True])
         self._keep(run)
         self._window = scope.window
-        return FactorisedMatches(self.rows, self.costs, found, list(self._filtered(batch)), self._near.sets)
+        sets = None if self._near.is_indexed else self._near.sets
+        return FactorisedMatches(self.rows, self.costs, found, list(self._filtered(batch)), sets)
 
     def write(
         self, batch: Witnesses, scope: JoinScope, upto: int
@@ -604,6 +609,7 @@ class SignatureJoin:
     def evict(self, before: int) -> None:
         """Drops documents that begin before a time in microseconds."""
         self.stored.evict(before)
+        self._near.evict(before)
         runs = (postings.drop_documents_before(run, before) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
@@ -614,10 +620,10 @@ class SignatureJoin:
     def mark(self) -> Callable[[], bool]:
         """Returns what restores the current postings, or returns False if it cannot. New groups may be added again."""
         runs, values, version, classes = self._runs, self._values, self._values.version, self._classes
-        on_disk, order = self.stored.now, self._near.order
+        on_disk, order, evicted = self.stored.now, self._near.order, self._near.evicted
 
         def restore() -> bool:
-            if values.version != version or self._classes is not classes:
+            if values.version != version or self._classes is not classes or self._near.evicted != evicted:
                 return False
             self._runs, self._values, self._near.order = runs, values, order
             self.stored.rolled_back(on_disk)
@@ -691,6 +697,12 @@ class SignatureJoin:
         self._classes.learn(edges_by_group(batch.r_group).items())
         self._classes.renew()
         return postings.postings(self._near.keyed(batch), self._classes, self._values)
+
+    def _asking(self, batch: Witnesses, run: postings.PostingRun) -> postings.PostingRun:
+        """The postings of a batch with the values that they look up, given those that they have."""
+        if (asking := self._near.asked(batch)) is None:
+            return run
+        return replace(postings.postings(asking, self._classes, self._values), docid=run.docid)
 
     def _keep(self, run: postings.PostingRun) -> None:
         """Adds postings, merging so that each run is at least twice the next and only the last below SHORT_RUN."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from join_stage import protocol
 from join_stage.near_candidates import NearTexts
 from join_stage.plans import JoinPlan
-from join_stage.signature.disk import Merger, StoredRuns, evicted
+from join_stage.signature.disk import BY_INDEX, BY_KEYS, Merger, StoredRuns, evicted, values_of_texts
 from join_stage.signature.join import SignatureJoin
 from join_stage.store.protocol import DamagedRun, StoreError, TableStore, writing
 from templates.catalog import StepEdge, TemplateRow
@@ -22,12 +22,16 @@ READ_DOCUMENTS = 50_000  # number of docids whose join state is read at a time
 
 
 class SignaturePlan(JoinPlan):
-    """Joins with postings, derived from `store`, with runs in a `directory`; `merger` defaults to this process."""
+    """Joins with postings, derived from `store`, with runs in a `directory`; `merger` defaults to this process. Unless
+    `is_indexed`, postings have keys of texts."""
 
     in_sql = False
 
-    def __init__(self, store: TableStore, directory: Path | None, merger: Merger | None = None) -> None:
-        self._store, self._near = store, NearTexts(lambda docids: store.find("r_doc", "docid", docids))
+    def __init__(
+        self, store: TableStore, directory: Path | None, merger: Merger | None = None, *, is_indexed: bool = True
+    ) -> None:
+        self._store = store
+        self._near = NearTexts(lambda docids: store.find("r_doc", "docid", docids), is_indexed=is_indexed)
         self._join = SignatureJoin(StoredRuns(directory, merger), self._near)
         self.costs = self._join.costs
         self._loaded = False
@@ -62,8 +66,20 @@ class SignaturePlan(JoinPlan):
     def _load(self, end: int) -> None:
         """Opens the runs on disk, and builds the other postings before docid `end`. Requires all rows of R_T."""
         try:
+            manifest = protocol.runs_manifest(self._store)
+            has_texts = bool(protocol.latest_texts(self._store, 1))
+            if manifest is not None and has_texts:
+                values = values_of_texts(manifest)
+                self._near.is_indexed = self._near.is_indexed and values != BY_KEYS
+                if (values == BY_INDEX) != self._near.is_indexed:
+                    manifest = None  # it is of an earlier version, or of a batch that was rolled back
             self._near.begin(protocol.newest(self._store, "word_order"))
-            first = self._join.restart(self._store.read("groups", R_GROUP.names), protocol.runs_manifest(self._store))
+            self._join.stored.texts = BY_INDEX if self._near.is_indexed else BY_KEYS
+            first = self._join.restart(self._store.read("groups", R_GROUP.names), manifest)
+            if has_texts and self._near.is_indexed:
+                for start in range(0, first, READ_DOCUMENTS):
+                    rows = protocol.dated_texts(self._store, start, min(start + READ_DOCUMENTS, first))
+                    self._near.add(rows, rows["t0"].to_numpy())
             for start in range(first, end, READ_DOCUMENTS):
                 self._join.load(self._between(start, min(start + READ_DOCUMENTS, end)))
                 self._settle(min(start + READ_DOCUMENTS, end))
@@ -111,6 +127,9 @@ class SignaturePlan(JoinPlan):
         if self._loaded and (frequent := self._near.learnt(partial(protocol.latest_texts, self._store))) is not None:
             protocol.save_word_order(self._store, frequent)
             self.forget()  # all keys change
+        if self._loaded and self._near.is_full:
+            self._near.is_indexed, self._join.stored.texts = False, BY_KEYS
+            self.forget()
         if self._loaded:
             try:
                 self._settle(self._end, wholly=self._write_all)

@@ -180,7 +180,7 @@ class SparkSignaturePlan(SignaturePlan):
         merger = SparkMerger(context) if not store.is_temporary and context.defaultParallelism > 1 else None
         if merger is not None:
             store.merge_elsewhere = partial(merge_on_executor, context)
-        super().__init__(store, directory, merger)
+        super().__init__(store, directory, merger, is_indexed=store.is_temporary)
         self._spread = None if store.is_temporary else Spread(context, self._join.rows, self._join.costs)
         self._numbers: dict[int, int] = {}
         """Stable numbers of edges as groups, by both variables packed into one number."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from join_stage import near_candidates
+from join_stage import near_candidates, near_index
 from join_stage.near_candidates import LONGEST_FIRST, WordOrder, WordSets, keyed, learnt, numbered_texts
 from templates.witness import MANY, R_DOC
 from tests.generate.near import SIMILAR, THRESHOLDS, WORDS, near_texts
@@ -146,6 +146,45 @@ def test_pairs_that_share_too_few_keys_are_not_compared(level: str) -> None:
         left, right = (near_candidates.TextIds(side, np.full(len(side), NODES[level])) for side in np.array(pairs).T)
         expected = sets.are_near(left, right)
         assert sets.are_near(left, right, by_keys=True).tolist() == expected.tolist() and expected.any()
+
+
+@pytest.mark.parametrize("long", [0, 100])
+@pytest.mark.parametrize("level", ["0.5", "0.8", "1.0", "w05", "w12", "w25", "w80"])
+def test_an_index_finds_what_is_near_and_not_evicted(level: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FEWEST": 5, "FREQUENT": 4, "CELLS": 40, "_LONG": long}.items():
+        monkeypatch.setattr(near_index, name, value)
+    rng, index, found = Random(level), near_index.NearIndex(), 0
+    texts = [text for _ in range(100) for text in near_texts(rng)]
+    texts = [text for text in texts if encode_words(text, level)]
+    times = [at + rng.randrange(-40, 40) for at in range(len(texts))]
+    before, name = -1000, dict[str, str]()
+    for first in range(0, len(texts), 7):
+        if first % 3 == 0:
+            before = max(before, first - 20)
+            index.evict(before)
+        encoded = [encode_words(text, level) for text in texts[first : first + 7]]
+        words = numbered_texts(encoded).sets
+        numbers = index.add([text[3:] for text in encoded], words, np.array(times[first : first + 7]))
+        times[first : first + 7] = [
+            max(time, before) for time in times[first : first + 7]
+        ]  # late ones are evicted late
+        name |= zip(encoded, index.names(numbers), strict=True)
+        pairs = index.near_to(words, near_candidates.level_hundredths(level))
+        got = sorted(zip(pairs.place.tolist(), index.names(pairs.number), strict=True))
+        kept = {
+            encode_words(text, level): text
+            for text, time in zip(texts[: first + 7], times, strict=False)
+            if time >= before
+        }
+        expected = {
+            (place, name[other])
+            for place, text in enumerate(texts[first : first + 7])
+            for other, known in kept.items()
+            if _is_near(text, known, level)
+        }
+        assert got == sorted(expected)
+        found += len(got)
+    assert index.near == found >= len(texts) and index.dropped and numbers.max() < len(texts) // 2
 
 
 def test_a_text_that_comes_again_under_one_docid_is_the_later_one() -> None:

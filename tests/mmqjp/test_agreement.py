@@ -84,7 +84,7 @@ def delivery(seed: int, batches: Sequence[int] = (1, 2, 3, 5, 100)) -> Delivery:
     return Delivery(rng.choice([None, seed]), rng.choice(batches))
 
 
-ON_DUCKDB = some(any=seeds(3, 1_100), once=seeds(1, 300), near=seeds(2, 60))
+ON_DUCKDB = some(any=seeds(3, 1_100), once=seeds(1, 300), near=seeds(3, 60))
 ON_SPARK = some(any=seeds(1, 110, 5000), once_few=seeds(1, 30, 7000))
 
 
@@ -94,6 +94,7 @@ def test_duckdb_agrees_with_the_oracle(case, plan, monkeypatch):
     monkeypatch.setattr(bindings, "BLOCK", (1, 5, bindings.BLOCK)[seed % 3])
     for module in (bindings, output, fan_out, quota):  # by columns, however few there are
         monkeypatch.setattr(module, "FEW", module.FEW * (seed % 2))
+    monkeypatch.setattr(near_candidates, "MOST_INDEXED", (-1, 40, 1 << 26)[seed % 3])
     with Session("duckdb", plan=plan, cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
         assert_agrees(engine, *KINDS[kind](seed), delivery(seed))
 

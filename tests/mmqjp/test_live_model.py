@@ -49,8 +49,8 @@ SILENT_SOON = Reopen(lateness=0, idle_after=SECOND)
 @pytest.fixture(autouse=True)
 def on_disk(request, monkeypatch):
     """In about every other case, all postings of a batch are written to disk, and merged a few at a time. The order of
-    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents. The state of event
-    statements is stored whole every four batches."""
+    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents; an index of texts, if
+    any, is soon too large. The state of event statements is stored whole every four batches."""
     monkeypatch.setattr(near_candidates, "ENOUGH", 5)
     monkeypatch.setattr(near_candidates, "AGAIN", 2)
     monkeypatch.setattr(near_candidates, "MOST_HELD", 40)
@@ -58,6 +58,7 @@ def on_disk(request, monkeypatch):
     monkeypatch.setattr(record, "READ_IDS", 4)
     monkeypatch.setattr(events_state, "SNAPSHOT_EVERY", 4)
     params = request.node.callspec.params
+    monkeypatch.setattr(near_candidates, "MOST_INDEXED", (-1, 20, 1 << 26)[params.get("seed", 2) % 3])
     if params.get("seed", len(params.get("cause", ""))) % 2 == 0:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
         monkeypatch.setattr(disk, "PIECE", 16)

@@ -247,9 +247,14 @@ def _overlap(text: str, other: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=65_536)
 def _weight_overlap(text: str, other: str) -> tuple[int, int]:
-    ours, theirs, weight = words_again(text), words_again(other), general_weights().weight
-    common = sum(map(weight, ours & theirs))
-    return common, sum(map(weight, ours)) + sum(map(weight, theirs)) - common
+    common = sum(map(general_weights().weight, words_again(text) & words_again(other)))
+    masses = (_mass(one) if len(one) <= _MOST_REMEMBERED else _mass.__wrapped__(one) for one in (text, other))
+    return common, sum(masses) - common
+
+
+@lru_cache(maxsize=8_192)
+def _mass(text: str) -> int:
+    return sum(map(general_weights().weight, words_again(text)))
 
 
 _fraction = lru_cache(maxsize=1_024)(Fraction)
@@ -318,8 +323,19 @@ def encode_words(text: str, level: str) -> str:
     numbers = numbers_of(text) if len(text) <= _MOST_REMEMBERED else numbers_of.__wrapped__(text)
     if not numbers or not is_weighed(level):
         return numbers and level + numbers
-    count = len(first_keys(f"{level}000{numbers}"))
-    return f"{level}{count:0{WEIGHED_HEAD - LEVEL}}{numbers}"
+    return f"{level}{_key_count(numbers, level_hundredths(level)):0{WEIGHED_HEAD - LEVEL}}{numbers}"
+
+
+def _key_count(numbers: str, hundredths: int) -> int:
+    """The number of `first_keys`, fast, given the ascending numbers."""
+    weights = [HIGHEST - first for first in bytes.fromhex(numbers)[:: DIGITS // 2]]
+    count, rest, least = len(weights), 0, hundredths * sum(weights)
+    for weight in reversed(weights):
+        rest += weight
+        if rest * 100 >= least:
+            break
+        count -= 1
+    return count
 
 
 EXACTLY = "w00"

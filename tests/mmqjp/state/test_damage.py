@@ -331,8 +331,8 @@ def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path):
 
 
 def live(seed: int, state: Path, **options: Any) -> Session:
-    """The order of words is learnt from seven texts, and again when there are twice as many."""
-    near_candidates.ENOUGH, near_candidates.AGAIN = 7, 2
+    """The order of words is learnt from seven texts, and again when there are twice as many. There is no index."""
+    near_candidates.ENOUGH, near_candidates.AGAIN, near_candidates.MOST_INDEXED = 7, 2, -1
     script, documents = near_case(seed, queries=6, documents=16)
     engine = Session("duckdb", state=state, **options)
     engine.ensure(script)
@@ -356,7 +356,7 @@ LEARNT = "protocol.save_word_order"
 )
 @pytest.mark.parametrize("seed", seeds(1, 60))
 def test_killed_as_the_order_of_words_is_learnt(seed, at, is_there, tmp_path, monkeypatch):
-    for name in ("ENOUGH", "AGAIN"):
+    for name in ("ENOUGH", "AGAIN", "MOST_INDEXED"):
         monkeypatch.setattr(near_candidates, name, getattr(near_candidates, name))  # is set back
     nursery.run_killed(live, seed, tmp_path, at=at)
     with Session(state=tmp_path, read_only=True) as engine:
