@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from common.bounds import EARLIEST, Micros
-from common.errors import InputError
+from common.errors import InputError, InvalidValue
 from common.files import share
 from common.limits import Quota
 from common.tools import gc_paused
@@ -39,6 +39,7 @@ from mmqjp.queries.stored import CompiledQuery
 from mmqjp.state import engine_choice
 from mmqjp.state.engine_choice import AUTO, DUCKDB, Ownership, ReadLock, choose_engine, open_session, stored_engine
 from mmqjp.state.eviction import ID_RETENTION
+from mmqjp.state.word_weights import StoreWeights
 from mmqjp.tables.lookup import BelatedDocuments, belated_documents
 from mmqjp.tables.schema import HIDDEN_SEQS, NO_METADATA, CommitMetadata, Ledger, MetadataOf, Owed, single_number
 from pattern_stage.assemble import EVENT_TIME
@@ -46,6 +47,7 @@ from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage, spread_past
+from xscl.algebra.weights import chosen_weights
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
@@ -147,6 +149,8 @@ class CoreEngine:
             self._store = self._open_store(session, directory, plan, cache_bytes, read_only)
             opened.callback(self._store.close)
             ledger = Ledger(self._store, now)
+            self._weights = StoreWeights(directory, ledger)
+            opened.callback(self._weights.release)
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             quota = Quota.of(max_matches, max_outputs, max_work, max_partial)
@@ -204,6 +208,7 @@ class CoreEngine:
             self._batches.stage1.close()
         finally:
             self._store.close()
+            self._weights.release()
             self._release_lock()
 
     def _release_lock(self) -> None:
@@ -231,10 +236,23 @@ class CoreEngine:
             known = self._batches.registry.events.streams()
             parsed = parse_script(script, events=known) if isinstance(script, str) else script
             check_backfill(self._place, parsed, backfill=backfill)
+            self._choose_weights(parsed)
             names, outputs, paused = self._batches.subscribe(parsed, mode, backfill=backfill)
         self._paused |= paused
         self._counters = replace(self._counters, outputs=self._counters.outputs + outputs)
         return names
+
+    def _choose_weights(self, script: Script) -> None:
+        name, chosen = script.weights, chosen_weights().name
+        if name is None or name == chosen:
+            return
+        if self._batches.registry.subscriptions:
+            hint = f'DECLARE WEIGHTS "{name}"; comes with the first ones'
+            raise InvalidValue(f"the queries of this store weigh words by the table {chosen}: {hint}")
+        with self._batches.whole(), ExitStack() as failed:
+            with whole_batch(self._store):
+                failed.callback(self._weights.choose(name))
+            failed.pop_all()
 
     def unsubscribe(self, name: str) -> None:
         """Removes all queries of a name. Raises UnknownQuery if there is none, and StoreError."""

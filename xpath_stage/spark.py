@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from xpath_stage.documents import (
 )
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import Failures
+from xscl.algebra.weights import use_weights, weights_file
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -47,7 +49,8 @@ TEXTS = "text STRING, unread BINARY"  # columns added on demand: the document as
 
 PatternsVersion = tuple[str, int]  # the id of a stage, and the number of changes of its patterns
 
-PatternUpdate = tuple[Change, Limits]  # all registered patterns, and the limits
+PatternUpdate = tuple[Change, Limits, Path | None]
+"""All registered patterns, the limits, and the file of the table that weighs words, unless it is the package's."""
 
 _workers: dict[PatternsVersion, _Worker] = {}  # this process's evaluator, of the version used last; at most one
 
@@ -70,7 +73,8 @@ def evaluate_batches(
 
 
 class _Worker:
-    def __init__(self, change: Change, limits: Limits) -> None:
+    def __init__(self, change: Change, limits: Limits, weights: Path | None) -> None:
+        self._weights = weights
         self._failures: Failures = {}
         self._stage = XPathStage(limits=limits, failures=self._failures)
         self._stage.add(change)
@@ -79,6 +83,7 @@ class _Worker:
 
     def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool, max_nodes: int | None) -> pa.RecordBatch:
         """The first row has the edges of all groups."""
+        use_weights(self._weights)
         errors: list[str | None] = [None] * len(documents)
         read: list[str | None] = [None] * len(documents)
         # The docid of a document is its index in the batch.
@@ -212,7 +217,7 @@ class SparkStage(XPathStage):
         from pyspark.sql.types import StructType
 
         version = self._id, self._changes
-        patterns = self._shipped.of(version, lambda: (self._automaton.registered(), self._limits))
+        patterns = self._shipped.of(version, lambda: (self._automaton.registered(), self._limits, weights_file()))
         found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
         assert isinstance(found, StructType)
         columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])

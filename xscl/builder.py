@@ -35,6 +35,14 @@ class Declaration:
 
 
 @frozen
+class WeightsDeclaration:
+    """`DECLARE WEIGHTS "name"`."""
+
+    name: str
+    span: Span
+
+
+@frozen
 class _Clause:
     """What the rule above puts in its place; `word` is a keyword, a name, or empty."""
 
@@ -108,7 +116,8 @@ class Builder(_ExpressionBuilder):
     # ------------------------------------------------------------ statements and queries
 
     statement = _node(lambda inner, _: inner, 0)
-    prolog = _node(lambda prefix, uri, span: Declaration(str(prefix), unquoted(uri), span), 2, 4)
+    namespace = _node(lambda prefix, uri, span: Declaration(str(prefix), unquoted(uri), span), 2, 4)
+    weights = _node(lambda name, span: WeightsDeclaration(unquoted(name), span), 2)
 
     def select_query(self, children: list[Any]) -> syntax.Query | syntax.StoryQuery:
         _, select, _, source, *publish = children

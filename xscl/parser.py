@@ -12,7 +12,8 @@ from common.tools import ClearedCache, track_progress
 from xscl import text as texts
 from xscl.advice import explain_syntax_error, variable_of_event
 from xscl.algebra.values import XML_SPACE, Span
-from xscl.builder import Declaration, with_hole_texts
+from xscl.algebra.weights import is_weights_name
+from xscl.builder import Declaration, WeightsDeclaration, with_hole_texts
 from xscl.check import check_publishing, check_script
 from xscl.check_expressions import blocks
 from xscl.event_forms import too_deep
@@ -24,7 +25,7 @@ from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Qu
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
-_Tree = Query | StoryQuery | EventDefinition | EventQuery | Declaration
+_Tree = Query | StoryQuery | EventDefinition | EventQuery | Declaration | WeightsDeclaration
 
 
 def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
@@ -158,19 +159,21 @@ class _Parser:
         self._short: set[Span] = set()  # of statements that are short for others
         self._problems: list[texts.Problem] = []
         self._declarations: list[Declaration] = []
+        self._weights: list[WeightsDeclaration] = []
 
     def script(self, *, reuse: bool = True) -> Script:
         """With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
         kinds = texts.kinds_of(self._clean, self._statements, self._known_events)
         for number, statement in enumerate(track_progress("parsing", self._statements)):
             self._take(statement, "xscl" if kinds is None else kinds[number], reuse)
-        problems = self._problems + _check_declarations(self._declarations)
+        problems = self._problems + _check_declarations(self._declarations) + _check_weights(self._weights)
         namespaces: dict[str, str] = {}
         for declaration in self._declarations:
             namespaces.setdefault(declaration.prefix, declaration.uri)
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
-        script = Script(tuple(self._nodes), tuple(namespaces.items()))
+        weights = self._weights[0].name if self._weights else None
+        script = Script(tuple(self._nodes), tuple(namespaces.items()), weights)
         problems += check_script(script, self._lines, self.in_place, stored=self._stored)
         if kinds is not None or self._known_events or self._short:
             failed = frozenset(self._failed_events)
@@ -238,11 +241,14 @@ class _Parser:
             elif failed := _FAILED_DECLARATION.match(text):
                 self._declarations.append(Declaration(failed[1], "?", span))
             return
-        if isinstance(node, Declaration):
+        if isinstance(node, Declaration | WeightsDeclaration):
             if self._nodes:
                 hint = "move it to the beginning of the script"
                 self._problems.append(texts.Problem("a declaration stands behind a query", span, hint))
-            self._declarations.append(node)
+            if isinstance(node, Declaration):
+                self._declarations.append(node)
+            else:
+                self._weights.append(node)
         elif isinstance(node, StoryQuery):
             self._take_stories(node)
         else:
@@ -274,6 +280,17 @@ _XML_PREFIX = re.compile(r"(?<![\w.\-])xml\s*:")
 _DEFINED = re.compile(r"\bdefine\s+event\s+(\w+)", re.IGNORECASE)
 _PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*(?:\bhidden\s*)?$", re.IGNORECASE)
 _FAILED_DECLARATION = re.compile(r"declare\s+namespace\s+([\w.\-]+)", re.IGNORECASE)
+
+
+def _check_weights(declared: list[WeightsDeclaration]) -> list[texts.Problem]:
+    problems: list[texts.Problem] = []
+    for one in declared:
+        if not is_weights_name(one.name):
+            hint = 'a table has a name of letters, digits, "-", "_" and ".", such as "general-1"'
+            problems.append(texts.Problem("this is not the name of a table of weights", one.span, hint))
+        elif one.name != declared[0].name:
+            problems.append(texts.Problem("two tables of weights are declared", one.span, "remove one"))
+    return problems
 
 
 def _check_declarations(declarations: list[Declaration]) -> list[texts.Problem]:

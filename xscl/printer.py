@@ -185,7 +185,8 @@ def around_window(script: syntax.Script) -> tuple[str, ...]:
 
 
 def _beginning(script: syntax.Script) -> str:
-    return "".join(f"DECLARE NAMESPACE {prefix} = {_string(uri)}; " for prefix, uri in script.namespaces)
+    weights = "" if script.weights is None else f"DECLARE WEIGHTS {_string(script.weights)}; "
+    return weights + "".join(f"DECLARE NAMESPACE {prefix} = {_string(uri)}; " for prefix, uri in script.namespaces)
 
 
 def _selected(query: syntax.Query) -> str:

@@ -539,10 +539,12 @@ def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
 
 @dataclass(frozen=True)
 class Script:
-    """The statements of a text, and its declared namespaces, as pairs of prefix and URI."""
+    """The statements of a text, its declared namespaces, as pairs of prefix and URI, and the name of the table of
+    weights, if it is declared."""
 
     statements: tuple[Query | EventDefinition | EventQuery, ...]
     namespaces: tuple[tuple[str, str], ...] = ()
+    weights: str | None = None
 
     @cached_property
     def queries(self) -> tuple[Query, ...]:

@@ -46,6 +46,7 @@ from mmqjp.queries.model import CompactSet, HiddenStream, Members, QuerySet, Reg
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.schema import ANSWER_TABLES, DOCUMENTS, Ledger
 from xscl.algebra.joins import NEGATED
+from xscl.algebra.weights import use_weights, weights_file
 
 
 class ShippedQueries:
@@ -70,10 +71,13 @@ class ShippedQueries:
         forms = (group.form_of_queries for row in self._parts for group in groups[row])
         self._forms = {form.id: form for form in forms}
         self.rows: Ints = np.array(sorted(self._parts), np.int64)
+        self.weights = weights_file()
 
     def __reduce__(self) -> tuple[Any, ...]:
         pickled = io.BytesIO()
-        _Pickler(pickled, pickle.HIGHEST_PROTOCOL).dump((self._parts, self._templates, self._forms, self.rows))
+        _Pickler(pickled, pickle.HIGHEST_PROTOCOL).dump(
+            (self._parts, self._templates, self._forms, self.rows, self.weights)
+        )
         return _unpickled, (pickled.getvalue(),)
 
     @property
@@ -149,7 +153,7 @@ def _query(
 
 def _unpickled(pickled: bytes) -> ShippedQueries:
     made: ShippedQueries = object.__new__(ShippedQueries)
-    made._parts, made._templates, made._forms, made.rows = pickle.loads(pickled)
+    made._parts, made._templates, made._forms, made.rows, made.weights = pickle.loads(pickled)
     return made
 
 
@@ -234,6 +238,7 @@ def answer_slice(
     queries: ShippedQueries, step: SpreadStep, number: int, matches: FactorisedMatches
 ) -> Iterator[ShuffleRecord]:
     """Answers a slice's matches. Yields the answers by range, and a summary."""
+    use_weights(queries.weights)
     accounts, log = step.accounts(queries), _MatchRows()
     context, records = StepContext(accounts), StoredRecords(DocumentFiles(step.documents))
     arrivals = Arrivals()

@@ -30,7 +30,7 @@ from xpath_stage.filters import tree_value
 from xscl.algebra import joins as algebra
 from xscl.algebra import values as exp
 from xscl.algebra.near import LEAST, encode_words, first_keys, overlap, word_level, words_again
-from xscl.algebra.weights import general_weights
+from xscl.algebra.weights import chosen_weights
 from xscl.check_expressions import blocks
 from xscl.lower import PatternBuilder, and_arms, expression, normalize_readably
 from xscl.parser import located_queries, parse_script
@@ -751,7 +751,7 @@ def _nearest(texts: Iterable[Sequence[str]], name: str = "near") -> tuple[Fracti
 
 def part_in_common(name: str) -> Callable[[str, str], Fraction]:
     """Returns a function that gives J of two texts, for similar() by weight, and keeps what it found of each text."""
-    weight = general_weights().weight if name == "similar" else lambda word: 1
+    weight = chosen_weights().weight if name == "similar" else lambda word: 1
     known = lru_cache(maxsize=None)(lambda text: (found := words_again(text), sum(map(weight, found))))
 
     def part(text: str, other: str) -> Fraction:
@@ -769,7 +769,7 @@ def _in_common(pair: Sequence[str]) -> str:
 
 
 def _weight_in_common(pair: Sequence[str]) -> str:
-    weight = general_weights().weight
+    weight = chosen_weights().weight
     ours, theirs = map(words_again, pair)
     heaviest = sorted(ours & theirs, key=lambda word: (-weight(word), word))[:MOST_WORDS_SHOWN]
     one, other = map(truncate_value, pair)

@@ -13,7 +13,7 @@ from join_stage.near_candidates import LONGEST_FIRST, WordOrder, WordSets, keyed
 from templates.witness import MANY, R_DOC
 from tests.generate.near import SIMILAR, THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
-from xscl.algebra.near import encode_words, word_level
+from xscl.algebra.near import encode_words, level_hundredths, word_level
 
 NODES = {level: MANY | place << 44 | 3 for place, level in enumerate(("0.5", "0.6", "1.0", "w12", "w25"), 5)}
 LEVELS = ("0.5", "0.6", "0.7", "0.8", "0.9", "1.0", "w05", "w17", "w80")
@@ -157,7 +157,8 @@ def test_an_index_finds_what_is_near_and_not_evicted(level: str, long: int, monk
     texts = [text for _ in range(100) for text in near_texts(rng)]
     texts = [text for text in texts if encode_words(text, level)]
     times = [at + rng.randrange(-40, 40) for at in range(len(texts))]
-    before, name = -1000, dict[str, str]()
+    before = -1000
+    names: dict[str, str] = {}
     for first in range(0, len(texts), 7):
         if first % 3 == 0:
             before = max(before, first - 20)
@@ -168,8 +169,8 @@ def test_an_index_finds_what_is_near_and_not_evicted(level: str, long: int, monk
         times[first : first + 7] = [
             max(time, before) for time in times[first : first + 7]
         ]  # late ones are evicted late
-        name |= zip(encoded, index.names(numbers), strict=True)
-        pairs = index.near_to(words, near_candidates.level_hundredths(level))
+        names.update(zip(encoded, index.names(numbers), strict=True))
+        pairs = index.near_to(words, level_hundredths(level))
         got = sorted(zip(pairs.place.tolist(), index.names(pairs.number), strict=True))
         kept = {
             encode_words(text, level): text
@@ -177,7 +178,7 @@ def test_an_index_finds_what_is_near_and_not_evicted(level: str, long: int, monk
             if time >= before
         }
         expected = {
-            (place, name[other])
+            (place, names[other])
             for place, text in enumerate(texts[first : first + 7])
             for other, known in kept.items()
             if _is_near(text, known, level)

@@ -88,6 +88,7 @@ QUERIES = (
     "S//b->x JOIN {x/k = y, 9} S//c[k->y] PUBLISH d STORIES LASTING 9 s HAVING (feeds > 7 OR feeds > 0) AND feeds < 9",
     "S//b[./k->x] JOIN {x = y/k, 9 s} S//c->y PUBLISH e STORIES LASTING 9 s HAVING count(DISTINCT k) = 1 TELL opened",
     "DECLARE NAMESPACE p = 'u'; FROM S//b->x[p:k or p:* or *:k or @p:id or @* or k]",
+    "DECLARE WEIGHTS 'general-1'; FROM S//b->x",
 )
 
 
@@ -107,7 +108,9 @@ def answered(script: str, **options: Any) -> tuple[set[str], set[str]]:
         return {one for one in names if not one.endswith(PAIRS)}, {one.query for one in found}
 
 
-@pytest.mark.parametrize("texts", [(*DEFINITIONS.values(), *EVENT_QUERIES, *PATTERNS), QUERIES[:-1], QUERIES[-1:]])
+@pytest.mark.parametrize(
+    "texts", [(*DEFINITIONS.values(), *EVENT_QUERIES, *PATTERNS), QUERIES[:-2], QUERIES[-2:-1], QUERIES[-1:]]
+)
 def test_each_statement_has_outputs(texts: Iterable[str]) -> None:
     names, found = answered("; ".join(texts))
     assert names == found

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from itertools import islice
 
 from xscl.algebra.regex import CharSet, property_charset, union
-from xscl.algebra.weights import DIGEST_BITS, digest, general_weights
+from xscl.algebra.weights import DIGEST_BITS, WordWeights, chosen_weights, digest
 
 MOST_WORDS = 256  # maximum number of words of a text that count, from its beginning
 
@@ -235,7 +235,8 @@ def overlap(text: str, other: str) -> tuple[int, int]:
 def weight_overlap(text: str, other: str) -> tuple[int, int]:
     """(weight of the common words, weight of the distinct words of both)."""
     is_short = len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED
-    return _weight_overlap(text, other) if is_short else _weight_overlap.__wrapped__(text, other)
+    overlap_of = _weight_overlap if is_short else _weight_overlap.__wrapped__
+    return overlap_of(text, other, chosen_weights())
 
 
 @lru_cache(maxsize=65_536)
@@ -246,15 +247,16 @@ def _overlap(text: str, other: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=65_536)
-def _weight_overlap(text: str, other: str) -> tuple[int, int]:
-    common = sum(map(general_weights().weight, words_again(text) & words_again(other)))
-    masses = (_mass(one) if len(one) <= _MOST_REMEMBERED else _mass.__wrapped__(one) for one in (text, other))
-    return common, sum(masses) - common
+def _weight_overlap(text: str, other: str, table: WordWeights) -> tuple[int, int]:
+    common = sum(map(table.weight, words_again(text) & words_again(other)))
+    of_short = len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED
+    mass = _mass if of_short else _mass.__wrapped__
+    return common, mass(text, table) + mass(other, table) - common
 
 
 @lru_cache(maxsize=8_192)
-def _mass(text: str) -> int:
-    return sum(map(general_weights().weight, words_again(text)))
+def _mass(text: str, table: WordWeights) -> int:
+    return sum(map(table.weight, words_again(text)))
 
 
 _fraction = lru_cache(maxsize=1_024)(Fraction)
@@ -319,8 +321,8 @@ def encode_words(text: str, level: str) -> str:
     >>> encode_words("the storm", "w12")[:6]
     'w12001'
     """
-    numbers_of = _weighed_numbers if is_weighed(level) else _numbers
-    numbers = numbers_of(text) if len(text) <= _MOST_REMEMBERED else numbers_of.__wrapped__(text)
+    numbers_of = _numbers if len(text) <= _MOST_REMEMBERED else _numbers.__wrapped__
+    numbers = numbers_of(text, chosen_weights() if is_weighed(level) else None)
     if not numbers or not is_weighed(level):
         return numbers and level + numbers
     return f"{level}{_key_count(numbers, level_hundredths(level)):0{WEIGHED_HEAD - LEVEL}}{numbers}"
@@ -405,13 +407,12 @@ def _set(words: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=8_192)
-def _numbers(text: str) -> str:
-    return "".join(sorted(map(_number, words_again(text))))
-
-
-@lru_cache(maxsize=8_192)
-def _weighed_numbers(text: str) -> str:
-    return "".join(sorted({*map(_weighed_number, words_again(text))}))
+def _numbers(text: str, table: WordWeights | None) -> str:
+    """The numbers of the words, by weight with a table, else by length."""
+    if table is None:
+        return "".join(sorted(map(_number, words_again(text))))
+    number_of = _weighed_numbers(table)
+    return "".join(sorted({*map(number_of, words_again(text))}))
 
 
 @lru_cache(maxsize=65_536)
@@ -419,6 +420,9 @@ def _number(word: str) -> str:
     return as_digits(HIGHEST - min(len(word), HIGHEST) << DIGEST_BITS | digest(word))
 
 
-@lru_cache(maxsize=65_536)
-def _weighed_number(word: str) -> str:
-    return as_digits(HIGHEST - general_weights().weight(word) << DIGEST_BITS | digest(word))
+@lru_cache(maxsize=4)
+def _weighed_numbers(table: WordWeights) -> Callable[[str], str]:
+    def number(word: str) -> str:
+        return as_digits(HIGHEST - table.weight(word) << DIGEST_BITS | digest(word))
+
+    return lru_cache(maxsize=65_536)(number)

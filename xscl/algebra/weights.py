@@ -1,8 +1,8 @@
 """The weights of words: how much a word that two texts share says about whether they tell the same story.
 
 A weight is an integer from 1, for the most frequent words, to HEAVIEST, for words that a table does not have. A table
-is part of the meaning of `similar`, so a store records its name and `version`. GENERAL comes with the package:
-`tests.support.weights` made it, and general-1.txt names its sources.
+is part of the meaning of `similar`, so a store records its name and `version`, and all stores that a process has open
+have the same one. GENERAL comes with the package: `tests.support.weights` made it, and general-1.txt names its sources.
 
 A file is MAGIC and little-endian 32-bit integers: the start of each of 2^16 buckets, their end, and the entries. A
 word's `digest` begins with 16 bits for the bucket and 24 for the entry, which the weight follows in eight. Entries
@@ -11,12 +11,15 @@ ascend. Files are mapped, so processes share their pages, and nothing is read be
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, cached_property, lru_cache
 from hashlib import blake2b
+from math import log
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -30,6 +33,8 @@ GENERAL = "general-1"
 """The table of the package: frequencies in general texts of 42 languages, twenty times 7.8 minus the Zipf frequency."""
 
 MAGIC = b"weights1"
+
+_NAME = re.compile(r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,99}")
 
 _BUCKETS = 1 << 16
 _HEAD = len(MAGIC) // 4  # integers before the starts of buckets
@@ -49,8 +54,8 @@ def digest(word: str) -> int:
 class WordWeights:
     """A table of weights: the bytes of a file that `write_weights` wrote. Raises InvalidValue for others."""
 
-    def __init__(self, name: str, data: mmap | bytes) -> None:
-        self.name, self._bytes = name, data
+    def __init__(self, name: str, data: mmap | bytes, path: Path | None = None) -> None:
+        self.name, self._bytes, self.path = name, data, path
         size = len(data) // 4
         if data[: len(MAGIC)] != MAGIC or len(data) % 4 or size < _ENTRIES:
             raise InvalidValue(f"{name} is not a table of weights")
@@ -79,11 +84,15 @@ class WordWeights:
         return HEAVIEST
 
 
+def is_weights_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def open_weights(path: Path) -> WordWeights:
     """Maps a file that is not changed while processes use it. Raises InvalidValue and OSError."""
     with path.open("rb") as file:
         data = mmap(file.fileno(), 0, access=ACCESS_READ) if path.stat().st_size else b""
-    return WordWeights(path.stem, data)
+    return WordWeights(path.stem, data, path.absolute())
 
 
 def _integers(data: mmap | bytes) -> memoryview:
@@ -123,3 +132,71 @@ def general_weights() -> WordWeights:
     [1, 36, 73, 57, 120]
     """
     return open_weights(Path(__file__).with_name(f"{GENERAL}.weights"))
+
+
+class _Chosen:
+    """The table that weighs words in this process, if it is not GENERAL, and how many hold it."""
+
+    def __init__(self) -> None:
+        self.table: WordWeights | None = None
+        self.holders = 0
+
+
+_CHOSEN = _Chosen()
+
+
+def chosen_weights() -> WordWeights:
+    """The table that weighs words in this process."""
+    return _CHOSEN.table or general_weights()
+
+
+def hold_weights(table: WordWeights | None) -> Callable[[], None]:
+    """Has words weighed by a table until the result is called; by whichever is chosen, without one. Raises InvalidValue
+    if others hold another one."""
+    chosen = chosen_weights()
+    if table is not None and table is not chosen:
+        if _CHOSEN.holders and table.version != chosen.version:
+            raise InvalidValue(
+                f"a store that is open in this process weighs words by {chosen.name}, not by {table.name}"
+            )
+        _CHOSEN.table = table
+    _CHOSEN.holders += 1
+
+    def release() -> None:
+        _CHOSEN.holders -= 1
+        if not _CHOSEN.holders:
+            _CHOSEN.table = None
+
+    return release
+
+
+def weights_file() -> Path | None:
+    """The file of the table that weighs words in this process; None for GENERAL, which each process has itself."""
+    table = chosen_weights()
+    return None if table.name == GENERAL else table.path
+
+
+def use_weights(path: Path | None) -> None:
+    """Has an executor weigh words by the table of a file, or by GENERAL. Raises InvalidValue and OSError."""
+    _CHOSEN.table = None if path is None else _opened(path)
+
+
+_opened = lru_cache(maxsize=4)(open_weights)  # by paths that name a version
+
+
+def learnt_weights(texts: Iterable[Collection[str]]) -> dict[str, int]:
+    """Learns weights from the sets of words of documents: HEAVIEST for words of one document, which are left out, and
+    less for others, by the logarithm of their number. Raises InvalidValue if all weigh the same.
+
+    >>> learnt_weights([{"the", "storm"}, {"the", "rain"}, {"the", "storm", "hits"}, {"a"}])
+    {'storm': 60, 'the': 25}
+    """
+    documents = 0
+    counts = Counter[str]()
+    for words in texts:
+        documents += 1
+        counts.update(words)
+    some = {word: count for word, count in counts.items() if count > 1}
+    if not some:
+        raise InvalidValue("no word is in two documents: weights are learnt from many")
+    return {word: max(1, round(HEAVIEST * (1 - log(some[word]) / log(documents)))) for word in sorted(some)}

@@ -191,7 +191,7 @@ def test_an_executor_says_that_a_pattern_failed_there(monkeypatch: pytest.Monkey
     rows = pa.RecordBatch.from_pydict({"stream": ["S"], "xml": [b'<b id="2"/>']})
     with monkeypatch.context() as patch:
         break_stage_1(patch)
-        worker = _Worker(needs, DEFAULT)
+        worker = _Worker(needs, DEFAULT, None)
         assert worker.evaluate(rows, True, False, None)["failed"].to_pylist() == [True]
     assert worker.evaluate(rows, True, False, None)["failed"].to_pylist() == [False]
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import InvalidValue
 from feeds.documents import Document
 from join_stage.plans import PLANS
 from join_stage.signature import join
@@ -43,6 +44,8 @@ from tests.support.shown import assert_shown
 from tests.support.stores import TABLES, parquet_store
 from xpath_stage.documents import MAX_ATTRIBUTES
 from xscl.algebra.joins import pattern_from_json
+from xscl.algebra.near import words
+from xscl.algebra.weights import HEAVIEST, chosen_weights, general_weights, learnt_weights, write_weights
 from xscl.parser import parse_script
 from xscl.syntax import Script
 
@@ -588,3 +591,55 @@ def test_postings_that_cannot_be_loaded_are_loaded_again(tmp_path, monkeypatch):
 def _no_room(plan: SignaturePlan, end: int, *, wholly: bool = False) -> None:
     if end >= 9:
         raise StoreError("no room")
+
+
+# ---------------------------------------------------------------- the table of weights
+
+TOLD = ("the storm hits the coast", "the coast of Spain", "rain hits Spain and the storm", "the end of the rain")
+WEIGHED = 'DECLARE WEIGHTS "{}"; FROM S//i->a[./t->x] JOIN UNORDERED {{similar(x, y, 0.15), INF}} S//i->b[./t->y]'
+
+
+def storms() -> list[Document]:
+    return [Document(f"d{number}", f"<i><t>{text}</t></i>", "S", number * SECOND) for number, text in enumerate(TOLD)]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.soak)])
+def test_a_store_keeps_the_table_by_which_it_weighs_words(engine: str, tmp_path: Path) -> None:
+    state, lines = tmp_path / "state", [{"id": one.id, "stream": "S", "time": 0, "xml": one.xml} for one in storms()]
+    (tmp_path / "told.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    learn = ("words", "learn", "press-1", str(tmp_path / "told.jsonl"), "--state", str(state))
+    assert mmqjp(*learn).exit_code == 0 and "keeps its name" in mmqjp(*learn).stderr
+    with Session(engine, state=state) as session:
+        with pytest.raises(InvalidValue, match="only general-1, press-1"):
+            session.subscribe(WEIGHED.format("press-2"))
+        session.subscribe(WEIGHED.format("press-1"))
+        weight = learnt_weights([words(text) for text in TOLD])
+        pairs = {
+            (one, other) for one, other in combinations(range(4), 2) if _is_similar(TOLD[one], TOLD[other], weight)
+        }
+        assert {tuple(sorted(output.documents)) for output in session.process(storms())} == {
+            (f"d{one}", f"d{other}") for one, other in pairs
+        }
+        with pytest.raises(StoreError, match="open in this process"):
+            Session("duckdb", state=tmp_path / "other")
+        with pytest.raises(InvalidValue, match="weigh words by the table press-1"):
+            session.subscribe(WEIGHED.format("general-1"))
+    assert chosen_weights() is general_weights()
+    path = state / "weights" / "press-1.weights"
+    content = path.read_bytes()
+    path.unlink()
+    for data, message in ((None, "is gone"), (b"", "not a table"), (write_weights({"a": 1}), "is not the table")):
+        if data is not None:
+            path.write_bytes(data)
+        with pytest.raises(StoreError, match=message):
+            Session(engine, state=state)
+    path.write_bytes(content)
+    with Session(engine, state=state, read_only=True):
+        assert chosen_weights().name == "press-1"
+
+
+def _is_similar(one: str, other: str, weight: Mapping[str, int]) -> bool:
+    common, either = (
+        sum(weight.get(word, HEAVIEST) for word in of) for of in (words(one) & words(other), words(one) | words(other))
+    )
+    return 100 * common >= 15 * either > 0 and common > 0
