@@ -49,8 +49,8 @@ SILENT_SOON = Reopen(lateness=0, idle_after=SECOND)
 @pytest.fixture(autouse=True)
 def on_disk(request, monkeypatch):
     """In about every other case, all postings of a batch are written to disk, and merged a few at a time. The order of
-    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents; an index of texts, if
-    any, is soon too large. The state of event statements is stored whole every four batches."""
+    words is learnt from a few texts. Memory holds only some of these, and of the ids of documents, and any index of
+    texts is soon too large. The state of event statements is stored whole every four batches."""
     monkeypatch.setattr(near_candidates, "ENOUGH", 5)
     monkeypatch.setattr(near_candidates, "AGAIN", 2)
     monkeypatch.setattr(near_candidates, "MOST_HELD", 40)
