@@ -1,10 +1,11 @@
-"""Near-equal headlines: queries with near() beside the same queries with equality.
+"""Near-equal headlines, and similar ones with summaries: queries with near() and similar() beside equality.
 
-Query n joins headlines up to 48 hours and n seconds apart. More are near than equal, and telling them takes time: so
-near() is also compared with equality over headlines whose near ones were made equal. Each case has its own process."""
+Query n joins headlines up to 48 hours and n seconds apart; with summaries, that long apart as all that there is, with
+one of 20 thresholds. More are near than equal, and telling them takes time: so near() and similar() are also compared
+with equality over headlines whose near ones were made equal. Each case has its own process."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -14,7 +15,6 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 import numpy as np
-import pyarrow as pa
 
 from bench.fanout import count_outputs, open_unlimited
 from bench.harness import (
@@ -31,20 +31,20 @@ from bench.harness import (
 from bench.plots import COLOURS, Panel, PlotSeries, draw_panels
 from bench.workload import HOUR, SECOND, START
 from feeds.documents import Document
-from join_stage import near_candidates
-from join_stage.near_candidates import LONGEST_FIRST, WordOrder
 from join_stage.plans import DEFAULT_PLAN
-from templates.witness import MANY, R_DOC
-from xscl.algebra.near import encode_words, word_level, words
+from mmqjp.engine import Session
+from xscl.algebra.near import words
+from xscl.algebra.weights import general_weights
 
 COUNT, QUICK_COUNT, BATCH = 15_000, 3_000, 200
 NUMBERS, QUICK_NUMBERS = [1, 1_000], [1]
-EQUALITY, THRESHOLDS = "equality", ("0.6", "0.7", "0.8")
-MEASURED = [(EQUALITY, None), *((one, None) for one in THRESHOLDS), *((EQUALITY, one) for one in THRESHOLDS)]
-"""The conditions, each with the threshold by which headlines are made equal before."""
+EQUALITY, NEAR, SIMILAR = "equality", ("near 0.6", "near 0.7", "near 0.8"), ("similar 0.12", "similar 0.17")
 WINDOW = 48 * HOUR
 
 PER_DAY = 1_000  # generated headlines per day
+KEPT, QUICK_KEPT, KEPT_FOR, SUMMARY, CHECKED = 100_000, 3_000, 7 * 24 * HOUR, 24, 100
+"""With summaries: the number of headlines, the time in which they come, the words of a summary, and the number of
+headlines whose pairs are checked."""
 _VOCABULARY, _ZIPF, _SHIFT = 30_000, 1.05, 2.7
 """The number of generated words, and how often each comes: as 1 / (rank + _SHIFT) ** _ZIPF."""
 _RETITLED = 0.05  # the share of headlines that are one of the day before, in which up to two words have changed
@@ -63,21 +63,23 @@ def read_headlines(path: Path, most: int) -> list[Headline]:
         return [Headline(text, int(seconds) * SECOND) for seconds, _, text in rows]
 
 
-def made_headlines(count: int, seed: int = 1) -> list[Headline]:
+def made_headlines(count: int, seed: int = 1, *, summaries: bool = False) -> list[Headline]:
     rng, numbers = Random(seed), np.random.default_rng(seed)
+    step, more = (KEPT_FOR // count, SUMMARY) if summaries else (24 * HOUR // PER_DAY, 0)
+    a_day = 24 * HOUR // step
     vocabulary = _words(rng)
     weights = 1 / (np.arange(1, len(vocabulary) + 1) + _SHIFT) ** _ZIPF
-    drawn = iter(numbers.choice(len(vocabulary), size=16 * count, p=weights / weights.sum()).tolist())
+    drawn = iter(numbers.choice(len(vocabulary), size=(16 + 2 * more) * count, p=weights / weights.sum()).tolist())
     found: list[Headline] = []
     for number in range(count):
         if found and rng.random() < _RETITLED:
-            text = found[-rng.randrange(1, min(number, PER_DAY) + 1)].text.split()
-            for _ in range(rng.choice((0, 1, 1, 2))):
+            text = found[-rng.randrange(1, min(number, a_day) + 1)].text.split()
+            for _ in range(rng.choice((0, 1, 1, 2)) + more // 2):
                 text[rng.randrange(len(text))] = vocabulary[next(drawn)]
         else:
-            length = max(4, min(14, round(rng.gauss(10, 2))))
+            length = max(4, min(14, round(rng.gauss(10, 2)))) + more
             text = [vocabulary[word] for word in islice(drawn, length)]
-        found.append(Headline(" ".join(text), START + number * 24 * HOUR // PER_DAY))
+        found.append(Headline(" ".join(text), START + number * step))
     return found
 
 
@@ -104,7 +106,7 @@ HeadlinePairs = set[tuple[int, int]]
 
 @dataclass(frozen=True)
 class NearCase:
-    """Queries over `count` headlines, of a file if one is given. Those near by the threshold `alike` are made equal."""
+    """Queries over `count` headlines, of a file if one is given. Those near by the condition `alike` are made equal."""
 
     condition: str
     queries: int
@@ -113,98 +115,96 @@ class NearCase:
     engine: str = "duckdb"
     plan: str = DEFAULT_PLAN
     alike: str | None = None
+    summaries: bool = False
+
+    @property
+    def window(self) -> int:
+        return KEPT_FOR if self.summaries else WINDOW
 
     def script(self) -> str:
-        equal = self.condition == EQUALITY
-        holds = "lower-case(t1) = lower-case(t2)" if equal else f"near(t1, t2, {self.condition})"
+        kinds = [(number, number % 20 if self.summaries else number) for number in range(self.queries)]
         return "".join(
-            f"SELECT t1, t2 FROM S//item->a[./title->t1] FOLLOWED BY {{{holds}, {WINDOW // SECOND + n} s}}"
-            f" S//item->b[./title->t2] PUBLISH n{n};\n"
-            for n in range(self.queries)
+            f"SELECT t1, t2 FROM S//item->a[./title->t1] FOLLOWED BY {{{self.holds(n)}, {self.window // SECOND + n} s}}"
+            f" S//item->b[./title->t2] PUBLISH n{number};\n"
+            for number, n in kinds
         )
+
+    def holds(self, number: int) -> str:
+        if self.condition == EQUALITY:
+            return "lower-case(t1) = lower-case(t2)"
+        name, threshold = self.condition.split()
+        return f"{name}(t1, t2, {float(threshold) + self.summaries * number / 50:.2f})"
+
+    def headlines(self) -> list[Headline]:
+        if self.file is not None:
+            return read_headlines(self.file, self.count)
+        return made_headlines(self.count, summaries=self.summaries)
 
 
 def measure_near(case: NearCase) -> Line:
-    headlines = made_headlines(case.count) if case.file is None else read_headlines(case.file, case.count)
-    headlines = headlines if case.alike is None else equalised_headlines(headlines, case.alike)
+    headlines = case.headlines()
+    if case.alike is not None:
+        headlines = equalised_headlines(headlines, replace(case, condition=case.alike, queries=1))
     with open_unlimited(case.engine, case.plan) as engine:
         seconds, count = count_outputs(engine, case.script(), list(headline_items(headlines)), BATCH)
-        rows = engine.sql("SELECT documents FROM outputs WHERE query = 'n0'", trusted=True)["documents"].to_pylist()
-        found = {(int(one[1:]), int(other[1:])) for one, other in rows}
-        assert found == expected_pairs(headlines, case.condition), f"{case.condition}: other pairs than sets give"
-        frequent = engine.sql("SELECT frequent FROM word_order ORDER BY version DESC LIMIT 1", trusted=True)
+        found, compared = _pairs(engine), _compared(engine)
+    some = sorted(Random(1).sample(range(len(headlines)), min(CHECKED, len(headlines))))
+    some = some if case.summaries else [*range(len(headlines))]
+    wanted = {pair for pair in found if pair[1] in set(some)}
+    expected = expected_pairs(headlines, case.condition, case.window, some)
+    assert wanted == expected, f"{case.condition}: other pairs than sets give"
     details: dict[str, object] = {"headlines_a_second": len(headlines) / seconds, "pairs": len(found)}
-    if case.condition != EQUALITY:
-        details["sharing_longest"], _, details["keys"] = candidates(headlines, case.condition, LONGEST_FIRST)
-        if frequent.num_rows:
-            order = WordOrder(np.array(frequent["frequent"][0].as_py(), np.int64))
-            details["sharing"], details["compared"], details["keys"] = candidates(headlines, case.condition, order)
+    if case.condition != EQUALITY and compared is not None:
+        details["compared"] = compared / len(headlines)
     about: dict[str, str | int] = {"condition": case.condition, "queries": case.queries, "headlines": len(headlines)}
     about |= {} if case.alike is None else {"alike": case.alike}
     about |= {"source": "made" if case.file is None else case.file.name}
     return Line("near", about, case.engine, case.plan, seconds, count, details=details)
 
 
-def expected_pairs(headlines: Sequence[Headline], condition: str) -> HeadlinePairs:
-    """The pairs within the window that are near, or equal but for case: each headline compared with all before it."""
+def _pairs(engine: Session) -> HeadlinePairs:
+    rows = engine.sql("SELECT documents FROM outputs WHERE query = 'n0'", trusted=True)["documents"].to_pylist()
+    return {(int(one[1:]), int(other[1:])) for one, other in rows}
+
+
+def _compared(engine: Session) -> int | None:
+    """The number of pairs of texts that were compared, if an index found them."""
+    near = getattr(engine._store.plan, "_near", None)
+    return None if near is None or not near.is_indexed else near.compared
+
+
+def expected_pairs(
+    headlines: Sequence[Headline], condition: str, window: int = WINDOW, some: Iterable[int] | None = None
+) -> HeadlinePairs:
+    """The pairs within the window that are near, or equal but for case: each headline, or some, compared with all
+    before it."""
     found: HeadlinePairs = set()
-    equal = condition == EQUALITY
-    threshold = Fraction(1 if equal else condition)
-    top, bottom = threshold.numerator, threshold.denominator
-    sets = [frozenset([text.lower()]) if equal else words(text) for text, _ in headlines]
-    first = 0
-    for number, (one, (_, at)) in enumerate(zip(sets, headlines, strict=True)):
-        while headlines[first].time < at - WINDOW:
-            first += 1
-        for earlier in range(first, number):
-            other = sets[earlier]
-            common = len(one & other)
-            near = common and common * bottom >= top * (len(one) + len(other) - common)
-            if near and headlines[earlier].time < at:
-                found.add((earlier, number))
+    name, _, threshold = condition.partition(" ")
+    top, bottom = Fraction(threshold or 1).as_integer_ratio()
+    sets = [frozenset([text.lower()]) if name == EQUALITY else words(text) for text, _ in headlines]
+    weight = general_weights().weight if name == "similar" else lambda word: 1
+    masses = [sum(map(weight, one)) for one in sets]
+    for number in range(len(sets)) if some is None else some:
+        one, at = sets[number], headlines[number].time
+        for earlier in range(number - 1, -1, -1):
+            if headlines[earlier].time < at - window:
+                break
+            if (shared := one & sets[earlier]) and headlines[earlier].time < at:
+                common = sum(map(weight, shared))
+                if common * bottom >= top * (masses[number] + masses[earlier] - common):
+                    found.add((earlier, number))
     return found
 
 
-def equalised_headlines(headlines: Sequence[Headline], threshold: str) -> list[Headline]:
+def equalised_headlines(headlines: Sequence[Headline], case: NearCase) -> list[Headline]:
     """Headlines, of which those that are near an earlier one have its text. So equality finds about as many pairs."""
+    with open_unlimited(case.engine, case.plan) as engine:
+        count_outputs(engine, case.script(), list(headline_items(headlines)), BATCH)
+        pairs = _pairs(engine)
     first = list(range(len(headlines)))
-    for one, other in sorted(expected_pairs(headlines, threshold)):
+    for one, other in sorted(pairs):
         first[other] = min(first[one], first[other])
     return [headline._replace(text=headlines[first[number]].text) for number, headline in enumerate(headlines)]
-
-
-def candidates(headlines: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
-    """How many headlines within the window have a key in common with one; with how many of these its words are
-    compared, because the numbers of words and the bits of both leave it open; and how many keys it has, on average."""
-    texts = [encode_words(text, word_level("near", threshold)) for text, _ in headlines]
-    some = [number for number, text in enumerate(texts) if text]
-    read = near_candidates.numbered_texts([texts[number] for number in some])
-    place, word = near_candidates.first_words(read, order)
-    keys = defaultdict(list)
-    for at, key in zip(place.tolist(), read.numbers[word].tolist(), strict=True):
-        keys[some[at]].append(key)
-    with_key, pairs = defaultdict[int, list[int]](list), list[tuple[int, int]]()
-    for number in some:
-        since = headlines[number].time - WINDOW
-        met: set[int] = set()
-        for key in keys[number]:
-            others = with_key[key] = [other for other in with_key[key] if headlines[other].time >= since]
-            met.update(others)
-            others.append(number)
-        pairs += ((number, other) for other in met)
-    count = len(headlines)
-    return len(pairs) / count, _compared(read, some, pairs) / count, len(place) / count
-
-
-def _compared(texts: near_candidates.NumberedTexts, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
-    sets, nodes = near_candidates.WordSets(), [MANY] * len(numbers)
-    columns = {"docid": numbers, "node": nodes, "strval": [""] * len(numbers), "stream": ["S"] * len(numbers)}
-    sets.add(pa.table(columns, R_DOC), texts)
-    docids = np.array(numbers, np.int64)
-    ends = np.searchsorted(docids, np.array(pairs, np.int64).reshape(-1, 2))
-    known = near_candidates.TextIds(docids, np.array(nodes, np.int64))
-    sets.are_near(known.at(ends[:, 0]), known.at(ends[:, 1]))
-    return sets.pairs
 
 
 def beside_equality(lines: Sequence[Line]) -> list[Line]:
@@ -214,7 +214,7 @@ def beside_equality(lines: Sequence[Line]) -> list[Line]:
     compared = []
     for line in beside(
         lines,
-        lambda line: (line.case["queries"], line.case.get("alike")),
+        lambda line: (line.case["queries"], line.case["headlines"], line.case.get("alike")),
         lambda line: line.case["condition"] == EQUALITY,
         EQUALITY,
     ):
@@ -252,9 +252,8 @@ def measure_keywords(count: int) -> list[Line]:
 KEYWORD_COLUMNS = columns("words | outputs = rows | seconds | times one query = over")
 
 NEAR_COLUMNS = columns(
-    "condition | queries | headlines | pairs | outputs = rows | keys | sharing keys, longest first = sharing_longest | "
-    "sharing keys = sharing | compared | headlines/s = headlines_a_second | of equality = speedup | "
-    "of as many = of_alike",
+    "condition | queries | headlines | pairs | outputs = rows | compared | headlines/s = headlines_a_second | "
+    "of equality = speedup | of as many = of_alike",
     condition=lambda line: ("{condition}, {alike} made equal" if "alike" in line.case else "{condition}").format_map(
         line.case
     ),
@@ -269,22 +268,30 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
         for alike, style, more in ((False, "D-", ""), (True, "s:", ", near ones made equal")):
             of = [line for line in named if line.case["queries"] == queries and ("alike" in line.case) == alike]
             rates.append(PlotSeries(label + more, "headlines_a_second", style, colour, of))
-    first = [line for line in lines if line.case["queries"] == lines[0].case["queries"] and "keys" in line.details]
-    found = []
-    for name, label in (
-        ("sharing_longest", "with a key in common, longest words first"),
-        ("sharing", "rarest words first"),
-        ("compared", "words compared"),
-    ):
-        if of := [line for line in first if name in line.details]:
-            found.append(PlotSeries(label, name, lines=of))
-    most = max((line.number("sharing_longest") for line in first), default=1.0)
-    limits = {"ylim": (0, 1.5 * most)}
+    first = [line for line in lines if line.case["queries"] == lines[0].case["queries"] and "compared" in line.details]
     panels = [
         Panel("x", "condition", "headlines a second of CPU", rates, ""),
-        Panel("condition", "threshold", "earlier headlines for each", found, "", legend=True, axes=limits),
+        Panel(
+            "condition",
+            "condition",
+            "earlier headlines compared with each",
+            [PlotSeries("", "compared", lines=first)],
+            "",
+        ),
     ]
     draw_panels(lines, prefix, panels)
+
+
+def near_cases(options: Namespace) -> Iterator[NearCase]:
+    count = options.count or (QUICK_COUNT if options.quick else COUNT)
+    kept = options.count or (QUICK_KEPT if options.quick else KEPT)
+    for number in options.queries or (QUICK_NUMBERS if options.quick else NUMBERS):
+        for conditions, summaries in ((NEAR, False), (SIMILAR, True)):
+            about = {"file": options.headlines, "engine": options.engine, "plan": options.plan or DEFAULT_PLAN}
+            case = NearCase(EQUALITY, number, kept if summaries else count, summaries=summaries, **about)
+            yield case
+            yield from (replace(case, condition=condition) for condition in conditions)
+            yield from (replace(case, alike=condition) for condition in conditions)
 
 
 def bench_near() -> None:
@@ -294,12 +301,7 @@ def bench_near() -> None:
     options = parse_options(parser)
     if options.headlines is not None and not options.headlines.is_file():
         parser.error(f"there is no file {str(options.headlines)!r}")
-    count = options.count or (QUICK_COUNT if options.quick else COUNT)
-    cases = [
-        NearCase(holds, number, count, options.headlines, options.engine, options.plan or DEFAULT_PLAN, alike)
-        for number in options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
-        for holds, alike in MEASURED
-    ]
+    cases = list(near_cases(options))
     lines = beside_equality([in_fresh_process(measure_near, case) for case in with_progress(cases)])
     report(lines, f"near-equal headlines, {options.engine}", NEAR_COLUMNS, options, draw_near)
     print_table(in_fresh_process(measure_keywords, count), "keywords in filters", KEYWORD_COLUMNS)

@@ -454,6 +454,11 @@ class NearTexts:
         return self.is_indexed and sum(index.words for index in self._indexes) > MOST_INDEXED
 
     @property
+    def compared(self) -> int:
+        """The number of pairs of texts of which the index has looked up frequent words."""
+        return sum(index.compared for index in self._indexes)
+
+    @property
     def evicted(self) -> int:
         """Changes when texts are evicted from the index."""
         return sum(index.dropped for index in self._indexes)

@@ -290,8 +290,9 @@ def test_each_kind_of_queries_gets_what_they_get_alone(kind, tmp_path):
 
 
 def test_near_is_measured_beside_equality(tmp_path):
-    cases = [NearCase(EQUALITY, 2, 200), NearCase("0.6", 2, 200), NearCase(EQUALITY, 2, 200, alike="0.6")]
-    lines = near.beside_equality(list(map(near.measure_near, cases)))
+    alike = [NearCase(EQUALITY, 2, 200, alike=one, summaries=one[0] == "s") for one in ("near 0.6", "similar 0.12")]
+    equal, near_ones, those = NearCase(EQUALITY, 2, 200), NearCase("near 0.6", 2, 200), alike[0]
+    lines = near.beside_equality(list(map(near.measure_near, (equal, near_ones, those))))
     assert [line.baseline for line in lines] == [None, EQUALITY, None]
     assert lines[1].details["of_alike"] == lines[2].seconds / lines[1].seconds
     assert lines[1].speedup == lines[0].seconds / lines[1].seconds
@@ -305,8 +306,10 @@ def test_near_is_measured_beside_equality(tmp_path):
     path.write_text("10\t{}\n20\t{}\n30\tRain\n".format(*texts), encoding="utf-8")
     given = [Headline(text, time) for text, time in zip(texts, (10_000_000, 20_000_000), strict=True)]
     assert near.read_headlines(path, 2) == given
-    line = near.measure_near(NearCase("0.7", 1, 100, path))
-    assert (line.rows, line.details["sharing_longest"], line.case["source"]) == (1, 1 / 3, "some.tsv")
+    line = near.measure_near(NearCase("near 0.7", 1, 100, path))
+    assert (line.rows, line.details["compared"], line.case["source"]) == (1, 2 / 3, "some.tsv")
+    line = near.measure_near(NearCase("similar 0.12", 2, 200, summaries=True))
+    assert line.rows > near.measure_near(alike[1]).rows // 2 > 0 < line.number("compared")
 
 
 @pytest.mark.parametrize("format", some(feeds.FORMATS, "rss"))
