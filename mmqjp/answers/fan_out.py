@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from heapq import merge
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise, repeat
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +29,7 @@ from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
-from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, output_order
+from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, json_texts, output_order
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, is_hidden_form, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
@@ -426,67 +426,47 @@ class OutputChunk:
         if len(self) <= FEW or self._tells_stories():
             return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), self.greatest)
         parts = (self._take(slice(at, at + LINES_AT_A_TIME)) for at in range(0, len(self), LINES_AT_A_TIME))
-        return OutputLines(b"".join(text for part in parts for text in part._texts()), len(self), self.greatest)
+        text = b"".join(chain.from_iterable(part._pieces() for part in parts))
+        return OutputLines(text, len(self), self.greatest)
 
     def _tells_stories(self) -> bool:
         return bool(pc.any(pc.equal(self._fan_out.answers(np.unique(self._answer))["head"], STORY_HEAD)).as_py())
 
-    def _texts(self) -> Iterator[memoryview]:
+    def _pieces(self) -> Iterator[bytes]:
+        """Returns the pieces of the lines one after the other. Lines of one answer share theirs."""
         places, of = np.unique(self._answer, return_inverse=True)
         if len(places) == len(self):
             places, of = self._answer, np.arange(len(self))
-        some, members, member = self._fan_out.answers(places), self._fan_out.members, self._member.tolist()
-        choices, identities = some["choice"].cast(pa.large_binary()).to_pylist(), members.identities
-        ids = [identities[one].id(choices[at]) for one, at in zip(member, of.tolist(), strict=True)]
-        names = _large([members.names[one] for one in member])
-        shared = _concatenated(
-            ', "t0": ', some["t0"], ', "t1": ', some["t1"],
-            ', "documents": [', _json_lists(some["documents"]), '], "streams": [', _json_lists(some["streams"]),
-            '], "nodes": ', some["nodes"], ', "xml": "', _json_inside(some["head"]),
-        )  # fmt: skip
-        tail, named = _json_inside(some["tail"]), pc.not_equal(some["head"], "")
-        if len(places) < len(self):
-            shared, tail, named = (column.take(pa.array(of)) for column in (shared, tail, named))
-        lines = _concatenated(  # query names need no escapes
-            '{"id": "', _large(ids), '", "seq": ', pa.array(self._seq), ', "query": "', names, '"',
-            shared, pc.if_else(named, names, ""), tail, '"}\n',
-        )  # fmt: skip
-        return map(_bytes, lines.chunks)
+        some, members, at, member = self._fan_out.answers(places), self._fan_out.members, of.tolist(), self._member
+        choices, names = _as_bytes(some["choice"]), [members.names[one].encode() for one in member.tolist()]
+        identities = map(members.identities.__getitem__, member.tolist())
+        ids = [identity.id(choices[place]) for identity, place in zip(identities, at, strict=True)]
+        begins = [
+            f'{{"id": "{id}", "seq": {seq}, "query": "'.encode()
+            for id, seq in zip(ids, self._seq.tolist(), strict=True)
+        ]
+        columns = (some[name].to_pylist() for name in ("t0", "t1", "documents", "streams", "nodes", "head"))
+        shared = [
+            f'", "t0": {t0}, "t1": {t1}, "documents": {json_texts(documents)}, "streams": {json_texts(streams)}, '
+            f'"nodes": {nodes}, "xml": "{json_text(head)[1:-1]}'.encode()
+            for t0, t1, documents, streams, nodes, head in zip(*columns, strict=True)
+        ]
+        tails, named = _json_bytes(some["tail"]), pc.not_equal(some["head"], "").to_pylist()
+        again = names if all(named) else [name if named[place] else b"" for name, place in zip(names, at, strict=True)]
+        pieces = begins, names, map(shared.__getitem__, at), again, map(tails.__getitem__, at), repeat(b'"}\n')
+        return chain.from_iterable(zip(*pieces, strict=False))  # query names need no escapes
 
 
-def _large(texts: Sequence[str]) -> pa.Array:
-    return pa.array(texts, pa.large_string())
+def _as_bytes(texts: pa.ChunkedArray) -> list[bytes]:
+    return texts.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
 
 
-def _concatenated(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:
-    texts = [pa.scalar(part) if isinstance(part, str) else part for part in (*parts, "")]
-    found = pc.binary_join_element_wise(*(text.cast(pa.large_string()) for text in texts))
-    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
-
-
-def _bytes(texts: pa.LargeStringArray) -> memoryview:
-    """Returns all texts one after the other."""
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return memoryview(b"")
-    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return memoryview(data)[ends[0] : ends[-1]]
-
-
-def _json_inside(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns texts as in JSON strings, without the quotes."""
-    if any((np.frombuffer(_bytes(one.cast(pa.large_string())), np.uint8) < ord(" ")).any() for one in texts.chunks):
-        return pa.chunked_array([_large([json_text(text)[1:-1] for text in texts.to_pylist()])])
-    return pc.replace_substring(pc.replace_substring(texts, "\\", r"\\"), '"', r"\"")
-
-
-def _json_lists(lists: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns lists of texts as JSON lists, without the brackets."""
-    one = lists.combine_chunks()
-    items = _concatenated('"', _json_inside(pa.chunked_array([one.flatten()])), '"').combine_chunks()
-    offsets = pa.array(np.append(0, np.cumsum(one.value_lengths())), pa.int32())
-    comma = pa.scalar(", ", pa.large_string())
-    return pa.chunked_array([pc.binary_join(pa.ListArray.from_arrays(offsets, items), comma)])
+def _json_bytes(texts: pa.ChunkedArray) -> list[bytes]:
+    """Returns long texts as in JSON strings, without the quotes: all together by the quick search of bytes."""
+    together = b"\0".join(found := _as_bytes(texts))
+    if np.count_nonzero(np.frombuffer(together, np.uint8) < ord(" ")) >= len(found):
+        return [json_text(text.decode())[1:-1].encode() for text in found]
+    return together.replace(b"\\", rb"\\").replace(b'"', rb"\"").split(b"\0")
 
 
 LINES_AT_A_TIME = 2_000  # they are copied several times as they are put together
