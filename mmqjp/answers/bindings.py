@@ -255,6 +255,11 @@ class MatchColumns:
         found: Mask = (right < 0) | (self.ends[self.left[places]] < self.begins[right])
         return found
 
+    def is_tied(self) -> Mask:
+        """Returns whether the first document ends just as the second begins."""
+        found: Mask = (self.right >= 0) & (self.ends[self.left] == self.begins[self.right])
+        return found
+
 
 # ------------------------------------------------------------ values
 

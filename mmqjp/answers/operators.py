@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import product
-from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -385,11 +384,11 @@ class MatchReader:
         if closed := self._closed(chunk["qid"].unique().to_pylist()):
             until = self._arrivals.latest(chunk) < [closed.get(qid, NEVER) for qid in chunk["qid"].to_pylist()]
             chunk = chunk.filter(pa.array(until))
-        if chunk.num_rows:
-            chunk = self._without_spent(chunk)
-        if not chunk.num_rows:
-            return []
         of = Expansion.of(self._context, chunk, self._records)
+        if (spent := self._spent(of)).any():
+            of = Expansion.of(self._context, chunk.filter(pa.array(~spent)), self._records)
+        if not len(of.matches):
+            return []
         self._on_matches(list(self._parts(of.matches.rows)), of)
         self.log(of)
         return of.documents
@@ -401,26 +400,19 @@ class MatchReader:
             for part in self._queries.parts_of_row(row):
                 yield part, places
 
-    def _without_spent(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        qids = chunk["qid"].to_numpy()
-        bounds = {row: looking for row in np.unique(qids).tolist() if (looking := self._looking(row)) is not None}
-        among = np.isin(qids, list(bounds))
-        if not among.any():
-            return chunk
-        left, right = (chunk[name].fill_null(-1).to_numpy(zero_copy_only=False) for name in ("docid1", "docid2"))
-        docids = np.unique(np.concatenate([left[among], right[among]]))
-        self._records.load(docids.tolist())
-        records = [self._records[docid] for docid in docids.tolist()]
-        t0, t1 = (np.array(list(map(attrgetter(name), records)), np.int64) for name in ("t0", "t1"))
-        is_spent = t1[np.searchsorted(docids, left[among])] == t0[np.searchsorted(docids, right[among])]
-        arrivals = self._arrivals.latest(chunk)[among]
-        for row, looking in bounds.items():
-            of_row = qids[among] == row
-            for one in looking:
-                is_spent[of_row] &= one.spent(arrivals[of_row])
-        stays = np.ones(len(qids), np.bool_)
-        stays[among] = ~is_spent
-        return chunk.filter(pa.array(stays))
+    def _spent(self, of: Expansion) -> Mask:
+        """Returns the pairs of equal times that only serve limited budgets, which do not examine them any more."""
+        spent = of.matches.is_tied()
+        if spent.any():
+            tied = np.flatnonzero(spent)
+            rows, arrivals = of.matches.rows[tied], self._arrivals.latest(of.chunk)[tied]
+            for row in np.unique(rows).tolist():
+                looking, of_row = self._looking(row), rows == row
+                for one in looking or ():
+                    spent[tied[of_row]] &= one.spent(arrivals[of_row])
+                if looking is None:
+                    spent[tied[of_row]] = False
+        return spent
 
     def _closed(self, rows: Iterable[int]) -> dict[int, int]:
         """Maps rows of R_T to the arrival from which no plan node needs their matches; omits rows without one."""
