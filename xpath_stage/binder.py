@@ -302,6 +302,11 @@ class SideBinder:
             found.append(tuple([node for _, node in binding]))
         return found
 
+    @property
+    def checks_values(self) -> bool:
+        """Whether documents of one shape may have different bindings, wherever one is found."""
+        return self._loose is None or self._loose.checks_values
+
     def is_of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> bool:
         """Whether all documents of the shape have these bindings, with the same steps."""
         known = self._of_shape(document, nodes)
@@ -371,6 +376,7 @@ class _Loose:
 
         self._pattern = PreparedNode(without_conditions(pattern, (), ()))
         self._fixed = [places[path] for path in fixed]
+        self.checks_values = bool(self._named)
 
     def candidates(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> _OfShape:
         steps = guards = 0

@@ -585,9 +585,14 @@ class Joints:
             columns = (column[first].tolist() for column in (of_part, which, *nodes))
             return of, ((asked[one], records[at], ids) for one, at, *ids in zip(*columns, strict=True))
 
-        of, those = distinct_rows(alike := self._matches.alike(which))
-        is_of_shape = [binder.is_of_shape(record.tree, tuple(map(plain_node, ids))) for binder, record, ids in those]
-        place, those = distinct_rows(np.where(np.array(is_of_shape)[of], alike, which))
+        alike = self._matches.alike(which)  # parses trees together
+        if not all(binder.checks_values for binder in asked):
+            of, those = distinct_rows(alike)
+            is_of_shape = [
+                binder.is_of_shape(record.tree, tuple(map(plain_node, ids))) for binder, record, ids in those
+            ]
+            which = np.where(np.array(is_of_shape)[of], alike, which)
+        place, those = distinct_rows(which)
         counts, steps, found = [], [], list[tuple[Node, ...]]()
         for binder, record, ids in those:
             bindings, took = _bindings(binder, record, ids, self._allowed)
