@@ -301,7 +301,7 @@ def bench_near() -> None:
     options = parse_options(parser)
     if options.headlines is not None and not options.headlines.is_file():
         parser.error(f"there is no file {str(options.headlines)!r}")
-    cases = list(near_cases(options))
+    cases, count = list(near_cases(options)), options.count or (QUICK_COUNT if options.quick else COUNT)
     lines = beside_equality([in_fresh_process(measure_near, case) for case in with_progress(cases)])
     report(lines, f"near-equal headlines, {options.engine}", NEAR_COLUMNS, options, draw_near)
     print_table(in_fresh_process(measure_keywords, count), "keywords in filters", KEYWORD_COLUMNS)

@@ -349,6 +349,10 @@ class FanOut:
         assert self._members is not None, "outputs have members"
         return self._members
 
+    @lazy
+    def tells_stories(self) -> bool:
+        return bool(pc.any(pc.equal(self._answers["head"], STORY_HEAD)).as_py())
+
     def answers(self, places: Ints) -> pa.Table:
         return self._answers.take(pa.array(places))
 
@@ -423,14 +427,11 @@ class OutputChunk:
         return next(self._take(slice(place, place + 1)).outputs())
 
     def lines(self) -> OutputLines:
-        if len(self) <= FEW or self._tells_stories():
+        if len(self) <= FEW or self._fan_out.tells_stories:
             return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), self.greatest)
         parts = (self._take(slice(at, at + LINES_AT_A_TIME)) for at in range(0, len(self), LINES_AT_A_TIME))
         text = b"".join(chain.from_iterable(part._pieces() for part in parts))
         return OutputLines(text, len(self), self.greatest)
-
-    def _tells_stories(self) -> bool:
-        return bool(pc.any(pc.equal(self._fan_out.answers(np.unique(self._answer))["head"], STORY_HEAD)).as_py())
 
     def _pieces(self) -> Iterator[bytes]:
         """Returns the pieces of the lines one after the other. Lines of one answer share theirs."""
