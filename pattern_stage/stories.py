@@ -204,7 +204,8 @@ class Telling(Bounded):
                 before = story.first
             else:
                 values = [set[str | float]() for _ in self._definition.counts]
-                story, others = _Story(story_id(outside[0]), outside[0], values=values), []
+                id = story_id(self._definition.name, outside[0], document)
+                story, others = _Story(id, outside[0], values=values), []
             for taken_up in others:
                 _take_up(own, story, taken_up)
             for partner in outside:
@@ -334,8 +335,11 @@ class Telling(Bounded):
             own.note_end(story, int(self._rows.within[row]))
 
 
-def story_id(first: StoryDocument) -> str:
-    return blake2b(f"{first.stream}\n{first.id}".encode(), digest_size=16).hexdigest()
+def story_id(name: str, first: StoryDocument, opening: StoryDocument) -> str:
+    """Returns the id of a story of a statement, given its first document and the one that opened it: a document may be
+    the first of another story again, once one that it was in is over or was taken up, but opens one only."""
+    text = json.dumps([name, first.stream, first.id, opening.stream, opening.id])
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _join(own: _Row, story: _Story, document: StoryDocument, member: _Member) -> None:

@@ -446,7 +446,8 @@ class Resolver:
         if condition is None or self.problems:
             return None
         tell: Any = node.tell or (CHANGES if node.having is None else ())
-        return algebra.Stories(source, tuple(counts), node.lasting.us, condition, tell, schema)
+        name = "+".join(one.name for one in syntax.names_read(node.source))
+        return algebra.Stories(source, name, tuple(counts), node.lasting.us, condition, tell, schema)
 
     # ------------------------------------------------------------ SELECT
 

@@ -15,25 +15,30 @@ class Doc(NamedTuple):
     id: str
 
 
-class Change(NamedTuple):
-    """A change of a story, named by its first document when it opened: the documents that no document listed before."""
+Name = tuple[Doc, Doc]
 
-    story: Doc
+
+class Change(NamedTuple):
+    """A change of a story, named by its first document when it opened and the one that opened it: its first document
+    now, and the documents that no document listed before."""
+
+    story: Name
     what: str
     at: int
+    first: Doc
     members: int
     feeds: int
     values: int
     listed: frozenset[Doc]
-    merged: frozenset[Doc]
+    merged: frozenset[Name]
 
 
 @dataclass(eq=False)
 class _Story:
-    name: Doc
+    name: Name
     members: set[Doc]
     unlisted: set[Doc] = field(default_factory=set)
-    merged: set[Doc] = field(default_factory=set)
+    merged: set[Name] = field(default_factory=set)
     told: bool = False
 
     @property
@@ -63,7 +68,9 @@ def changes(
         counts = len(story.members), len({*map(feed, story.members)}), len({*map(value, story.members)} - {None})
         if (holds is not None and not holds(*counts)) or (what not in wanted if wanted else story.told):
             return
-        found.append(Change(story.name, what, at, *counts, frozenset(story.unlisted), frozenset(story.merged)))
+        found.append(
+            Change(story.name, what, at, story.first, *counts, frozenset(story.unlisted), frozenset(story.merged))
+        )
         story.unlisted, story.merged, story.told = set(), set(), True
 
     def close(before: int) -> None:
@@ -83,7 +90,7 @@ def changes(
         if with_:
             story, *others = sorted(with_, key=lambda one: one.first)
         else:
-            story, others = _Story(min(new), set()), []
+            story, others = _Story((min(new), document), set()), []
             stories.append(story)
         for taken_up in others:
             stories.remove(taken_up)

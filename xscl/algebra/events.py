@@ -310,9 +310,11 @@ Change = Literal["opened", "grew", "merged", "closed"]
 class Stories:
     """Stories of the pairs of documents that the source's events are (`xscl.stories`): one for each change of `tell`
     for which `having` holds or, without `tell`, for the first change of a story for which it does. A story lasts
-    `lasting` microseconds from its first document. `counts` are names of results and of the values that they count."""
+    `lasting` microseconds from its first document. `counts` are names of results and of the values that they count.
+    `name` tells the ids of its stories from those of other statements."""
 
     source: Stream
+    name: str
     counts: tuple[tuple[str, str], ...]
     lasting: int | None
     having: EventCondition
@@ -437,7 +439,7 @@ def with_parts(
             return type(operator)(left, tuple(made), operator.by, window, operator.schema)
         case Stories():
             tested = condition(operator.having)
-            return Stories(left, operator.counts, window, tested, operator.tell, operator.schema)
+            return Stories(left, operator.name, operator.counts, window, tested, operator.tell, operator.schema)
         case Union():
             return Union(left, right)
 
