@@ -81,10 +81,11 @@ def world(rng: Random) -> list[Item]:
     keys, count = rng.choice(("ab", "abcd", "abcdefgh")), rng.randint(4, 24)
     most = rng.choice((1, 2))  # with several keys, documents that do not match are brought together by later ones
     times = sorted(rng.randrange(40) * SECOND for _ in range(count))
-    found = [
-        Item(Doc(START + time, "S", f"d{at}"), "".join(rng.sample(keys, rng.randint(1, most))), f"f{rng.randrange(5)}", rng.choice(("x", "y", None)))
-        for at, time in enumerate(times)
-    ]  # fmt: skip
+    found = []
+    for at, time in enumerate(times):
+        own = "".join(rng.sample(keys, rng.randint(1, most)))
+        feed, value = f"f{rng.randrange(5)}", rng.choice(("x", "y", None))
+        found.append(Item(Doc(START + time, "S", f"d{at}"), own, feed, value))
     return sorted(found, key=lambda one: one.doc.time + rng.choice((0, 0, 0, 3, 12)) * SECOND)
 
 
@@ -158,3 +159,15 @@ def test_a_story_of_200_documents_has_200_updates_and_lists_each_document_once(t
     assert [one.change for one in found] == ["opened", *["grew"] * 198]
     assert sum(one.xml.count("<member") for one in found) == 200 and size < 200 * 1_000
     assert len({one.story for one in found}) == 1 and json.loads(found[-1].to_line())["story"] == found[0].story
+
+
+def test_each_story_has_an_id_of_its_own() -> None:
+    # `p` makes the story of `f` older, so that it is over when `e` comes, which `f` opens another story with.
+    known = (("p", 5, "3"), ("f", 10, "19"), ("d", 12, "12"), ("d2", 14, "23"), ("e", 17, "9"), ("z", 999, "z"))
+    text = QUERY.format(window=20, lasting=10, having="", tell="")
+    with Session("duckdb", quiet=True, now=lambda: START, settle=0) as session:
+        session.subscribe(f"{text}; {text.replace('told', 'others')}")
+        for id, time, keys in known:
+            session.process([Item(Doc(START + time * SECOND, "S", id), keys, "f", None).document()])
+        opened = [one.story for one in session.outputs(-1) if one.change == "opened"]
+    assert len(opened) == len({*opened}) == 4
