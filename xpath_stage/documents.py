@@ -19,8 +19,10 @@ from operator import itemgetter
 from secrets import token_hex
 from typing import NamedTuple
 
+import numpy as np
 from lxml import etree
 
+from common.arrays import Ints
 from common.errors import InputError
 from common.tools import ClearedCache, decrease, lazy
 from common.xml import Prolog, read_prolog, wide_encoding, xml_parser
@@ -489,7 +491,7 @@ class ElementColumns:
 
     `owned` says for each tag whether its attributes matter; None if no attributes do. `valued` says whether its string
     values do. `interned` returns one object for each name, and `mentioned` whether childless elements matter; None
-    if all do. `trees`: `element` will be called. `tags`, `counts`, `numbers` and `texts` have an entry per element;
+    if all do. `trees`: `element` will be called. `tags`, `counts` and `texts` have an entry per element;
     `owners`, `places`, `names` and `values` one per attribute that may matter. Childless elements that do not matter
     may be left out.
     """
@@ -506,7 +508,9 @@ class ElementColumns:
         self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, trees
         self._mentioned = None if trees else mentioned
         self.tags: list[str] = []  # `{uri}local` or `local`
-        self.numbers: list[int] = []  # the number in its document
+        self.numbers: Sequence[int] = ()  # the numbers in the single document that is held
+        self._gaps: list[tuple[int, Sequence[int]]] = []
+        """The first element, and `numbers`, of each added document of which some elements are left out."""
         self.counts: list[int] = []  # number of child elements
         self.texts: list[str | None] = []
         """The string value of each element that is childless, or whose value matters. None may stand for ''."""
@@ -527,7 +531,6 @@ class ElementColumns:
             self._read_attributes_too(document, self._owned)
         if self._keeps_trees:
             self._trees.append(document)
-        self.numbers += range(len(self.tags) - self.first[-1])
         self.first.append(len(self.tags))
 
     def hold(self, document: ParsedDocument) -> None:
@@ -550,7 +553,7 @@ class ElementColumns:
                     texts.append(element.text)
                 tags.append(element.tag)
                 counts.append(children)
-        self.numbers = list(range(len(tags)))
+        self.numbers = range(len(tags))
         if self._keeps_trees:
             self._trees = [document]
 
@@ -586,7 +589,8 @@ class ElementColumns:
         self.tags += other.tags
         self.counts += other.counts
         self.texts += other.texts
-        self.numbers += other.numbers
+        if len(other.numbers) <= other.numbers[-1]:
+            self._gaps.append((before, other.numbers))
         self._trees += other._trees
         self.first.append(len(self.tags))
 
@@ -641,7 +645,17 @@ class ElementColumns:
     def element(self, number: int) -> etree._Element:
         """Requires `trees`."""
         place = bisect_right(self.first, number) - 1
-        return self._trees[place].elements[self.numbers[number]]
+        return self._trees[place].elements[number - self.first[place]]
+
+    def left_out_before(self) -> Ints | None:
+        """How many elements of the document before each element were left out; None if none were anywhere."""
+        if not self._gaps:
+            return None
+        left_out = np.zeros(self.first[-1], np.int64)
+        for start, numbers in self._gaps:
+            left_out[start : start + len(numbers)] = numbers
+            left_out[start : start + len(numbers)] -= np.arange(len(numbers))
+        return left_out
 
     def string_values(self, numbers: Iterable[int]) -> list[str | None]:
         """String values by element number. None may stand for ''."""

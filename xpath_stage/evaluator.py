@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -234,11 +234,16 @@ def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
     return expand_ranges(ends[numbers], ends[numbers + 1])
 
 
-def _renumbered(nodes: Ints, numbers: Ints, first: Ints | int = 0) -> Ints:
+def _numbered(nodes: Ints, numbers: Ints, first: Ints) -> Ints:
     """Nodes by the elements' `numbers` in their documents. `first` is added to those that they have."""
     element = nodes & ELEMENT
     found: Ints = nodes - element + numbers[element + first]
     return found
+
+
+def _renumbered(nodes: Ints, left_out: Ints | None, first: Ints) -> Ints:
+    """Nodes by the elements' numbers in their documents, the `first` elements of which are given."""
+    return nodes - first if left_out is None else nodes - first + left_out[nodes & ELEMENT]
 
 
 CHUNK = 1 << 15  # elements after which results are turned into columns
@@ -410,12 +415,13 @@ class _Chunk:
                 found = _findings_of(documents, self._streams, columns, rows, values)
                 for known, key, one in zip(*cached, found, strict=True):
                     self._shapes.put(known, key, one)
-            numbers = np.array(columns.numbers, np.int64)
-            rows = replace(rows, node1=_renumbered(rows.node1, numbers), node2=_renumbered(rows.node2, numbers))
+            left_out, start = columns.left_out_before(), first[rows.document]
+            node1, node2 = _renumbered(rows.node1, left_out, start), _renumbered(rows.node2, left_out, start)
+            rows = WitnessRows(rows.document, rows.group, node1, node2)
             nodes, elements = values.nodes(columns)
             place = np.searchsorted(first, elements, side="right") - 1
             docids, texts = np.array(self._docids, np.int64)[place], strings(values.read(columns))
-            nodes = _renumbered(nodes, numbers)
+            nodes = _renumbered(nodes, left_out, first[place])
             yield _r_bin(self._docids, rows), _r_doc(docids, nodes, texts, self._streams, place)
 
     def _known_tables(self) -> tuple[pa.Table, pa.Table]:
@@ -429,9 +435,9 @@ class _Chunk:
         element, sizes = np.array(self._numbers, np.int64), np.array([found.size for found in founds])[numbers]
         first = sizes.cumsum() - sizes
         picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
-        node1, node2 = (_renumbered(column[picked], element, first[place]) for column in (rows.node1, rows.node2))
+        node1, node2 = (_numbered(column[picked], element, first[place]) for column in (rows.node1, rows.node2))
         r_bin = _r_bin(self._known, WitnessRows(place, rows.group[picked], node1, node2))
         picked, place = _picked(numbers, [len(found.nodes) for found in founds])
-        nodes = _renumbered(np.concatenate([found.nodes for found in founds])[picked], element, first[place])
+        nodes = _numbered(np.concatenate([found.nodes for found in founds])[picked], element, first[place])
         docids, texts = np.array(self._known, np.int64)[place], pa.chunked_array([*self._texts, strings(self._values)])
         return r_bin, _r_doc(docids, nodes, texts, [found.stream for found in founds], numbers[place])
