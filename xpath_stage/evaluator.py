@@ -32,7 +32,8 @@ MAX_ELEMENTS = 500  # maximum number of elements of a cached document
 MAX_SIZE = 1 << 15  # maximum size in bytes of a cached document
 
 TRIAL, PAUSE = 256, 2048
-"""At every TRIAL-th new shape, the cache rests for PAUSE documents if fewer than a fifth had one that was met."""
+"""At every TRIAL-th new shape, the cache rests for PAUSE documents if fewer than a fifth had one that was met. Earlier
+pauses are shorter, each twice as long as the one before: the first documents of a stream always have new shapes."""
 
 
 class ShapeFindings:
@@ -107,6 +108,7 @@ class ShapeCache:
         self._last_tags: list[str] = []
         self._last_counts: list[int] = []
         self._again = self._new = self._hits_before = self.resting = 0
+        self._pause = PAUSE // 16
         self.wanted: tuple[int, dict[object, Any], object] | None = None
         """That of the last document, if it should be put in: a number, the dictionary and its key."""
         self.hits = self.misses = self.flushes = 0
@@ -165,7 +167,8 @@ class ShapeCache:
         self._met.add(mark)
         self._new += 1
         if self._new == TRIAL:
-            self.resting = PAUSE if self._again + self.hits - self._hits_before < TRIAL // 4 else 0
+            if self._again + self.hits - self._hits_before < TRIAL // 4:
+                self._pause = self.resting = min(2 * self._pause, PAUSE)
             self._again, self._new, self._hits_before = 0, 0, self.hits
 
     def put(self, known: dict[object, Any], key: object, found: ShapeFindings) -> None:
