@@ -30,7 +30,7 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
 from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, json_texts, output_order
-from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, is_hidden_form, text_digest
+from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, count_receiving, is_hidden_form, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
 from mmqjp.tables.schema import ANSWER_TABLES, Ledger, find_output_matches
@@ -107,12 +107,12 @@ def count_recipients(given: AnswerColumns, members: Mapping[str, Members], batch
     found: Ints = np.zeros(len(given), np.int64)
     columns = [given.ints(name) for name in ("width", "appeared", "first_qid", "arrival")]
     forms, code = coded(given.rows["form"])
-    order = np.argsort(code, kind="stable")
-    starts = group_starts(code[order])
-    for form, places in zip(forms, np.split(order, starts)[1:], strict=True):
-        if form in members:
-            width, appeared, first_qid, arrival = (column[places] for column in columns)
-            found[places] = members[form].counts(width, appeared, first_qid, batch, arrival)
+    is_known = np.array([form in members for form in forms], bool)
+    those = np.flatnonzero(is_known[code])
+    if len(those):
+        known, form_of = [members[form] for form in forms if form in members], (np.cumsum(is_known) - 1)[code[those]]
+        width, appeared, first_qid, arrival = (column[those] for column in columns)
+        found[those] = count_receiving(known, form_of, width, appeared, first_qid, batch, arrival)
     for place, withheld in zip(
         given.places(np.array(list(given.withheld), np.int64)).tolist(), given.withheld.values(), strict=True
     ):

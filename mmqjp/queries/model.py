@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import Ints
+from common.arrays import Ints, bisect_ranges
 from common.bounds import INFINITE, NO_DOCUMENT, DocId, Micros
 from common.tools import lazy
 from join_stage.store.protocol import StoreError
@@ -193,25 +193,31 @@ class Members:
         return int(self.sinces.max(initial=-INFINITE))
 
     @cached_property
-    def _least(self) -> tuple[int, int]:
-        return int(self.qids.min(initial=INFINITE)), int(self.ended.min(initial=INFINITE))
-
-    def counts(self, width: Ints, appeared: Ints, first_qid: Ints, batch: int, arrival: Ints) -> Ints:
-        """Returns the number of members that get each of some answers."""
-        qid, ended = self._least
-        found: Ints = len(self) - self.sorted_windows.searchsorted(width)
-        # Of others, only windows matter.
-        one_by_one = (appeared <= self.latest_since) | (first_qid > qid) | (ended < INFINITE)
-        for place in np.flatnonzero(one_by_one).tolist():
-            of = int(width[place]), int(appeared[place]), int(first_qid[place]), batch, int(arrival[place])
-            found[place] = np.count_nonzero(self.get(slice(None), *of))
-        return found
+    def bounds(self) -> tuple[int, int, int]:
+        """The document after which all members see everything, the least qid, and the batch in which the first ends."""
+        return self.latest_since, int(self.qids.min(initial=INFINITE)), int(self.ended.min(initial=INFINITE))
 
     @cached_property
     def name_ranks(self) -> Ints:
         """Rank of each member's name; equal names share a rank."""
         new = (name != before for before, name in pairwise(chain(self.names[:1], self.names)))
         return np.cumsum(np.fromiter(new, np.int64, len(self.names)))
+
+
+def count_receiving(
+    members: Sequence[Members], of: Ints, width: Ints, appeared: Ints, first_qid: Ints, batch: int, arrival: Ints
+) -> Ints:
+    """Returns the number of members that get each of some answers, each `of` some members."""
+    ends = np.cumsum([len(one) for one in members])
+    windows = np.concatenate([one.sorted_windows for one in members])
+    found = ends[of] - bisect_ranges(windows, np.append(0, ends)[of], ends[of], width)
+    # Where members see everything and have not ended, only windows matter.
+    latest_since, qid, ended = np.array([one.bounds for one in members], np.int64).T[:, of]
+    one_by_one = (appeared <= latest_since) | (first_qid > qid) | (ended < INFINITE)
+    for place in np.flatnonzero(one_by_one).tolist():
+        given = int(width[place]), int(appeared[place]), int(first_qid[place]), batch, int(arrival[place])
+        found[place] = np.count_nonzero(members[of[place]].get(slice(None), *given))
+    return found
 
 
 def concatenated(found: Sequence[Members]) -> Members:
