@@ -429,6 +429,15 @@ class FilterBank:
             self._failures.setdefault(xpath, error)
             return False
 
+    def keywords_at(self, name: AtName, element: etree._Element, place: int) -> int:
+        try:
+            return name.found_at(element, place)
+        except Exception as error:
+            if self._failures is None:
+                raise
+            self._failures |= {xpath: error for xpaths in self._keywords.values() for xpath in xpaths}
+            return 0
+
     # ------------------------------------------------------------ registration
 
     def require(self, node: PatternNode) -> Bits:
@@ -741,7 +750,7 @@ class NodeClasses:
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if self._bank.holds(xpath, element, place):
                 mask |= 1 << self._bank.bit_of["xpath", xpath]
-        return mask | name.found_at(element, place) if name.keywords else mask
+        return mask | self._bank.keywords_at(name, element, place) if name.keywords else mask
 
     def _intern(self, name: AtName, mask: int, below_any: int) -> NodeClass:
         by_child, by_any = 0, below_any
