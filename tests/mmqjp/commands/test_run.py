@@ -57,7 +57,7 @@ def test_feeds_with_and_without_a_form(tmp_path):
     run = ("run", "--engine", "duckdb", "--documents", Path(demo.__file__).with_name("northline.atom"), "--queries")
     for feeds, root in ((["--feeds"], "item"), (["--feeds", "raw"], "entry")):
         queries = write_queries(tmp_path, f"FROM S/*:{root}->entry PUBLISH every")
-        assert len(mmqjp(*run, queries, *feeds).stdout.splitlines()) == 5
+        assert len(mmqjp(*run, queries, *feeds).stdout.splitlines()) == 6
     result = mmqjp(*run, queries)
     assert result.exit_code == 1 and result.stderr.endswith("add --feeds\n") and result.stderr.count("\n") == 1
 
