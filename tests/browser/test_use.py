@@ -118,6 +118,49 @@ def test_outputs_appear_as_they_come_and_none_is_missed(visit, living):
     expect(page.get_by_role("status")).to_have_text("3 new outputs")  # counts only are announced
 
 
+def test_the_card_of_a_story_changes_in_place(visit, browser: Browser, tmp_path: Path):
+    (tmp_path / "drops").mkdir()
+    (tmp_path / "told.xscl").write_text(
+        "FROM S//item->a[./title->t] JOIN {near(t, u, 0.5), 1 d} S//item->b[./title->u] "
+        "PUBLISH told STORIES LASTING 7 d TELL opened, grew"
+    )
+    options = (
+        "--source",
+        tmp_path / "drops",
+        "--queries",
+        tmp_path / "told.xscl",
+        "--lateness",
+        "0s",
+        "--settle",
+        "0s",
+    )
+
+    def tell(hour: int, title: str) -> None:
+        xml = f"<item><title>{title}</title></item>"
+        found = [{"id": f"d{hour}", "time": f"2026-01-01T{hour:02}:00:00Z", "xml": xml}]
+        write_documents(tmp_path / "drops" / f"{hour}.tmp", found).rename(tmp_path / "drops" / f"{hour}.jsonl")
+
+    with served_site(browser, tmp_path / "state", *options) as site:
+        page = site.enter(visit, "/live")
+        for hour, title in enumerate(("tram depot burns", "the tram depot burns", "dog show", "the dog show", "rain")):
+            tell(hour, title)
+        cards = page.locator("[data-story]")
+        expect(cards).to_have_count(2, timeout=60_000)
+        card = cards.filter(has_text="tram depot burns")
+        expect(card.locator(".timeline")).to_be_hidden()
+        card.locator("summary").click()
+        tell(5, "tram depot burns still")
+        tell(6, "sun")
+        expect(card.locator("summary")).to_contain_text("and 2 more, the latest", timeout=60_000)
+        expect(card.locator(".timeline .title")).to_have_text(["the tram depot burns", "tram depot burns still"])
+        expect(cards).to_have_count(2)
+        assert violations(page) == []
+        page.goto(f"{site.url}/q/told")
+        expect(cards).to_have_count(2)
+        cards.filter(has_text="depot").get_by_role("link", name="Why").click()
+        expect(page.get_by_role("heading", name="How it came together")).to_be_visible()
+
+
 MOVED = """() => {
   const seen = new PerformanceObserver(() => 0);
   seen.observe({ type: "layout-shift", buffered: true });
