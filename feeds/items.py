@@ -48,7 +48,7 @@ def redact_userinfo(text: str) -> str:
 LONGEST_TITLE = 1_000  # maximum number of characters of a feed's name or a folder's path, which each entry repeats
 NESTED = "/"  # separates the names of nested folders
 
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|cite|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|q|s|small|span|strong|sub|sup|tt|u|ul)"
     r"(?:\s[^<>]*)?/?>",
@@ -66,7 +66,7 @@ _COMMENT_END = re.compile(r"--!?\s*+>")
 
 
 def xml_text(text: str) -> str:
-    return _FORBIDDEN.sub("", text)
+    return FORBIDDEN.sub("", text)
 
 
 def one_line(text: str) -> str:

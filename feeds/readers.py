@@ -35,6 +35,7 @@ from feeds.documents import (
     Now,
     Reject,
     TimeReader,
+    TimeValue,
     VisitOutcome,
     parse_iso,
     refuse_own_stream,
@@ -43,6 +44,7 @@ from feeds.documents import (
 from feeds.feed import EntryForm, is_json_feed, read_entries
 from feeds.history import InputItem, NotedVisit
 from feeds.items import LONGEST_TITLE, Origin, bounded_folders, one_line, without_credentials
+from feeds.json_documents import json_to_xml, load_json
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 
@@ -422,6 +424,10 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
     found: dict[str, Any] = {}
     try:
         found = _object(line)
+        if "json" in found:
+            if "xml" in found:
+                raise ValueError('a document has either "xml" or "json"')
+            found["xml"] = _xml_of_json(line, found)
         missing = [key for key in ("id", "xml") if key not in found]
         if missing:
             raise ValueError(f'the key "{missing[0]}" is missing')
@@ -439,9 +445,27 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
         return Reject(id, stream, None, f"{where}: {files.printable(cause)}", line[: files.RAW_KEPT])
 
 
+def _xml_of_json(line: bytes, found: dict[str, Any]) -> str:
+    """The value of the key "json", which is parsed again, since numbers and repeated keys are kept as they stand."""
+    if not isinstance(typed := found.get("types", False), bool):
+        raise ValueError('"types" is neither true nor false')
+    members = [value for key, value in load_json(line.decode("utf-8-sig")) if key == "json"]
+    return json_to_xml(members[-1], typed=typed)
+
+
+def read_json(text: bytes, id: str, stream: str, time: TimeValue | None, now: Now, *, typed: bool = False) -> Document:
+    """The document of a JSON value. Raises InvalidValue."""
+    try:
+        value = load_json(text.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"not UTF-8: {error.reason} at byte {error.start}") from None
+    return Document(id, json_to_xml(value, typed=typed), stream, time, now=now)
+
+
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line.decode("utf-8-sig"))
+        # Python does not read an int of more than 4,300 digits; a time has fewer, and others are read again.
+        found = json.loads(line.decode("utf-8-sig"), parse_int=lambda digits: int(digits[:100]))
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     if not isinstance(found, dict):
