@@ -124,27 +124,32 @@ _DRAFT = ".draft"
 
 
 @contextmanager
-def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """A file that atomically replaces `path`, or a link's target, when the block ends without error. Raises OSError."""
+def whole_file(
+    path: Path, opener: Callable[[str, int], int] | None = None, *, synced: bool = True
+) -> Iterator[BinaryIO]:
+    """A file that atomically replaces `path`, or a link's target, when the block ends without error. Unless `synced`, a
+    power failure may leave another content. Raises OSError."""
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}{_DRAFT}")
     try:
         with open(draft, "wb", opener=opener) as file:
             yield file
             file.flush()
-            sync_file(file.fileno())
+            if synced:
+                sync_file(file.fileno())
         draft.replace(target)
     except BaseException as error:
         draft.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
-    sync_directory(target.parent)
+    if synced:
+        sync_directory(target.parent)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, synced: bool = True) -> None:
     """Writes a file atomically, private if its directory is. Raises OSError."""
-    with whole_file(path, open_like_directory) as file:
+    with whole_file(path, open_like_directory, synced=synced) as file:
         file.write(content if isinstance(content, bytes) else content.encode())
 
 

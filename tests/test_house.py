@@ -69,7 +69,7 @@ def test_few_files_take_part(entered, most):
 def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
-        "modules of the product": (len(house.files_of(*house.PRODUCT)), 242),
+        "modules of the product": (len(house.files_of(*house.PRODUCT)), 245),
         "lines of the product": (house.line_count(*house.PRODUCT), 85_000),
         "lines of tests": (house.line_count("tests"), 48_000),
         "modules of bench": (len(house.files_of("bench")), 30),

@@ -563,7 +563,7 @@ class Batches:
             self.store.append("dead_letters", dead)
             outputs = self.outbox.save_answers(answered.answers, answered.members)
             answered.answers.clear()  # rows by now: a commit needs memory of its own
-            self.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
+            self.ledger.save_metadata(metadata(admitted.fates) if callable(metadata) else metadata)
             self.state.evict_obsolete(progress)
             if self.stage1.groups.crowded:
                 self.drop_groups()

@@ -36,7 +36,8 @@ from mmqjp.service.commands import CommandQueue, opened_sinks
 from mmqjp.service.drops import FETCHED, DropDirectory, fetch_directory, fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions, Watcher, watch
-from mmqjp.service.spool import Spool
+from mmqjp.service.pushes import PushQueue
+from mmqjp.service.spool import PUSHES, Spool
 from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
 from mmqjp.service.status import LOOPBACK, Metrics, store_status
 from mmqjp.sinks.definition import SinkTables
@@ -259,10 +260,11 @@ def _service(
             drops.sweep(engine)
 
     watches = session is None and given.trigger is not None
-    watcher = around.enter_context(closing(watch(sources, spool, metrics))) if watches else Watcher()
+    pushed = Spool(state, commands=PUSHES)
+    watcher = around.enter_context(closing(watch(sources, (spool, pushed), metrics))) if watches else Watcher()
     settings = ServiceOptions(
         given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, on_idle, watcher=watcher,
-        sinks=sinks, **more,
+        sinks=sinks, pushes=PushQueue(pushed, engine), **more,
     )  # fmt: skip
     if session is None:
         return Service(engine, sources, sink, queue, metrics, settings)

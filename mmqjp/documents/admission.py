@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import rows_of
 from common.bounds import EARLIEST, LATEST, NO_DOCUMENT, Micros
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, SourceItem, Visit, as_bytes, with_visit_documents
 from feeds.history import size_of
-from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
+from mmqjp.documents.record import Record, StoredIds, own_part_id
 from mmqjp.documents.watermarks import Progress, Timing
 from mmqjp.process import printable_line
-from mmqjp.tables.schema import DEAD_LETTERS, rows_table
+from mmqjp.tables.schema import DEAD_LETTERS, DUPLICATE, rows_table
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
 from xpath_stage.documents import DocumentError, ParsedDocument, parse_documents
@@ -58,15 +57,14 @@ OF_VISIT = -1  # the index of a document that came with a visit
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """Result of admission: accepted `records`, not numbered yet, with parallel batch `indexes`, OF_VISIT for documents
-    about visits; `dead_letters` with the columns of DEAD_LETTERS; and the number of known `duplicates`."""
+    about visits; `dead_letters` with the columns of DEAD_LETTERS; the number of known `duplicates`; and the `fates` of
+    all items, as for `MetadataOf`."""
 
     records: list[Record]
     indexes: list[int]
     dead_letters: pa.Table
     duplicates: int
-
-    def refused(self) -> set[DocumentKey]:
-        return set(rows_of(self.dead_letters, "stream", "id"))
+    fates: Sequence[str | None]
 
 
 @dataclass
@@ -85,6 +83,7 @@ class Admission:
         """Splits a batch, and moves `progress` with it. With `evaluated`, documents were parsed, and oversized ones
         refused, elsewhere. Documents about visits are admitted if a query reads them."""
         places: Sequence[int] = range(len(items))
+        fates: list[str | None] = [None] * (len(items) + 1)  # at OF_VISIT, that of documents about visits
         if progress.reads_visits and any(isinstance(item, Visit) and item.documents for item in items):
             of_each = [list(with_visit_documents([item])) for item in items]
             places = [place if one is some[-1] else OF_VISIT for place, some in enumerate(of_each) for one in some]
@@ -95,25 +94,28 @@ class Admission:
         both = enumerate(zip(keys, items, strict=True))
         new = {index: item for index, (key, item) in both if isinstance(item, Document) and key not in met}
         trees = self._read(new, places, evaluated)
-        records, indexes, duplicates, now = list[Record](), list[int](), 0, self.now()
+        records, indexes, now = list[Record](), list[int](), self.now()
         for index, (key, item) in enumerate(zip(keys, items, strict=True)):
             if isinstance(item, Reject):
+                fates[places[index]] = item.reason
                 dead.append((item.id, item.stream, item.time, item.reason, as_bytes(item.raw), now))
             elif isinstance(item, Visit):
                 progress.visit(item, now)
             elif key in met:
-                duplicates += 1
+                fates[places[index]] = DUPLICATE
             elif isinstance(tree := trees[index], DocumentError):
+                fates[places[index]] = str(tree)
                 dead.append((item.id, item.stream, item.t0, str(tree), as_bytes(item.xml), now))
             elif (watermark := progress.belated(item.stream, item.t1)) is not None and self.timing.drops(item.stream):
                 late = f"late: {watermark - item.t1} µs behind the watermark of {item.stream}"
+                fates[places[index]] = late
                 dead.append((item.id, item.stream, item.t0, late, as_bytes(item.xml), now))
             else:
                 progress.enter(item.stream, item.t1, by_feed=item.feed != "")
                 records.append(_record(item, tree, watermark))
                 indexes.append(places[index])
                 met.add(key)
-        return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), duplicates)
+        return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), fates.count(DUPLICATE), fates[:-1])
 
     def fresh(self, records: list[Record]) -> list[Record]:
         met = self.ids.among({(r.stream, r.id) for r in records if r.kind == "published"})

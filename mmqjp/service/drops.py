@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,7 +22,7 @@ from common.dates import HOUR
 from common.errors import InputError
 from common.files import make_inside
 from common.tools import in_batches
-from feeds.documents import Document, Now, Reject, SourceItem, now_us
+from feeds.documents import Document, Now, SourceItem, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, remove_read
 from feeds.fetch.http import FetchError
@@ -295,9 +295,9 @@ class Rereading:
         if stamp is None or not is_still(path, stamp, time_ns()):
             self._bad.add(key)
 
-    def _metadata(self, batch: Sequence[_Read], refused: Collection[tuple[str, str]]) -> CommitMetadata:
-        for read in batch:
-            if isinstance(read.item, Document | Reject) and (read.item.stream, read.item.id) in refused:
+    def _metadata(self, batch: Sequence[_Read], fates: Sequence[str | None]) -> CommitMetadata:
+        for read, fate in zip((read for read in batch if read.item is not None), fates, strict=True):
+            if fate:
                 self._bad.add((read.source, read.file))
                 if isinstance(read.item, Document) and isinstance(read.seen, Sighting):
                     self._history.refuse(read.seen, read.item.t0)

@@ -36,18 +36,21 @@ from mmqjp.tables.schema import NO_METADATA, CommitMetadata
 
 if TYPE_CHECKING:
     from mmqjp.service.commands import CommandQueue
+    from mmqjp.service.pushes import PushQueue
 
 HISTORY = "history "  # prefix of the settings that store the history of each feed
 
 
 @dataclass(slots=True)
 class ReadBatch:
-    """Items and the offsets to commit. If executors `evaluated` the documents, that took `seconds`."""
+    """Items and the offsets to commit. If executors `evaluated` the documents, that took `seconds`. `answers` returns
+    what to commit for commands, given what became of the items."""
 
     items: list[SourceItem] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
     evaluated: EvaluatedDocuments | None = None
     seconds: float = 0.0
+    answers: Callable[[Sequence[str | None]], Mapping[str, str]] | None = None
 
 
 class Intake:
@@ -342,7 +345,7 @@ class ServiceOptions:
     ever). `history` of feed entries is shared by all sources. `on_idle` is called whenever all input is processed.
     `should_reopen` returns True, once, if the output file must be reopened. `free_memory` is called when a batch runs
     out of memory; it returns whether a retry is worthwhile. `watcher` waits for input; the caller closes it. `sinks`
-    are those besides that of `--output`."""
+    are those besides that of `--output`. `pushes` has the documents of clients."""
 
     batch_size: int = BATCH_DOCUMENTS
     batch_bytes: int = BATCH_BYTES
@@ -354,6 +357,7 @@ class ServiceOptions:
     free_memory: Callable[[], bool] = lambda: False
     watcher: Watcher = field(default_factory=Watcher)
     sinks: SinkManager | None = None
+    pushes: PushQueue | None = None
 
 
 class Service:
@@ -400,8 +404,11 @@ class Service:
         rest_until = 0.0
         while not stop.is_set() and (left := until - (now := perf_counter())) > 0:
             self._run_commands()
+            self._take_pushes(stop)
             watcher = self._options.watcher if now >= rest_until else Watcher()
             if watcher.wait(min(left, POLL), stop) or self._intake.is_ready():
+                if self._take_pushes(stop):  # most likely it was these that changed: to list the sources takes longer
+                    continue
                 started = perf_counter()
                 if not self.drain(stop):
                     now = perf_counter()
@@ -411,13 +418,28 @@ class Service:
         """Processes all input, batch by batch; once `stop` is set, returns after the current batch. With `wait`, also
         what takes long to parse. Returns whether there were documents or commands."""
         found = self._run_commands()
+        found = self._take_pushes(stop) or found
         for batch in self._intake.batches(wait=wait):
             found = True
             self._process(batch)
             if stop.is_set():
                 break
             self._run_commands()
+            self._take_pushes(stop)
             self._prune()
+        return found
+
+    def _take_pushes(self, stop: Stop) -> bool:
+        """Processes the documents that clients push. Returns whether there were any."""
+        pushes, options, found = self._options.pushes, self._options, False
+        while pushes is not None and not stop.is_set():
+            pushed = pushes.take(options.history.judge, options.batch_size, options.batch_bytes)
+            if pushed is None:
+                break
+            self._process(ReadBatch(pushed.items, answers=pushed.answers))
+            pushes.reply(pushed)
+            self._prune()
+            found = True
         return found
 
     def _close_sinks(self, trigger: float | None, stop: Stop) -> None:
@@ -497,8 +519,12 @@ class Service:
 
     def _answer(self, read: ReadBatch, notes: CommitMetadata) -> Sequence[Output]:
         """Commits a batch with notes about sinks. If memory runs out, ends questions and retries."""
-        metadata = self._intake.metadata(read, {**self._settings, **notes.settings})
-        metadata = replace(metadata, gaps=notes.gaps, undelivered=notes.undelivered)
+        noted = self._intake.metadata(read, {**self._settings, **notes.settings})
+        noted = replace(noted, gaps=notes.gaps, undelivered=notes.undelivered)
+
+        def metadata(fates: Sequence[str | None]) -> CommitMetadata:
+            return noted if read.answers is None else replace(noted, answers=read.answers(fates))
+
         try:
             return self._engine.process(read.items, metadata, read.evaluated)
         except OutOfMemory:
@@ -523,8 +549,8 @@ REMOTE = frozenset(
 """File systems that do not report other machines' changes. FUSE file systems count, too, as some do not."""
 
 
-def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
-    """Watches the sources and the spool's commands. Logs `polling` for sources that others may change unreported."""
+def watch(sources: Sequence[Tail], spools: Iterable[Spool], log: Log) -> FileWatcher:
+    """Watches the sources and the spools' commands. Logs `polling` for sources that others may change unreported."""
     mounts: dict[Path, str] = {}
     with suppress(OSError):
         mounts = mounted_file_systems(MOUNTS.read_text("utf-8", "replace").splitlines())
@@ -533,7 +559,7 @@ def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
             reason = f"{kind} may not tell of changes that are made on other machines"
             log.event("polling", path=source.path, reason=reason)
     watched = [WatchedPath(source.path, source.is_wanted) for source in sources]
-    return FileWatcher([*watched, WatchedPath(spool.directory(), is_command)], log)
+    return FileWatcher([*watched, *(WatchedPath(spool.directory(), is_command) for spool in spools)], log)
 
 
 def mounted_file_systems(lines: Iterable[str]) -> dict[Path, str]:

@@ -1,14 +1,15 @@
 """The spool of a state directory: commands for the process that holds the store, and their results. A command is a file
 in `spool/commands` named by time, so that commands run in order of submission; its result is a file of the same name in
-`spool/answers`. Files are renamed into place, so they are always complete."""
+`spool/answers`. Files are renamed into place, so they are always complete. The first line of a command is JSON; bytes
+may follow. Pushed documents are commands in a directory of their own, `spool/pushes`."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,16 +19,17 @@ from common.files import make_inside, make_state
 from common.files import write_whole as _write
 from feeds.documents import Now, now_us
 
-SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
+SPOOL, COMMANDS, ANSWERS, PUSHES = "spool", "commands", "answers", "pushes"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with its arguments. The id is globally unique."""
+    """A command with its arguments, and bytes of somebody else. The id is globally unique."""
 
     id: str
     do: str
     arguments: Mapping[str, Any]
+    body: bytes = field(default=b"", repr=False)
 
 
 SendCommand = Callable[[str, Mapping[str, Any]], Any]
@@ -69,20 +71,22 @@ class CommandResult:
 
 
 class Spool:
-    def __init__(self, state: Path, now: Now = now_us) -> None:
+    def __init__(self, state: Path, now: Now = now_us, commands: str = COMMANDS) -> None:
+        """`commands` names the directory of the commands. Only those in COMMANDS survive a power failure."""
         # Not directly in the state directory: a Spark store has its tables there, and removes folders it does not know.
-        self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
+        self._commands, self._answers, self._now = state / SPOOL / commands, state / SPOOL / ANSWERS, now
         self._state = state
 
     def directory(self) -> Path:
         """Creates and returns the directory of commands. Raises OSError."""
         make_state(self._state)
-        return make_inside(self._state, SPOOL, COMMANDS)
+        return make_inside(self._state, SPOOL, self._commands.name)
 
-    def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
+    def submit(self, do: str, arguments: Mapping[str, Any], body: bytes = b"") -> Command:
         """Raises OSError if the directory is not writable."""
-        command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments)
-        self._write(self._commands / f"{command.id}.json", json.dumps({"do": do, "arguments": dict(arguments)}))
+        command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments, body)
+        line = json.dumps({"do": do, "arguments": dict(arguments)}).encode()
+        self._write(self._commands / f"{command.id}.json", line + b"\n" + body if body else line)
         return command
 
     def withdraw(self, command: Command) -> None:
@@ -90,17 +94,30 @@ class Spool:
 
     def waiting(self, *kinds: str) -> list[Command]:
         """Returns waiting commands, oldest first, of some kinds. Who asks for all answers other files with errors."""
-        found = []
+        return [command for command in self.read(answers=not kinds) if not kinds or command.do in kinds]
+
+    def read(self, *, answers: bool = True) -> Iterator[Command]:
+        """Reads the waiting commands, oldest first, one by one. With `answers`, answers other files with errors."""
         for path in self._paths():
             with suppress(FileNotFoundError):  # withdrawn in the meantime
                 try:
-                    content = json.loads(path.read_bytes())
-                    found.append(Command(path.stem, str(content["do"]), dict(content["arguments"])))
+                    line, _, body = path.read_bytes().partition(b"\n")
+                    content = json.loads(line)
+                    command = Command(path.stem, str(content["do"]), dict(content["arguments"]), body)
                 except (ValueError, KeyError, TypeError) as error:
-                    if not kinds:
+                    if answers:
                         wrong = CommandResult(error=f"{path} is not a command: {error}")
                         self.answer(Command(path.stem, "", {}), wrong)
-        return [command for command in found if not kinds or command.do in kinds]
+                    continue
+                yield command
+
+    def size(self) -> tuple[int, int]:
+        """Returns the number of waiting commands, and their bytes."""
+        sizes = []
+        for path in self._paths():
+            with suppress(FileNotFoundError):
+                sizes.append(path.stat().st_size)
+        return len(sizes), sum(sizes)
 
     def is_waiting(self, id: str) -> bool:
         """Whether a command waits. Reliable, unlike a listing, which may miss a file while another is removed."""
@@ -120,6 +137,9 @@ class Spool:
         self._write(self._answers / f"{command.id}.json", result.to_json())
         self.withdraw(command)
 
+    def has_result(self, command: Command) -> bool:
+        return (self._answers / f"{command.id}.json").exists()
+
     def take_result(self, command: Command) -> CommandResult | None:
         """Removes and returns a result. None if there is none yet; a damaged file is an error result."""
         path = self._answers / f"{command.id}.json"
@@ -133,10 +153,10 @@ class Spool:
         path.unlink(missing_ok=True)
         return result
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, path: Path, text: str | bytes) -> None:
         make_state(self._state)
         make_inside(self._state, SPOOL, path.parent.name)
-        _write(path, text)
+        _write(path, text, synced=self._commands.name == COMMANDS)
 
     def sweep(self, before: int) -> None:
         """Removes unfetched results and temporary files of killed processes, if submitted before a time."""

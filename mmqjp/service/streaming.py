@@ -105,6 +105,8 @@ class StreamingService(Service):
             return
         try:
             self._run_commands()
+            if self._stop is not None:
+                self._take_pushes(self._stop)
             if idle:
                 self._pass_time()
             if idle and self._was_busy:
@@ -121,6 +123,7 @@ class StreamingService(Service):
                 raise Stopped
             try:
                 self._run_commands()
+                self._take_pushes(self._stop)
                 self._process_rows(frame, number)
             except BaseException as error:
                 self._failure = error

@@ -578,8 +578,11 @@ class CommitMetadata:
 
 NO_METADATA = CommitMetadata()
 
-MetadataOf = Callable[[Collection[tuple[str, str]]], CommitMetadata]
-"""Returns a batch's metadata, given the (stream, id) of its dead letters."""
+MetadataOf = Callable[[Sequence[str | None]], CommitMetadata]
+"""Returns a batch's metadata, given what became of each of its items: None if it was admitted, DUPLICATE if the store
+had it, else why it is a dead letter."""
+
+DUPLICATE = ""
 
 
 SCHEMA_VERSION = 12

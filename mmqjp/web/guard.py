@@ -10,6 +10,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mmqjp.service.pushes import MOST_BYTES
 from mmqjp.web.site import API, ATTEMPTS_SECONDS, STATIC, Access, Hosts, TooManyAttempts, plain_error_response
 
 OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/")
@@ -19,7 +20,9 @@ DATA = (API, "/sql/answer")
 """Prefixes for scripts and downloads of this site, refused to requests from other pages."""
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))  # the methods that change nothing
-LARGEST = 1 << 20  # maximum size of a request body, in bytes
+LARGEST = 1 << 20  # maximum size of a request body, in bytes, but of pushed documents
+
+PUSH_PATH = f"{API}v1/documents"  # where clients push documents, with a token that may do nothing else
 
 BODY_SECONDS, STRANGER_SECONDS = 30.0, 10.0
 """Time limit for receiving a request body, and that for one of somebody without a token or a login."""
@@ -45,6 +48,10 @@ PRIVATE = "private, no-cache"  # the default Cache-Control of pages
 
 class _BadBody(Exception):
     """A request body is too large, or too slow. The argument is the status."""
+
+
+def is_push(scope: Scope) -> bool:
+    return bool(scope["method"] == "POST" and scope["path"] == PUSH_PATH)
 
 
 def needs_no_token(path: str) -> bool:
@@ -73,7 +80,8 @@ class Guard:
         )
         if is_known and KNOW in (state := scope.get("state", {})):
             state[KNOW]()
-        body = _Body(receive, self._largest, self._seconds if is_known else min(self._seconds, STRANGER_SECONDS))
+        largest = self._most_bytes(scope)
+        body = _Body(receive, largest, self._seconds if is_known else min(self._seconds, STRANGER_SECONDS))
         begun = False
 
         async def send_headed(message: Message) -> None:
@@ -96,13 +104,16 @@ class Guard:
                 if begun:
                     raise
             if body.status:
-                too_large = f"a request has at most {self._largest:,} bytes"
+                too_large = f"a request has at most {largest:,} bytes"
                 text = too_large if body.status == 413 else "the request came too slowly"
                 response = plain_error_response(scope["path"], body.status, text)
                 response.headers["Connection"] = "close"
         if response is not None and not begun:
             body.status = 0
             await response(scope, receive, send_headed)
+
+    def _most_bytes(self, scope: Scope) -> int:
+        return MOST_BYTES if is_push(scope) else self._largest
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the response to a refused request; None if it is allowed."""
@@ -111,8 +122,9 @@ class Guard:
             text = "this host is not known here: use the printed link, or start with --public-url"
             return plain_error_response(path, 421, text)
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 15 or int(length) > self._largest:
-            return plain_error_response(path, 413, f"a request has at most {self._largest:,} bytes")
+        largest = self._most_bytes(scope)
+        if not length.isdecimal() or len(length) > 15 or int(length) > largest:
+            return plain_error_response(path, 413, f"a request has at most {largest:,} bytes")
         kind, _, token = headers.get("authorization", "").partition(" ")
         bearer = token.strip() if kind.lower() == "bearer" else None
         # Browsers send at least one of two headers with a form; scripts send a token and neither.
@@ -126,6 +138,8 @@ class Guard:
             return None
         if bearer is None:
             return None if self._has_cookie(headers) else _log_in(scope)
+        if self._access.is_push_token(bearer):
+            return None if is_push(scope) else plain_error_response(path, 403, "this token may only push documents")
         client = scope.get("client")
         try:
             if self._access.is_token(bearer, client[0] if client else ""):

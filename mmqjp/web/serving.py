@@ -44,8 +44,8 @@ from mmqjp.service.log import Log, SharedLog, in_background, records_in, standar
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.state.engine_choice import SPARK, stored_engine
 from mmqjp.web import areas, readers
-from mmqjp.web.guard import KNOW, SAFE, Guard
-from mmqjp.web.site import API, NO_STORE, Access, Hosts, Site, asking, handle_errors, token_of
+from mmqjp.web.guard import KNOW, PUSH_PATH, SAFE, Guard
+from mmqjp.web.site import API, NO_STORE, PUSH_TOKEN, Access, Hosts, Site, asking, handle_errors, token_of
 
 if TYPE_CHECKING:
     from mmqjp.service.spool import SendCommand
@@ -55,7 +55,8 @@ MOST_SECONDS = 10.0  # maximum age of cached pages, which also show data outside
 MOST_BYTES, LARGEST, LONGEST_ADDRESS = 32 << 20, 1 << 20, 4_000
 """Size of the page cache and of the largest page in it, in bytes, and longest address in characters."""
 
-READS = ("/sql", f"{API}v1/sql")  # paths below which requests of any method change nothing
+READS = ("/sql", f"{API}v1/sql", PUSH_PATH)
+"""Paths below which requests of any method change nothing that is not shown by a commit."""
 
 KEPT_TYPES = ("text/html", "application/json")
 
@@ -240,7 +241,8 @@ def page_served(
     """Serves the page in the block; closes `reader`. Sets `stop` on failure. `holds`: this command holds the store."""
     host, port, state = options.host, listening.getsockname()[1], Path(options.state)
     url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    access = Access(None if options.no_token else token_of(state), f"mmqjp-{port}")
+    tokens = (None, None) if options.no_token else (token_of(state), token_of(state, PUSH_TOKEN))
+    access = Access(tokens[0], f"mmqjp-{port}", push_token=tokens[1])
     site = Site(reader, ask, access, url, state, holds)
     if isinstance(reader, readers.SteadyReader):
         reader.prepare_by(site.prepare)

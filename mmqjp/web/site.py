@@ -48,8 +48,10 @@ from mmqjp.present.recent import RecentAnswers
 from mmqjp.present.terminal import TITLES, funnel_notes, sections, stage_name, template_environment
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.service.commands import Client
+from mmqjp.service.pushes import PushClient, PushRefused
 from mmqjp.service.spool import SendCommand
 from mmqjp.service.sql_question import BACKTEST
+from mmqjp.state.engine_choice import is_held
 from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.serve_feeds import FeedPages, StoreFeeds
 from mmqjp.tables.schema import SCHEMA
@@ -57,7 +59,8 @@ from mmqjp.web.readers import Busy, SharedCache, StoreReader, TooSlow
 from mmqjp.web.tallies import Tallies
 from xscl.text import XsclErrors
 
-TOKEN = "token"  # the file with the token, in the state's directory of secrets
+TOKEN, PUSH_TOKEN = "token", "push-token"
+"""The files with the token, and with the one that may only push documents, in the state's directory of secrets."""
 
 BYTES, SHORTEST = 32, 20
 """Random bytes of a token or code. A shorter token, in characters, was not made here and could be guessed."""
@@ -76,9 +79,9 @@ class TooManyAttempts(OperationalError, RuntimeError):
     """There were too many wrong tokens from one address."""
 
 
-def token_of(state: Path) -> str:
-    """Returns the token of a state, creating it if missing. Raises StoreError, OSError."""
-    path = make_inside(state, SECRETS) / TOKEN
+def token_of(state: Path, name: str = TOKEN) -> str:
+    """Returns a token of a state, creating it if missing. Raises StoreError, OSError."""
+    path = make_inside(state, SECRETS) / name
     if not path.exists():
         make_secret_file(path, f"{secrets.token_urlsafe(BYTES)}\n".encode())  # or another process was faster
     token = path.read_text("utf-8", "replace").strip()
@@ -91,8 +94,10 @@ def token_of(state: Path) -> str:
 class Access:
     """Checks tokens, codes and cookies; open without a token. Ports of a host share cookies: each names its own."""
 
-    def __init__(self, token: str | None, cookie: str = "mmqjp", *, clock: Seconds = time.time) -> None:
-        self._token, self.cookie, self._clock = token, cookie, clock
+    def __init__(
+        self, token: str | None, cookie: str = "mmqjp", *, push_token: str | None = None, clock: Seconds = time.time
+    ) -> None:
+        self._token, self._push_token, self.cookie, self._clock = token, push_token, cookie, clock
         self._key = sha256(f"cookie {token}".encode()).digest()
         self._lock = Lock()
         self._codes = set[str]()
@@ -117,6 +122,9 @@ class Access:
             is_known = _digest(code) in self._codes
             self._codes.discard(_digest(code))
         return is_known
+
+    def is_push_token(self, text: str) -> bool:
+        return self._push_token is not None and hmac.compare_digest(_digest(text), _digest(self._push_token))
 
     def is_token(self, text: str, address: str) -> bool:
         """Whether a text sent from a client's address is the token. Raises TooManyAttempts."""
@@ -497,6 +505,10 @@ class Site:
         return self.replies.get((sql, limit, seconds), None, partial(self.select, sql, limit, seconds))
 
     @cached_property
+    def pushes(self) -> PushClient:
+        return PushClient(self.state, lambda: self.holds or is_held(self.state))
+
+    @cached_property
     def hub(self) -> Hub:
         return Hub(self.matches)
 
@@ -551,6 +563,7 @@ HEADINGS = {
     409: "That cannot be done now",
     410: "That is gone",
     413: "That is too large",
+    415: "That is of an unknown kind",
     421: "Wrong address",
     429: "Too many attempts",
     503: "Try again in a moment",
@@ -585,6 +598,8 @@ def problem_response(site: Site, request: Request, status: int, problem: ErrorBo
 
 def status_of(error: MmqjpError) -> int:
     match error:
+        case PushRefused():
+            return error.status
         case UnknownQuery():
             return 404
         case TooManyAttempts():
@@ -606,7 +621,8 @@ def handle_errors(app: FastAPI, site: Site) -> None:
         status = status_of(error)
         response = problem_response(site, request, status, ErrorBody(str(error), mistakes))
         if status in (429, 503):
-            response.headers["Retry-After"] = f"{ATTEMPTS_SECONDS:.0f}" if status == 429 else "1"
+            wait = error.wait if isinstance(error, PushRefused) else ATTEMPTS_SECONDS if status == 429 else 1
+            response.headers["Retry-After"] = f"{wait:.0f}"
         return response
 
     def http(request: Request, error: Exception) -> Response:

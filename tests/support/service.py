@@ -14,7 +14,8 @@ from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
 from mmqjp.service.loop import Service, ServiceOptions
-from mmqjp.service.spool import Command, CommandResult, Spool
+from mmqjp.service.pushes import PushQueue
+from mmqjp.service.spool import PUSHES, Command, CommandResult, Spool
 from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.sinks.files import open_sink
 from tests.processes import nursery
@@ -53,7 +54,7 @@ class Directory:
         self.path, self.drops, self.state = path, path / "drops", path / "state"
         self.output = path / "out.jsonl"
         self.drops.mkdir(exist_ok=True, parents=True)
-        self.spool = Spool(self.state)
+        self.spool, self.pushes = Spool(self.state), Spool(self.state, commands=PUSHES)
 
     def drop(self, name: str, ids: Iterable[int], text: str = "v") -> None:
         """Writes a file with a document for each number, which is also its time in seconds."""
@@ -62,10 +63,8 @@ class Directory:
 
     def service(self, engine: Session, log: Log | None = None, **options: Any) -> Service:
         lines = open_sink(self.output, engine.position(OUTPUT_SINK))
-        queue = CommandQueue(self.spool)
-        return Service(
-            engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, ServiceOptions(**options)
-        )
+        queue, settings = CommandQueue(self.spool), ServiceOptions(pushes=PushQueue(self.pushes, engine), **options)
+        return Service(engine, [Tail(self.drops)], lines, queue, Events() if log is None else log, settings)
 
     def run(
         self, *queries: str, engine: Any = "duckdb", events: Events | None = None, trigger: float | None = None,

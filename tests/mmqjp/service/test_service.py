@@ -691,7 +691,7 @@ def test_too_many_directories_are_polled(told: Told, drops: Path, monkeypatch: p
 def test_the_system_tells_of_files_directories_and_commands(tmp_path: Path, drops: Path):
     """With the library itself. The waits are as short as those of the service, and end when something is told."""
     spool, log = Spool(tmp_path / "state"), Events()
-    watcher = watch([Tail(drops)], spool, log)
+    watcher = watch([Tail(drops)], [spool], log)
     assert [name for name, _ in log] == ["watching"]
 
     def is_told() -> bool:
