@@ -34,7 +34,7 @@ from bench.fanout import open_unlimited
 from bench.harness import Line, columns
 from bench.plots import Panel, PlotSeries, draw_panels, grouped
 from bench.spark_cluster import free_ports
-from bench.workload import items, parameters, read_documents, script_of, write_documents
+from bench.workload import document_line, items, parameters, read_documents, script_of, write_documents
 from common.tools import gc_frozen
 from feeds.documents import Document
 from join_stage.plans import DEFAULT_PLAN
@@ -377,7 +377,7 @@ PAGE_SAMPLE = 60  # the number of queries whose matches and feeds are asked for
 
 class Pages:
     def __init__(self, url: str, state: Path, names: Sequence[str], seed: int = 5) -> None:
-        self.url, self.token = url, (state / "secrets" / "token").read_text().strip()
+        self.url, self.state, self.token = url, state, (state / "secrets" / "token").read_text().strip()
         self._names, self._rng = names, Random(seed)
         headers = {"Authorization": f"Bearer {self.token}"}
         self._client = httpx.Client(base_url=url, headers=headers, timeout=PAGE_SECONDS)
@@ -566,6 +566,80 @@ def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
         yield Line("serve", case.about(page), case.engine, DEFAULT_PLAN, middle, visits, details=details)
 
 
+PUSHED, BATCHES, BATCH, AT_ONCE = 500, 200, 100, 4
+"""Single documents that are pushed, batches, documents in each, and how many of these are sent at a time."""
+PUSHES_A_SECOND, PUSH_PAUSE = 50.0, 5.0
+"""The rate of single documents, and the seconds that pages are asked for before."""
+MOST_PUSH_P95_MS, LEAST_PUSHED = 50.0, 2_000.0
+"""What is promised: of single documents 95 of 100 are answered in that time, and a client pushes so many a second."""
+
+
+def measure_push(case: ServeCase) -> list[Line]:
+    """Lines for documents that one client pushes while pages are open: one by one, and in batches. Raises
+    AssertionError if one is not accepted, ServiceFailed."""
+    with TemporaryDirectory(prefix="mmqjp-push-") as directory:
+        place, documents = ServiceFiles(Path(directory)), items(1 << 40)
+        place.drops.mkdir()
+        place.queries.write_text(script_of(parameters(case.queries)), encoding="utf-8")
+        state, address = place.directory / "state", f"127.0.0.1:{free_ports(1)[0]}"
+        with _opened(case, state) as engine, gc_frozen():
+            engine.subscribe(script_of(parameters(case.queries)))
+            for _ in range(10):
+                engine.process([next(documents) for _ in range(STEP)])
+        options = ["--engine", case.engine, "--state", state, "--address", address, "--lateness", "INF"]
+        options += ["--idle-after", "INF", "--max-ahead", "INF"]
+        with RunningService(place, options, "serve") as service:
+            service.wait_until_ready(SERVE_READY)
+            pages = Pages(f"http://{address}", state, [f"q{n + 1}" for n in range(case.queries)])
+            times = PageTimes()
+            with Visitors(pages.url, pages.token, pages.requests(hostile=False), case.rate, times):
+                time.sleep(PUSH_PAUSE)
+                alone = asyncio.run(_push(pages, documents, [1] * PUSHED, 1 / PUSHES_A_SECOND, PUSHED))
+                begun = time.perf_counter()
+                together = asyncio.run(_push(pages, documents, [BATCH] * BATCHES, 0.0, AT_ONCE))
+                seconds = time.perf_counter() - begun
+            service.stop()
+        assert not times.wrong, times.wrong[:10]
+    rate = BATCH * BATCHES / seconds
+    lines = []
+    for what, took, more in (
+        ("pushed, one", alone, {"promised_p95_ms": MOST_PUSH_P95_MS}),
+        (f"pushed, {BATCH}", together, {"documents_a_second": rate, "promised": LEAST_PUSHED}),
+    ):
+        details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(took, share) for share in (50, 95)} | more
+        lines.append(
+            Line("serve", case.about(what), case.engine, DEFAULT_PLAN, median(took), len(took), details=details)
+        )
+    return [*lines, *_page_lines(case, times)]
+
+
+async def _push(
+    pages: Pages, documents: Iterator[Document], sizes: Sequence[int], every: float, at_once: int
+) -> list[float]:
+    """Pushes documents in requests of these sizes, each when it is due or, at most so many at a time, at once. Returns
+    the seconds that each took from when it was due."""
+    token, seconds = (pages.state / "secrets" / "push-token").read_text().strip(), list[float]()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-ndjson"}
+    bodies = ["".join(document_line(next(documents)) for _ in range(size)).encode() for size in sizes]
+    free = asyncio.Semaphore(at_once)
+    async with httpx.AsyncClient(base_url=pages.url, headers=headers, timeout=PAGE_SECONDS) as client:
+
+        async def send(body: bytes, size: int, due: float) -> None:
+            answer = await client.post("/api/v1/documents", content=body)
+            free.release()
+            seconds.append(time.perf_counter() - due)
+            assert answer.status_code == 200 and answer.json()["accepted"] == size, answer.text[:500]
+
+        due = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for body, size in zip(bodies, sizes, strict=True):
+                await free.acquire()
+                due = due + every if every else time.perf_counter()
+                await asyncio.sleep(max(due - time.perf_counter(), 0))
+                group.create_task(send(body, size, due))
+    return seconds
+
+
 SERVE_COLUMNS = columns(
     "page | queries | pages/s = pages_a_second | visits | p50, ms = p50_ms | p95, ms = p95_ms | put off = put_off | "
     "p95 alone, ms = p95_ms_alone | documents/s = documents_a_second | alone = documents_a_second_alone | slower",
@@ -582,6 +656,7 @@ def bench_serve() -> None:
     )
     parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
+    parser.add_argument("--push", action="store_true", help="measure documents that a client pushes instead")
     parser.add_argument("--hostile", action="store_true", help="some visitors ask SQL that takes all there is")
     options = parser.parse_args()
     turns = QUICK_TURNS if options.quick else TURNS
@@ -590,5 +665,6 @@ def bench_serve() -> None:
         for queries in options.queries or [QUERIES]
     ]
     with interruptible():  # so that the service is ended on SIGTERM, too
-        lines = [line for case in harness.with_progress(cases) for line in measure_serve(case, options.keep)]
+        measure = measure_push if options.push else partial(measure_serve, kept=options.keep)
+        lines = [line for case in harness.with_progress(cases) for line in measure(case)]
     harness.report(lines, "the page beside the engine", SERVE_COLUMNS, options)

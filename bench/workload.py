@@ -88,10 +88,13 @@ def _item(
     return Document(f"item-{number}", f"<item>{''.join(parts)}</item>", time=time)
 
 
+def document_line(one: Document) -> str:
+    return json.dumps({"id": one.id, "stream": one.stream, "time": one.t0, "xml": one.xml}) + "\n"
+
+
 def write_documents(documents: Iterable[Document], path: Path) -> None:
     with path.open("w", encoding="utf-8") as out:
-        for one in documents:
-            out.write(json.dumps({"id": one.id, "stream": one.stream, "time": one.t0, "xml": one.xml}) + "\n")
+        out.writelines(map(document_line, documents))
 
 
 def read_documents(path: Path) -> Iterator[Document]:

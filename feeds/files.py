@@ -143,13 +143,18 @@ class FileKind(Enum):
 
 _KINDS = {
     ".jsonl": FileKind.JSON_LINES,
+    ".ndjson": FileKind.JSON_LINES,
     ".jsonl.gz": FileKind.COMPRESSED_JSON_LINES,
+    ".ndjson.gz": FileKind.COMPRESSED_JSON_LINES,
     ".warc": FileKind.WARC,
     WARC_SUFFIX: FileKind.WARC,
     ".xml": FileKind.XML,
 }
 
-EXPECTED = "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of them, or feeds with --feeds"
+EXPECTED = (
+    "documents are .jsonl, .ndjson (also .gz), .xml, .warc or .warc.gz files, directories of them, or feeds with"
+    " --feeds"
+)
 """The kinds in words, for error messages."""
 
 

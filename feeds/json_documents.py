@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from lxml import etree
 
@@ -19,6 +19,8 @@ from common.errors import InvalidValue
 from common.xml import xml_parser
 from feeds.documents import is_text
 from feeds.items import FORBIDDEN
+
+JsonForm = Literal["plain", "typed"]
 
 ROOT, ITEM, OTHER = "json", "item", "_"
 

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -330,8 +330,13 @@ def or_reject(items: Iterable[InputItem], name: str) -> Iterator[InputItem]:
 _BLOCK = 1024 * 1024
 
 
-def read_jsonl(path: Path, now: Now) -> Iterator[Document | Reject]:
+ReadLine = Callable[[bytes, str, Now], "Document | Reject"]
+"""Reads a line of a JSON lines file, as `read_line` does."""
+
+
+def read_jsonl(path: Path, now: Now, read: ReadLine | None = None) -> Iterator[Document | Reject]:
     """The documents of a `.jsonl` or `.jsonl.gz` file in order, skipping blank lines. Raises OSError."""
+    read = read or read_line
     name = files.printable(str(path))
     number = 0
     with path.open("rb") as raw, gzip.open(raw) if files.is_compressed(path.name) else nullcontext(raw) as file:
@@ -341,7 +346,7 @@ def read_jsonl(path: Path, now: Now) -> Iterator[Document | Reject]:
                 if isinstance(line, files.TooLargeError):
                     yield _too_long(line, where)
                 elif line.strip():
-                    yield read_line(line, where, now)
+                    yield read(line, where, now)
         except (OSError, EOFError, zlib.error) as error:
             if is_unreadable(error):
                 raise
@@ -350,35 +355,35 @@ def read_jsonl(path: Path, now: Now) -> Iterator[Document | Reject]:
 
 
 def follow_jsonl(
-    path: Path, start: Offset, now: Now, stop: Offset | None = None
+    path: Path, start: Offset, now: Now, stop: Offset | None = None, read: ReadLine | None = None
 ) -> Iterator[tuple[Document | Reject | None, Offset]]:
     """The documents of a growing `.jsonl` file from an offset on, with those at the ends of their lines.
 
     A blank line gives None. An unterminated last line is left for later, unless it is a complete object. Only lines
     that begin before `stop` are read. Raises ReplacedError if the fingerprint at `start` or `stop` differs.
     """
-    name, begin = files.printable(str(path)), start.position
+    name, begin, read = files.printable(str(path)), start.position, read or read_line
     with path.open("rb") as file:
         if stop is not None and not has_fingerprint(file, stop):
             raise ReplacedError(f"{name} was replaced")
-        for line, end in _whole_lines(file, start):
+        for line, end in _whole_lines(file, start, read):
             if stop is not None and begin >= stop.position:
                 return
             where = f"{name}: byte {begin}"
             if isinstance(line, files.TooLargeError):
                 yield _too_long(line, where), end
             else:
-                yield read_line(line, where, now) if line.strip() else None, end
+                yield read(line, where, now) if line.strip() else None, end
             begin = end.position
 
 
-def line_ends(path: Path, start: Offset, most: int, most_bytes: int) -> list[Offset]:
+def line_ends(path: Path, start: Offset, most: int, most_bytes: int, read: ReadLine | None = None) -> list[Offset]:
     """The ends of the next lines that `follow_jsonl` would read: at most `most`, fewer once they reach `most_bytes` or
     cannot be read. Raises like `follow_jsonl` if even the first cannot be read."""
     ends: list[Offset] = []
     with path.open("rb") as file:
         try:
-            for _, end in _whole_lines(file, start):
+            for _, end in _whole_lines(file, start, read or read_line):
                 ends.append(end)
                 if len(ends) >= most or end.position - start.position >= most_bytes:
                     break
@@ -388,7 +393,7 @@ def line_ends(path: Path, start: Offset, most: int, most_bytes: int) -> list[Off
     return ends
 
 
-def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | files.TooLargeError, Offset]]:
+def _whole_lines(file: BinaryIO, start: Offset, read: ReadLine) -> Iterator[tuple[bytes | files.TooLargeError, Offset]]:
     """The lines after an offset that the file must have, with their ends; an unterminated last line if complete."""
     if not has_fingerprint(file, start):
         raise ReplacedError(f"{files.printable(file.name)} was replaced")
@@ -398,7 +403,9 @@ def _whole_lines(file: BinaryIO, start: Offset) -> Iterator[tuple[bytes | files.
         if isinstance(line, files.TooLargeError):
             end = file.tell()
             yield line, Offset(start.source, start.file, end, fingerprinter.after(None))
-        elif line.endswith(b"\n") or isinstance(read_line(line, "", lambda: 0), Document):
+        elif line.endswith(b"\n") or (
+            line.rstrip().endswith((b"}", b"]")) and isinstance(read(line, "the last line", lambda: 0), Document)
+        ):
             end += len(line)
             yield line, Offset(start.source, start.file, end, fingerprinter.after(line))
         else:
@@ -443,6 +450,21 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
         id = files.printable(id) if isinstance(id, str) and id else where
         stream = files.printable(stream) if isinstance(stream, str) and stream else DEFAULT_STREAM
         return Reject(id, stream, None, f"{where}: {files.printable(cause)}", line[: files.RAW_KEPT])
+
+
+def json_line_reader(*, typed: bool, time: TimeReader | None) -> ReadLine:
+    """Reads lines that are documents in JSON themselves. Their places are their ids."""
+
+    def read(line: bytes, where: str, now: Now) -> Document | Reject:
+        try:
+            document = read_json(line, where, DEFAULT_STREAM, None, now, typed=typed)
+            at = None if time is None else time(document.xml_bytes())
+            return document if at is None else Document(where, document.xml, DEFAULT_STREAM, at)
+        except ValueError as error:
+            cause = f"{where}: {files.printable(str(error))}"
+            return Reject(where, DEFAULT_STREAM, None, cause, line[: files.RAW_KEPT])
+
+    return read
 
 
 def _xml_of_json(line: bytes, found: dict[str, Any]) -> str:

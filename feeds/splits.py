@@ -57,7 +57,7 @@ def splits_of(waiting: WaitingFile, positions: Positions, most: int, most_bytes:
             can_be_read(waiting.path)
             yield split(start.position, ALL_READ, "", 1, content_bytes(waiting.path))
             return
-        ends = line_ends(waiting.path, start, most, most_bytes)
+        ends = line_ends(waiting.path, start, most, most_bytes, waiting.tail.read_line)
     except ReplacedError:
         return
     except OSError:  # whoever reads it says so

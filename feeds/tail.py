@@ -26,6 +26,7 @@ from feeds.confined import HurriedError, hurried
 from feeds.documents import DEFAULT_STREAM, Now, SourceError, SourceItem, TimeReader, Visit, now_us, time_reader
 from feeds.feed import EntryForm
 from feeds.history import History, InputItem
+from feeds.json_documents import JsonForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,17 +274,21 @@ class Tail:
         *,
         feeds: EntryForm | None = None,
         time_xpath: str | None = None,
+        json: JsonForm | None = None,
         name: str = "",
         relative: bool = False,
         now: Now = now_us,
     ) -> None:
-        """`name` is the source's in offsets, else its absolute path. `relative`: rejects name files as `path` does."""
+        """`name` is the source's in offsets, else its absolute path. `relative`: rejects name files as `path` does.
+        `json`: lines are documents in JSON themselves."""
         self.path = Path(path) if relative else Path(path).absolute()
         self.name = name or feed_files.printable(str(self.path.absolute()))
         self._feeds: EntryForm | None = feeds
         self.has_feeds = feeds is not None
         self._time: TimeReader | None = None if time_xpath is None else time_reader(time_xpath)
         self._now = now
+        typed = json == "typed"
+        self.read_line = None if json is None else readers.json_line_reader(typed=typed, time=self._time)
         self._listing = Listing(self.path, feeds=self.has_feeds)
         self._rotation = Rotation(self.name, self.path if self.path.is_dir() else self.path.parent)
         self._beside: set[str] = set()
@@ -343,7 +348,7 @@ class Tail:
         if not waiting.reads:
             yield ReadItem(None, start)
         elif waiting.lines:
-            yield from starmap(ReadItem, readers.follow_jsonl(path, start, self._now, stop))
+            yield from starmap(ReadItem, readers.follow_jsonl(path, start, self._now, stop, self.read_line))
         else:
             to = partial(readers.Offset, self.name, waiting.file)
             file = SourceFile(path, waiting.file, feed_files.kind_of_file(path.name, feeds=self.has_feeds))
@@ -362,7 +367,7 @@ class Tail:
                 os.scandir(file.path).close()
                 raise readers.ReplacedError(f"{file.name} can be listed again")
             case feed_files.FileKind.JSON_LINES | feed_files.FileKind.COMPRESSED_JSON_LINES:
-                yield from readers.read_jsonl(file.path, self._now)
+                yield from readers.read_jsonl(file.path, self._now, self.read_line)
             case feed_files.FileKind.WARC:
                 yield from readers.read_warc(file.path, self._feeds)
             case feed_files.FileKind.FEED:
@@ -384,13 +389,14 @@ def read_documents(
     *,
     feeds: EntryForm | None = None,
     time_xpath: str | None = None,
+    json: JsonForm | None = None,
     now: Now = now_us,
     history: History | None = None,
 ) -> Iterator[SourceItem]:
     """The documents of all paths in order, a Reject for everything unreadable, files included, and the visits of feeds,
     which say how far the stream has come. `history` knows earlier entries and decides whether changed ones are
     documents again (the default). See `tails_of`."""
-    return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
+    return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, json=json, now=now), history or History())
 
 
 def settled(tails: Iterable[Tail], history: History) -> Iterator[SourceItem]:
@@ -403,13 +409,15 @@ def tails_of(
     *,
     feeds: EntryForm | None = None,
     time_xpath: str | None = None,
+    json: JsonForm | None = None,
     now: Now = now_us,
     prefix: str = "",
 ) -> list[Tail]:
     """A tail for each path, with `prefix` before its name. All paths are checked.
 
     `feeds` makes each entry of a feed file a document ("item": normalised, "raw": unchanged). `time_xpath` locates the
-    time in an XML file. `now` times JSON lines without a time. Raises SourceError for a path that is missing, empty or
+    time in an XML file, or in a line with `json`, which makes each line a document in JSON ("plain", or "typed" with
+    the types of values). `now` times JSON lines without a time. Raises SourceError for a path that is missing, empty or
     of an unknown kind, and for an invalid `time_xpath`.
     """
     if time_xpath is not None:
@@ -427,7 +435,7 @@ def tails_of(
         except OSError as error:
             raise SourceError(shown, readers.read_error_text(error), "check its permissions") from None
         name = prefix + feed_files.printable(str(path.absolute()))
-        tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
+        tail = Tail(path, feeds=feeds, time_xpath=time_xpath, json=json, name=name, relative=not is_directory, now=now)
         if is_directory and tail.names() == set():
             wanted = ", ".join(f"*{suffix}" for suffix in sorted(feed_files.FEED_SUFFIXES)) if feeds else "*.xml"
             cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"

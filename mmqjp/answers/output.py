@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring as json_text
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from lxml import etree
 from common.arrays import Ints
 from common.dates import iso_utc
 from common.tools import ClearedCache
+from feeds.json_documents import xml_to_json
 from join_stage.protocol import RESULT
 from mmqjp.answers.bindings import (
     CHARACTERS_READ_PER_STEP,
@@ -207,6 +208,18 @@ def story_of(xml: str) -> tuple[str, str]:
     """Returns the id of the story that an output document tells of, and what happened to it; "" and "" of others."""
     found = _STORY.match(xml) if xml.startswith(STORY_HEAD) else None
     return (found[1], found[2]) if found else ("", "")
+
+
+BodyForm = Literal["xml", "json"]
+
+
+def output_json(shown: Mapping[str, object], body: BodyForm) -> str:
+    """The fields of an output as JSON. With the body "json", the last is `json`, the output document as JSON, in place
+    of `xml`: as text, because numbers stay as they were written."""
+    if body == "xml" or not isinstance(xml := shown.get("xml"), str):
+        return json.dumps(shown, ensure_ascii=False)
+    rest = {key: value for key, value in shown.items() if key != "xml"}
+    return f'{json.dumps(rest, ensure_ascii=False)[:-1]}, "json": {xml_to_json(xml)}}}'
 
 
 def json_texts(texts: Iterable[str]) -> str:

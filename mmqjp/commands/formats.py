@@ -36,13 +36,15 @@ from xscl.text import did_you_mean
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMATS = ("table", "csv", "json", "jsonl", "html", "markdown")
+FORMATS = ("table", "csv", "json", "jsonl", "ndjson", "html", "markdown")
 
 FOR_PEOPLE = ("table", "html", "markdown")  # formats that by default show the newest SHOWN matches, in groups
 
 SHOWN = 1_000
 
-JSON_WRITERS = {"jsonl": terminal.write_json_lines, "json": terminal.write_json_array}
+JSON_WRITERS = {
+    "jsonl": terminal.write_json_lines, "ndjson": terminal.write_json_bodies, "json": terminal.write_json_array,
+}  # fmt: skip
 
 MOST_TEXTS = 20  # maximum number of queries whose texts are shown
 

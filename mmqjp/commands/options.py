@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from common.tools import gc_paused
 from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
+from feeds.json_documents import JsonForm
 from join_stage.plans import DEFAULT_PLAN, PLANS
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure
@@ -149,7 +150,14 @@ most_versions_option = click.option(
     "guids. The others are dead letters.",
 )  # fmt: skip
 
-time_xpath_option = click.option("--time-xpath", metavar="XPATH", help="Where an XML document has its time.")
+time_xpath_option = click.option(
+    "--time-xpath", metavar="XPATH", help="Where a document has its time: an XML file, or a line with --json."
+)  # fmt: skip
+
+json_option = click.option(
+    "--json", is_flag=False, flag_value="plain", type=click.Choice(get_args(JsonForm)),
+    help="Each line of .jsonl, .ndjson is a document in JSON itself. typed: its elements have the types of values.",
+)  # fmt: skip
 
 
 def read_script(path: Path) -> tuple[str, Script]:

@@ -22,6 +22,7 @@ from common.tools import gc_frozen
 from feeds.documents import SourceItem
 from feeds.feed import EntryForm
 from feeds.history import History, Versions
+from feeds.json_documents import JsonForm
 from feeds.tail import settled, tails_of
 from mmqjp.answers.events_run import DRIVER, EXECUTORS, PLACES
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
@@ -139,6 +140,7 @@ class EngineOptions:
     versions: Versions = given_by(options.versions_option)
     most_versions: int = given_by(options.most_versions_option)
     time_xpath: str | None = given_by(options.time_xpath_option)
+    json: JsonForm | None = given_by(options.json_option)
     output: Path | None
     lateness: Lateness
     belated: Belated = given_by(options.belated_option)
@@ -234,8 +236,9 @@ def run(given: RunOptions) -> None:
     versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
     new_history = partial(History, versions, most_versions, keep=ID_RETENTION)
     history, fetched_history = new_history(), new_history()
-    reading = reading_of(feeds, given.time_xpath, versions, most_versions)
-    tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, prefix=FILES + reading)
+    of_json = () if given.json is None else (given.json,)  # without it, what was read before is known
+    reading = reading_of(feeds, given.time_xpath, versions, most_versions, *of_json)
+    tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, json=given.json, prefix=FILES + reading)
     only_spark = options.only_on_spark(given.patterns)
     engine = formats.chosen_engine(given.engine, state, given.master, paths, only_spark, feeds=feeds is not None).engine
     dead, target = DeadLetters(given.dead_letters_path), check_output(given.output)

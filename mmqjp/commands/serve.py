@@ -247,7 +247,7 @@ def _service(
 ) -> Service:
     """Contexts entered into `around` exit before the store closes."""
     state, form = given.state, given.feeds or "item"
-    sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
+    sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath, json=given.json) for path in given.paths]
     sources += [] if drops is None else [drops.tail(form)]
     history = History(given.versions, given.most_versions, keep=given.keep_ids)
     sinks, sink_commands = around.enter_context(opened_sinks(engine, state, read_tables, metrics))
@@ -274,9 +274,9 @@ def _service(
     read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]
     read += [] if drops is None else [SourcePath(drops.directory.absolute(), form, FETCHED)]
     source = (
-        FileSource(tuple(read), given.time_xpath, given.batch_size, given.batch_bytes, given.max_document)
+        FileSource(tuple(read), given.time_xpath, given.json, given.batch_size, given.batch_bytes, given.max_document)
         if given.source_format is None
-        else ValueSource(given.source_format, given.source_options, given.max_document)
+        else ValueSource(given.source_format, given.source_options, given.max_document, given.json)
     )
     kept = given.checkpoint or make_inside(state, CHECKPOINT, given.source_format or FILES)
     frame = streaming_frame(session, source, state, kept)

@@ -23,6 +23,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from mmqjp.answers.output import output_json
 from mmqjp.explain.svg import text_lines
 from mmqjp.explain.terms import FunnelStage
 from mmqjp.present import item as content
@@ -36,6 +37,12 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets read a text wi
 def write_json_lines(found: Iterable[Mapping[str, object]], out: BinaryIO) -> None:
     for one in found:
         out.write(json_line(one))
+
+
+def write_json_bodies(found: Iterable[Mapping[str, object]], out: BinaryIO) -> None:
+    """Lines whose output documents are in JSON."""
+    for one in found:
+        out.write(f"{output_json(one, 'json')}\n".encode())
 
 
 def write_json_array(found: Iterable[object], out: BinaryIO) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -21,6 +21,7 @@ from common.dates import DAY, EPOCH, HOUR, MINUTE, SECOND
 from common.errors import InvalidValue
 from common.files import with_home
 from feeds.documents import from_datetime, parse_iso
+from mmqjp.answers.output import BodyForm
 from mmqjp.sinks.secrets import BadSink, OptionTable, SecretName, SecretSource, read_sources
 
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(:00)?")
@@ -35,6 +36,7 @@ class WebhookOptions:
     secret: tuple[SecretName, ...] = ()
     format: Literal["json", "text"] = "json"
     allow_private: bool = False
+    body: BodyForm = "xml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,13 @@ class MailOptions:
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
     command: tuple[str, ...]
+    body: BodyForm = "xml"
 
 
 @dataclass(frozen=True, slots=True)
 class JsonlOptions:
     path: Path
+    body: BodyForm = "xml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,12 @@ def _webhook(keys: OptionTable, base: Path) -> WebhookOptions:
     if isinstance(url, str):
         check_web_address(url, keys, "url")
     form: Literal["json", "text"] = "text" if keys.choice("format", ("json", "text"), "json") == "text" else "json"
-    return WebhookOptions(url, keys.secrets("secret"), form, keys.flag("allow_private"))
+    return WebhookOptions(url, keys.secrets("secret"), form, keys.flag("allow_private"), _body(keys))
+
+
+def _body(keys: OptionTable) -> BodyForm:
+    """How output documents are delivered."""
+    return "json" if keys.choice("body", get_args(BodyForm), "xml") == "json" else "xml"
 
 
 def check_deliverable(found: SinkDefinition) -> None:
@@ -201,11 +210,11 @@ def _command(keys: OptionTable, base: Path) -> CommandOptions:
     command = keys.texts("command")
     if not command:
         raise keys.bad("command", 'write the program and its arguments, as in ["notify", "--title", "News"]')
-    return CommandOptions(command)
+    return CommandOptions(command, _body(keys))
 
 
 def _jsonl(keys: OptionTable, base: Path) -> JsonlOptions:
-    return JsonlOptions(_path(keys, base))
+    return JsonlOptions(_path(keys, base), _body(keys))
 
 
 def _parquet(keys: OptionTable, base: Path) -> ParquetOptions:

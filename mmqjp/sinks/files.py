@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 from abc import abstractmethod
@@ -20,7 +21,7 @@ from uuid import NAMESPACE_URL, uuid5
 from common.files import drafts, sync_directory, whole_file
 from feeds.documents import Now, now_us
 from mmqjp.answers.fan_out import Position, lines_of
-from mmqjp.answers.output import Output
+from mmqjp.answers.output import BodyForm, Output, output_json
 from mmqjp.present.item import ShownMatch, missing_item
 from mmqjp.process import json_line, standard_output
 from mmqjp.sinks import definition as kinds
@@ -82,7 +83,7 @@ def _is_in(path: Path, start: int, outputs: Iterable[Output]) -> bool:
             break
         written = output.to_dict()
         older = {key: value for key, value in written.items() if key not in ("id", "seq")}  # before format 5
-        for line in (json_line(written), json_line(older)):
+        for line in (json_line(written), json_line(older), f"{output_json(written, 'json')}\n".encode()):
             missing.discard(_digest(line))
             half = b"" if line.startswith(half) else half
     return not missing and not half
@@ -92,14 +93,20 @@ def _digest(line: bytes) -> bytes:
     return hashlib.blake2b(line, digest_size=16).digest()
 
 
+def _with_json(lines: bytes) -> bytes:
+    """Output lines with bodies in JSON."""
+    texts = (output_json(json.loads(line), "json") for line in lines.splitlines())
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
 CHUNK = 1 << 20  # bytes per write
 
 
 class _LineSink(Sink):
     """Lines in a file; None: standard output."""
 
-    def __init__(self, path: Path | None, position: Position) -> None:
-        self._path, self._acked, at = path, position.acked, position.details
+    def __init__(self, path: Path | None, position: Position, body: BodyForm = "xml") -> None:
+        self._path, self._acked, at, self._body = path, position.acked, position.details, body
         self._checkpoint = FileCheckpoint(at["file"], at.get("inode"), at["bytes"]) if "file" in at else None
 
     def write(self, outputs: Iterable[Output]) -> int:
@@ -110,7 +117,7 @@ class _LineSink(Sink):
             nonlocal count, greatest
             for lines in lines_of(outputs):
                 count, greatest = count + lines.count, max(greatest, lines.greatest)
-                yield lines.text
+                yield lines.text if self._body == "xml" else _with_json(lines.text)
 
         try:
             self._write(texts())
@@ -168,8 +175,8 @@ class GrowingFile(_LineSink):
 
     _path: Path
 
-    def __init__(self, path: Path, position: Position, warn: Warn = lambda text: None) -> None:
-        super().__init__(path, position)
+    def __init__(self, path: Path, position: Position, warn: Warn = lambda text: None, body: BodyForm = "xml") -> None:
+        super().__init__(path, position, body)
         self._warn = warn
         self._handle, self._end = -1, 0
         self._break = b""
@@ -419,7 +426,7 @@ def open_destination(secrets: Secrets, definition: SinkDefinition, position: Pos
 
             return WebhookReceiver(options, secrets)
         case kinds.JsonlOptions() as options:
-            return GrowingFile(options.path, position, warn)
+            return GrowingFile(options.path, position, warn, options.body)
         case kinds.ParquetOptions() as options:
             from mmqjp.sinks.parquet import ParquetSink
 

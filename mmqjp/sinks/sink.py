@@ -3,6 +3,7 @@ attempt), groups of outputs, results of attempts, file sinks, and the jobs of th
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from common.dates import iso_utc
 from mmqjp.answers.fan_out import Position
-from mmqjp.answers.output import Output
+from mmqjp.answers.output import BodyForm, Output, output_json
 from mmqjp.present.item import ShownItem, ShownMatch, number_of, read_story
 from mmqjp.process import json_line
 from mmqjp.tables.schema import Owed
@@ -238,10 +239,10 @@ OUTPUTS, TEST = "mmqjp.outputs", "mmqjp.test"  # the types of messages
 MOST_BYTES = 20 << 10  # outputs omit their XML once a message would exceed this, about what receivers accept
 
 
-def payload(message: Message) -> bytes:
+def payload(message: Message, body: BodyForm = "xml") -> bytes:
     """Returns a JSON object in UTF-8, on one line. Its `outputs` are output lines with `items`; one that would exceed
-    MOST_BYTES has `xml_bytes`, the size of its XML, instead of `xml`. A message without outputs is a test."""
-    size, outputs = 200, list[dict[str, Any]]()
+    MOST_BYTES has `xml_bytes`, the size of its XML, instead of its `body`. A message without outputs is a test."""
+    size, outputs = 200, list[str]()
     for match in message.matches:
         shown: dict[str, Any] = match.output.to_dict() | {"items": list(map(_item, match.items))}
         size += len(json_line(shown)) + 1
@@ -249,15 +250,14 @@ def payload(message: Message) -> bytes:
             xml = shown.pop("xml").encode()
             size -= len(xml)
             shown["xml_bytes"] = len(xml)
-        outputs.append(shown)
+        outputs.append(output_json(shown, body))
     found = {
         "type": OUTPUTS if message.matches else TEST,
         "timestamp": iso_utc(message.committed_at),
         "sink": message.sink,
         "more": message.more,
-        "outputs": outputs,
     }
-    return json_line(found)
+    return f'{json.dumps(found, ensure_ascii=False)[:-1]}, "outputs": [{", ".join(outputs)}]}}\n'.encode()
 
 
 def _item(item: ShownItem) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class CommandReceiver(Receiver):
     seconds = 60.0  # time limit of the program
 
     def __init__(self, options: CommandOptions, secrets: Secrets) -> None:
-        self._command, self._secrets = options.command, secrets
+        self._command, self._body, self._secrets = options.command, options.body, secrets
 
     async def send(self, message: Message) -> DeliveryResult:
         """Environment variables with secrets are withheld."""
@@ -54,7 +54,7 @@ class CommandReceiver(Receiver):
         try:
             # Not pipes of asyncio: it would wait until the last process that has them open has ended.
             with TemporaryFile() as content:
-                content.write(payload(message))
+                content.write(payload(message, self._body))
                 content.seek(0)
                 process = await asyncio.create_subprocess_exec(
                     *self._command, stdin=content, stdout=DEVNULL, stderr=words.write_end, start_new_session=True,
@@ -221,7 +221,7 @@ class WebhookReceiver(Receiver):
 
     async def send(self, message: Message) -> DeliveryResult:
         """Makes one attempt. Follows no redirects."""
-        body = _message_text(message) if self._options.format == "text" else payload(message)
+        body = _message_text(message) if self._options.format == "text" else payload(message, self._options.body)
         try:
             url, headers = self._secrets.address(self._options.url), self._headers(message, body)
         except SecretError as error:

@@ -54,6 +54,7 @@ from feeds.history import (
     fetched_feed,
     size_of,
 )
+from feeds.json_documents import JsonForm
 from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
 from feeds.tail import TURN, BlockedFeeds, ReadItem, Tail, WaitingFile, in_a_hurry, start_thread, waiting_files
@@ -277,6 +278,7 @@ class FileSource:
 
     paths: tuple[SourcePath, ...]
     time_xpath: str | None = None
+    json: JsonForm | None = None
     most: int = 5_000
     most_bytes: int = 16 << 20
     max_document: int | None = None
@@ -284,7 +286,7 @@ class FileSource:
     grain: int = GRAIN
 
     def tails(self, now: Now = now_us) -> list[Tail]:
-        tail = partial(Tail, time_xpath=self.time_xpath, now=now)
+        tail = partial(Tail, time_xpath=self.time_xpath, json=self.json, now=now)
         return [tail(one.path, feeds=one.feeds, name=one.name) for one in self.paths]
 
 
@@ -539,11 +541,12 @@ class StoredPositions:
 VALUES = ("value", "xml")  # The columns that may hold a document. The first one present is used.
 
 
-def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
+def rows_frame(frame: DataFrame, source: str, max_document: int | None, json: JsonForm | None = None) -> DataFrame:
     """Returns the documents of a streaming source as rows of `ROWS`, without offsets, which Spark stores itself.
     Documents of more than `max_document` bytes are rejects. Raises SourceError if no column holds documents. The id of
     an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the column
-    `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. JSON has these.
+    `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else now. JSON has these
+    itself, unless it is a document (`json`).
     """
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:
@@ -567,35 +570,51 @@ def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataF
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = (0 if context is None else context.partitionId()) << 32
-        return to_batches(_rows(batches, first, source, max_document, bool(numbers)))
+        return to_batches(_rows(batches, first, source, max_document, json, is_number=bool(numbers)))
 
     return chosen.mapInArrow(rows, spark_columns(ROWS))
 
 
 def _rows(
-    batches: Iterable[pa.RecordBatch], first: int, source: str, max_document: int | None, is_number: bool
+    batches: Iterable[pa.RecordBatch],
+    first: int,
+    source: str,
+    max_document: int | None,
+    json: JsonForm | None,
+    *,
+    is_number: bool,
 ) -> Iterator[tuple[Any, ...]]:
     place = first
     for batch in batches:
         for value, id, stream, time in rows_of(batch, "value", "id", "stream", "time"):
             if value is not None:
-                item = _item(value, id, stream, time, source, is_number)
+                item = _item(value, id, stream, time, source, json, is_number=is_number)
                 yield row_of(place, 0, ReadItem(item, readers.Offset("", "", 0)), max_document)
                 place += 1
 
 
 def _item(
-    value: bytes, id: str | None, stream: str | None, time: int | None, source: str, is_number: bool
+    value: bytes,
+    id: str | None,
+    stream: str | None,
+    time: int | None,
+    source: str,
+    json: JsonForm | None,
+    *,
+    is_number: bool,
 ) -> Document | Reject:
     """Returns the document or reject of a row. `is_number`: the time column is numeric."""
     read_at = now_us() if time is None else time
     name = id or blake2b(value + str(time).encode(), digest_size=16).hexdigest()
-    if value.lstrip().startswith(b"{"):
+    if json is None and value.lstrip().startswith(b"{"):
         return readers.read_line(value, f"{source}: {name}", lambda: read_at)
     try:
         if is_number and (refusal := unix_time_refusal(time)) is not None:
             raise ValueError(refusal)
         refuse_own_stream(stream)
+        if json is not None:
+            typed = json == "typed"
+            return readers.read_json(value, name, stream or DEFAULT_STREAM, read_at, now_us, typed=typed)
         return Document(name, value, stream or DEFAULT_STREAM, read_at)
     except ValueError as error:
         return Reject(name, stream or DEFAULT_STREAM, None, f"{source}: {name}: {error}", value)
@@ -606,11 +625,13 @@ PLANS = "plans"  # the folder inside a checkpoint that holds the read plans
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """A streaming source of Spark: name, options, and maximum size of a document in bytes."""
+    """A streaming source of Spark: name, options, and maximum size of a document in bytes. With `json`, its values are
+    documents in JSON themselves."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
     max_document: int | None = None
+    json: JsonForm | None = None
 
 
 def streaming_frame(
@@ -627,7 +648,7 @@ def streaming_frame(
             message = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
             cause = message.strip().splitlines()[0].rstrip(".")
             raise SourceError(source.name, cause, "is its connector among the packages of this application?") from None
-        return rows_frame(frame, source.name, source.max_document)
+        return rows_frame(frame, source.name, source.max_document, source.json)
     tasks = 2 * session.sparkContext.defaultParallelism
     known = StoredPositions(state)
     own.dataSource.register(file_source(replace(source, tasks=tasks), known, checkpoint.absolute() / PLANS))

@@ -1,7 +1,9 @@
 """JSON as documents, and XML as JSON: what each rule says, and that nothing is lost on the way."""
 
+import gzip
 import json
 import re
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,7 +12,9 @@ from lxml import etree
 from common.errors import InvalidValue
 from feeds.documents import Document, Reject
 from feeds.json_documents import DEEPEST, json_to_xml, load_json, xml_to_json
-from feeds.readers import read_line
+from feeds.readers import Offset, read_line
+from feeds.tail import Tail, read_documents
+from mmqjp.spark.source import _item
 from tests.generate.seeds import seeds
 from xpath_stage.documents import ParsedDocument, parse_documents
 
@@ -124,3 +128,44 @@ def test_a_line_may_have_json(line: str, xml: str):
     found = read_line(line.encode(), "line 1", lambda: 7)
     shown = found.xml if isinstance(found, Document) else found.reason.removeprefix("line 1: ")
     assert isinstance(found, Document | Reject) and shown == xml
+
+
+LOG = b'{"at": "2026-05-04T10:00:00Z", "n": 1}\n\n{}\n{"at": "2026-05-05", "n": 3}\n[]\n{"at": "2026-05-06", "n": 4}'
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.jsonl", "a.ndjson.gz"])
+def test_each_line_of_a_log_is_a_document(tmp_path: Path, name: str):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(LOG) if name.endswith(".gz") else LOG)
+    found = list(read_documents([path], json="typed", time_xpath="/json/at"))
+    documents = [item for item in found if isinstance(item, Document)]
+    assert [str(one.xml).count('type="number"') for one in documents] == [1, 1, 1]
+    assert [one.id for one in documents] == [f"{path}:{number}" for number in (1, 4, 6)]
+    assert documents[1].t0 - documents[0].t0 == 14 * 3600 * 1_000_000
+    rejects = [item.reason for item in found if isinstance(item, Reject)]
+    assert rejects == [f"{path}:{number}: /json/at finds nothing" for number in (3, 5)]
+
+
+def test_a_growing_log_is_followed(tmp_path: Path):
+    path = tmp_path / "a.ndjson"
+    tail, positions, seen = Tail(path.parent, json="plain"), dict[tuple[str, str], Offset](), []
+    for text in ('{"n": 1}\n{"n"', ": 2}", "\n12", "3\n"):
+        with path.open("a") as file:
+            file.write(text)
+        for waiting in tail.waiting(positions):
+            for read in waiting.read():
+                positions[waiting.source, waiting.file] = read.offset
+                seen.append(read.item.xml if isinstance(read.item, Document) else read.item)
+    shown = [one for one in seen if one is not None]
+    assert shown == ["<json><n>1</n></json>", "<json><n>2</n></json>", "<json>123</json>"]
+
+
+@pytest.mark.parametrize(
+    ("json", "value", "found"),
+    [(None, b'{"id": "x", "json": {"a": 1}}', "<json><a>1</a></json>"), ("plain", b'{"a": 1}', "<json><a>1</a></json>"),
+     ("typed", b"1", '<json type="number">1</json>'), ("plain", b"<a/>", "k: not JSON: Expecting value at column 1")],
+)  # fmt: skip
+def test_values_of_a_stream_may_be_json(json, value, found):
+    item = _item(value, "d", "T", 5, "k", json, is_number=False)
+    assert found in (str(item.xml) if isinstance(item, Document) else item.reason.replace("k: d", "k"))
+    assert json is None or (item.id, item.stream) == ("d", "T")

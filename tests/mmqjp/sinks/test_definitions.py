@@ -66,6 +66,8 @@ def error(read, toml: str) -> str:
             kinds.MailOptions("localhost", 587, "none", "a@b.example", ("a@b.example",), every_us=H),
         ),
         ('kind = "command"\ncommand = ["notify", "-x"]', kinds.CommandOptions(("notify", "-x"))),
+        ('kind = "command"\ncommand = ["x"]\nbody = "json"', kinds.CommandOptions(("x",), "json")),
+        ('kind = "jsonl"\npath = "/x"\nbody = "json"', kinds.JsonlOptions(Path("/x"), "json")),
         ('kind = "parquet"\npath = "/data/out"\nrows = 10\nevery = "5min"',
          kinds.ParquetOptions(Path("/data/out"), 10, 300 * S)),
         ('kind = "atom"\npath = "feed"\nurl = "https://example.org/feed"',

@@ -258,6 +258,16 @@ def test_xml_that_would_make_it_too_large_is_left_out():
     assert len(many) < 2 * MOST_BYTES and len(json.loads(many)["outputs"]) == 40
 
 
+def test_bodies_may_be_json_with_numbers_as_they_are_written():
+    given = message(
+        match(0, xml=f'<match query="q"><n type="number">{"7" * 400}</n></match>'), match(1, xml="x" * MOST_BYTES)
+    )
+    text = payload(given, "json")
+    one, large = json.loads(text)["outputs"]
+    assert one["json"] == {"match": {"@query": "q", "n": int("7" * 400)}} and "xml" not in one
+    assert large.keys() == json.loads(payload(given))["outputs"][1].keys() and "xml_bytes" in large
+
+
 # ------------------------------------------------------------ programs
 
 
