@@ -418,6 +418,11 @@ MOST_INDEXED = 1 << 26
 """Maximum number of words of texts in an index, of four bytes and more each. Of more texts, postings have keys."""
 
 
+def _no_indexes() -> tuple[NearIndex, NearIndex, NearIndex]:
+    """For near(), for similar(), and for texts of several values."""
+    return NearIndex(), NearIndex(), NearIndex()
+
+
 class NearTexts:
     """The values that texts have as postings, and those that they look up. If `is_indexed`, a text has one value, and
     looks up the values of all texts near it. Else, where an index would be too large or executors look up postings, it
@@ -429,14 +434,14 @@ class NearTexts:
         self.sets = WordSets(find)
         self.is_indexed = is_indexed
         self._seen = 0
-        self._indexes = NearIndex(), NearIndex()  # for near() and for similar()
+        self._indexes = _no_indexes()
         self._last: tuple[pa.Table, pa.Table, NumberedTexts, Ints] | None = None
 
     def begin(self, frequent: Sequence[int] | None) -> None:
         """Restores the learnt order, None if none was, before stored texts get their values."""
         self.order = LONGEST_FIRST if frequent is None else WordOrder(np.array(frequent, np.int64))
         self._seen = 0
-        self._indexes = NearIndex(), NearIndex()
+        self._indexes = _no_indexes()
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
         """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number."""
@@ -478,8 +483,9 @@ class NearTexts:
         return texts, numbers
 
     def _by_index(self, texts: NumberedTexts) -> Iterator[tuple[NearIndex, Ints]]:
-        for weighed, index in enumerate(self._indexes):
-            if len(some := np.flatnonzero(texts.weighed == weighed)):
+        kind = texts.weighed + (texts.hundredths == 0)
+        for number, index in enumerate(self._indexes):
+            if len(some := np.flatnonzero(kind == number)):
                 yield index, some
 
     def keyed(self, witnesses: Witnesses) -> Witnesses:

@@ -30,6 +30,8 @@ CELLS = 1 << 17  # number of cells counted at a time, which fit into a processor
 
 _EVER = -(1 << 63)  # the time before all others
 
+_ALL = (1 << 32) - 1  # more than all words of a text weigh
+
 _ZERO = 1 << 15  # what a cell has before it is counted, so that it can be compared with one number
 
 _LONG = 24  # mean length of posting lists from which copying one by one is faster
@@ -249,10 +251,13 @@ class _Search:
         self._first = text.searchsorted(np.arange(len(mass) + 1))
         total = np.cumsum(weight)
         rest = (np.append(0, total)[self._first[1:]])[text] - total + weight
-        # Heavier texts are not near if only these words, and those behind them, are common.
-        self._most = (rest / (self._share * self._part)).astype(np.int64) + 1 - mass[text]
         self._weight, self._bit = weight, segment.bit[at]
-        least, most = mass * self._hundredths // 100, mass * 100 // self._hundredths + 1
+        if self._hundredths:
+            # Heavier texts are not near if only these words, and those behind them, are common.
+            self._most = (rest / (self._share * self._part)).astype(np.int64) + 1 - mass[text]
+            least, most = mass * self._hundredths // 100, mass * 100 // self._hundredths + 1
+        else:  # one word in common is enough
+            self._most, least, most = np.full_like(rest, _ALL), np.zeros_like(mass), np.full_like(mass, _ALL)
         low, high = segment.mass.searchsorted(least), segment.mass.searchsorted(most, "right")
         most_read = np.minimum(segment.mass.searchsorted(self._most, "right"), high[text])
         end = np.where(self._bit < 0, high[text], most_read)
@@ -266,7 +271,7 @@ class _Search:
         zero = (_ZERO - (part * self._segment.mass).astype(np.int64)).astype(np.uint16)
         for first in range(0, len(self._mass), rows):
             mass = self._mass[first : first + rows]
-            least = (part * mass).astype(np.int64) + _ZERO
+            least = np.maximum((part * mass).astype(np.int64), 1) + _ZERO
             cells = self._counted(first, first + len(mass), zero)
             found = np.flatnonzero(cells >= least[:, None].astype(np.uint16))
             if len(found):
