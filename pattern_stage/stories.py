@@ -23,8 +23,7 @@ from pattern_stage.columns import NO_INTS, Column, Columns, Flow, each_once, no_
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.values import Pairs, compile_condition, flatten_lists, ints, lists
-from xscl.algebra.events import ALWAYS, STORY_TEXTS, Change, Stories
-from xscl.stories import OWN, SIDES
+from xscl.algebra.events import ALWAYS, OWN, SIDES, STORY_TEXTS, Change, Stories
 
 
 class StoryDocument(NamedTuple):

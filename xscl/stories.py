@@ -13,13 +13,10 @@ from typing import Any
 
 from xscl import syntax
 from xscl.algebra import values as exp
+from xscl.algebra.events import OWN, SIDES
 from xscl.algebra.joins import NEGATED
 from xscl.algebra.values import OF_DOCUMENT, Span
 from xscl.text import EVENT_NAME, Problem
-
-SIDES = "a", "b"
-OWN = "id", "stream", "time", "feed"
-"""The attributes of a document of a pair, besides values that are counted."""
 
 CHANGES = "opened", "grew", "merged", "closed"
 

@@ -322,6 +322,10 @@ class Stories:
     schema: Schema
 
 
+SIDES = "a", "b"
+OWN = "id", "stream", "time", "feed"
+"""By side, the attributes of a document of a pair that STORIES reads, besides values that are counted."""
+
 STORY_TEXTS = "first", "latest", "joined", "merged"
 """Attributes of a story for its output document: JSON of documents, and of the ids of stories."""
 
