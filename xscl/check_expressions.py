@@ -192,7 +192,7 @@ def _check_call(call: exp.Call, place: ExprContext) -> Iterator[Problem]:
     if name == "count" and not isinstance(call.args[0], exp.Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     inside = next(filter(None, map(of_several, call.args)), None)
-    if inside is not None and name in (*BY_WORDS, *MANY_VALUED, *NUMBERS, "concat", "date"):
+    if inside is not None and name in (*BY_WORDS, *MANY_VALUED, *(NUMBERS - {"count"}), "concat", "date"):
         hint = f"write {inside.name}() in a condition of its own"
         if name in (*NUMBERS, "date"):
             hint = f"write {inside.name}() as it is: > and < compare numbers or times"

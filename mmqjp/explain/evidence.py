@@ -171,9 +171,8 @@ class BlockEvidence:
                 else:
                     xpath = str(condition.xpath)
                     why = f"{text} is no {'time' if 'time' in xpath else 'number'}, and equals nothing"
-                    found.append(
-                        _Asked(text, why if "values(" not in xpath else f"SELECT finds nothing in {text}", whole)
-                    )
+                    why = f"SELECT finds nothing in {text}" if "values(" in xpath else why
+                    found.append(_Asked(text, why, whole))
         return found
 
     @cached_property

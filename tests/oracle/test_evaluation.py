@@ -79,7 +79,8 @@ def _unbound_filter(expr: Expr) -> Expr:
 
 
 NOT_XPATH = re.compile(
-    r'\*:|ends-with|matches|(date|(low|upp)er-case|canonical-url|host|domain|words|year-month)\(|"2026-|"Thu'
+    r"\*:|ends-with|matches|has-(words|phrase)|(date|(low|upp)er-case|canonical-url|host|domain|words|year-month)\("
+    r'|"2026-|"Thu'
 )
 """What XPath 1.0 does not have in a block: names, functions, and comparisons with times."""
 

@@ -282,7 +282,7 @@ def test_long_texts_and_documents_are_shortened_unless_asked_for_in_full():
 
 
 def test_each_stage_of_a_block_matches_as_many_documents_as_by_brute_force():
-    matched = list(chain.from_iterable(map(checked_blocks, seeds(6, 2000))))
+    matched = list(chain.from_iterable(map(checked_blocks, seeds(6, 2000, 10))))
     assert sum(0 < one < documents for one, documents in matched) > 25
     assert sum(one == 0 < documents for one, documents in matched) > 1
 
