@@ -35,7 +35,7 @@ from xscl.algebra.values import (
     PARTS,
     TESTS,
     CompareOp,
-    Functions,
+    FunctionChain,
     NodeKind,
     concatenated,
     derive_all,
@@ -242,7 +242,7 @@ def _text_at(node: etree._Element | str, path: str) -> str:
     return node if isinstance(node, str) else _first_text(path)(node)
 
 
-def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: Functions) -> str:
+def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: FunctionChain) -> str:
     """A derived value of a node with a `text`, which is an attribute's without an `element`."""
     parts = parts_of(functions[0])
     if parts is None:
@@ -253,7 +253,7 @@ def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | No
     return derive_all(functions[1:], concatenated(parts, lambda path: _first_text(path)(above)))
 
 
-def tree_value(tree: ParsedDocument, node: tuple[int, int], functions: Functions = ()) -> str:
+def tree_value(tree: ParsedDocument, node: tuple[int, int], functions: FunctionChain = ()) -> str:
     """A value of a node of a document: its string value, with functions applied."""
     if not functions:
         return tree.string_value(*node)

@@ -112,7 +112,7 @@ class Phrases(Substrings):
         return set().union(*map(self._literal_of.__getitem__, super().found_in(spaced_words(text))))
 
 
-class WordSets:
+class WordLiterals:
     """Finds the literals whose words are all in a text, by one of their words."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ INDEXES: Mapping[str, Callable[[], LiteralIndex]] = {
     "contains": Substrings,
     "starts-with": lambda: Affixes(at_start=True),
     "ends-with": lambda: Affixes(at_start=False),
-    "has-words": WordSets,
+    "has-words": WordLiterals,
     "has-phrase": Phrases,
 }
 

@@ -119,7 +119,7 @@ class PatternBuilder:
             uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
         return algebra.shared_test(test.kind, uri, test.local)
 
-    def part(self, path: exp.VarPath) -> exp.Part:
+    def part(self, path: exp.VarPath) -> exp.ConcatPart:
         """A path on a variable as a part of concat()."""
         return [self._xpath(exp.Rel(path.steps))]
 
@@ -210,10 +210,10 @@ def _values(expr: exp.Expr) -> tuple[list[str], exp.Expr] | None:
     return None
 
 
-def concat_parts(args: Iterable[exp.Expr], part_of: Callable[[exp.VarPath], exp.Part]) -> list[exp.Part]:
+def concat_parts(args: Iterable[exp.Expr], part_of: Callable[[exp.VarPath], exp.ConcatPart]) -> list[exp.ConcatPart]:
     """The parts of a concat(), given those of its paths."""
 
-    def part(expr: exp.Expr) -> exp.Part:
+    def part(expr: exp.Expr) -> exp.ConcatPart:
         match expr:
             case exp.VarPath():
                 return part_of(expr)
@@ -457,7 +457,7 @@ class _Normalizer:
         """A function of the node of the one variable that the paths begin at."""
         of = dict[str, None]()
 
-        def part(path: exp.VarPath) -> exp.Part:
+        def part(path: exp.VarPath) -> exp.ConcatPart:
             term = scope[path.var]
             if isinstance(term, str):
                 return term

@@ -345,7 +345,7 @@ def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
 
 
 NUMERIC: dict[str, Callable[[str], float]] = {"number": xpath_number, "string-length": lambda text: float(len(text))}
-"""Functions that derive a number from a string value. They never fail."""
+"""FunctionChain that derive a number from a string value. They never fail."""
 
 DERIVED: dict[str, Callable[[str], str]] = {
     "lower-case": str.lower,
@@ -360,9 +360,9 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "number": lambda text: number_text(xpath_number(text)),
     "string-length": lambda text: str(len(text)),
 }
-"""Functions that derive a text from a node's string value. They never fail.
+"""FunctionChain that derive a text from a node's string value. They never fail.
 
-`lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's Functions and
+`lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's FunctionChain and
 Operators (5.4.7, 5.4.8) demand: ß becomes SS, and a sigma at a word's end a final one. (Saxon maps each character by
 itself, and produces no final sigma.)"""
 
@@ -371,7 +371,7 @@ WITH_LITERAL: dict[str, Callable[[str, str], str]] = {
     "substring-before": lambda text, part: text.partition(part)[0] if part and part in text else "",
     "substring-after": lambda text, part: text.partition(part)[2] if part else text,
 }
-"""Functions that derive a text from a string value and a literal: "" if that is not in it. They never fail."""
+"""FunctionChain that derive a text from a string value and a literal: "" if that is not in it. They never fail."""
 
 
 def with_literal(name: str, literal: str) -> str:
@@ -390,17 +390,17 @@ def split_function(function: str) -> tuple[str, str | None]:
 
 
 OF_DOCUMENT = "document-id", "document-stream", "document-time"
-"""Functions of the document of a node: its id, its stream, and the time of its end in microseconds."""
+"""FunctionChain of the document of a node: its id, its stream, and the time of its end in microseconds."""
 
 PARTS = "parts"
 """Begins the chain of functions of a concat() of paths on one node, with the `parts_text` of these as literal. No query
 can name it."""
 
-Part = str | list[Any]
+ConcatPart = str | list[Any]
 """A part of concat(): a literal, or a list of a path in XPath, or of the parts of another concat(), and functions."""
 
 
-def parts_text(parts: Iterable[Part]) -> str:
+def parts_text(parts: Iterable[ConcatPart]) -> str:
     """What PARTS has as literal.
 
     >>> parts_text([["./title", "lower-case"], " "])
@@ -410,7 +410,7 @@ def parts_text(parts: Iterable[Part]) -> str:
 
 
 @lru_cache(maxsize=10_000)
-def parts_of(function: str) -> tuple[Part, ...] | None:
+def parts_of(function: str) -> tuple[ConcatPart, ...] | None:
     """The parts of a concat(); None for another function of a chain."""
     name, literal = split_function(function)
     return tuple(json.loads(literal)) if name == PARTS and literal is not None else None
@@ -421,7 +421,7 @@ def reads_tree(functions: Sequence[str]) -> bool:
     return bool(functions) and parts_of(functions[0]) is not None
 
 
-def concatenated(parts: Iterable[Part], text_at: Callable[[str], str]) -> str:
+def concatenated(parts: Iterable[ConcatPart], text_at: Callable[[str], str]) -> str:
     """The first MOST_TEXT characters of the value of concat(). `text_at` reads the first node of a path, or ""."""
     found, left = list[str](), MOST_TEXT
     for part in parts:
@@ -450,7 +450,7 @@ def written(function: str, operand: str) -> str:
     return f"{name}({operand}, {literal})" if literal else f"{name}({operand})"
 
 
-def _concat_text(parts: Iterable[Part], operand: str) -> str:
+def _concat_text(parts: Iterable[ConcatPart], operand: str) -> str:
     texts = list[str]()
     for part in parts:
         if isinstance(part, str):
@@ -556,16 +556,16 @@ def values_by(function: str) -> Callable[[str], tuple[str, ...]] | None:
     return found
 
 
-Functions = tuple[str, ...]
+FunctionChain = tuple[str, ...]
 
 
-def split_values(functions: Functions) -> tuple[Functions, Functions] | None:
+def split_values(functions: FunctionChain) -> tuple[FunctionChain, FunctionChain] | None:
     """A chain in front of a function with several values, and from it on; None if it has one value."""
     place = next((at for at, name in enumerate(functions) if values_by(name) is not None), None)
     return None if place is None else (functions[:place], functions[place:])
 
 
-def each_value(functions: Functions, text: str) -> tuple[str, ...]:
+def each_value(functions: FunctionChain, text: str) -> tuple[str, ...]:
     """The values of a text by a chain that begins with a function that has several.
 
     >>> each_value(('extract "(?:no|nr)[. ]*([0-9]+)\\ni"', "number"), "No. 7, nr 08, no")
@@ -579,7 +579,7 @@ def each_value(functions: Functions, text: str) -> tuple[str, ...]:
     return found
 
 
-def derive_all(functions: Functions, text: str) -> str:
+def derive_all(functions: FunctionChain, text: str) -> str:
     """The derived value by a chain. If that has several, and is joined, they are encoded; else they are listed."""
     if (split := split_values(functions)) is None:
         for name in functions:
@@ -607,4 +607,4 @@ TESTS: dict[str, Callable[..., bool]] = {
     "has-words": has_words,
     "has-phrase": has_phrase,
 }
-"""Functions that are conditions. `matches_regex` may fail."""
+"""FunctionChain that are conditions. `matches_regex` may fail."""
