@@ -602,11 +602,12 @@ def measure_push(case: ServeCase) -> list[Line]:
         assert not times.wrong, times.wrong[:10]
     rate = BATCH * BATCHES / seconds
     lines = []
-    for what, took, more in (
+    pushed: list[tuple[str, list[float], dict[str, object]]] = [
         ("pushed, one", alone, {"promised_p95_ms": MOST_PUSH_P95_MS}),
         (f"pushed, {BATCH}", together, {"documents_a_second": rate, "promised": LEAST_PUSHED}),
-    ):
-        details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(took, share) for share in (50, 95)} | more
+    ]
+    for what, took, more in pushed:
+        details = more | {f"p{share}_ms": 1000 * percentile(took, share) for share in (50, 95)}
         lines.append(
             Line("serve", case.about(what), case.engine, DEFAULT_PLAN, median(took), len(took), details=details)
         )
