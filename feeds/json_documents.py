@@ -38,13 +38,13 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;",
 _BACKSLASH = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|\\)")
 
 
-class Number(str):
+class JsonNumber(str):
     """A number as it was written, of any size."""
 
     __slots__ = ()
 
 
-class Members(list[tuple[str, Any]]):
+class JsonMembers(list[tuple[str, Any]]):
     """The members of an object in their order. Keys may repeat."""
 
 
@@ -53,12 +53,12 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=Members, parse_int=Number, parse_float=Number, parse_constant=_no_constant
+    object_pairs_hook=JsonMembers, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=_no_constant
 )
 
 
 def load_json(text: str) -> Any:
-    """Parses JSON: objects are `Members`, numbers are `Number`. Raises InvalidValue."""
+    """Parses JSON: objects are `JsonMembers`, numbers are `JsonNumber`. Raises InvalidValue."""
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -91,11 +91,11 @@ def _write(pieces: list[str], name: str, attributes: str, value: Any, typed: boo
     children: Iterable[tuple[str, str, Any]] = ()
     text = ""
     match value:
-        case Members():
+        case JsonMembers():
             kind, children = "map", _children(value)
         case list():
             kind, children = "array", ((ITEM, "", one) for one in value)
-        case Number():
+        case JsonNumber():
             kind, text = "number", value
         case str():
             kind, is_escaped, text = "string", *_held(value)
@@ -111,14 +111,14 @@ def _write(pieces: list[str], name: str, attributes: str, value: Any, typed: boo
     pieces.append(f"</{name}>")
 
 
-def _children(members: Members) -> Iterator[tuple[str, str, Any]]:
+def _children(members: JsonMembers) -> Iterator[tuple[str, str, Any]]:
     for key, value in members:
         name, attributes = key, ""
         if _NAME.fullmatch(key) is None:
             is_escaped, text = _held(key)
             name, attributes = OTHER, f' key="{_UNSAFE_IN_ATTRIBUTE.sub(_escape, text)}"'
             attributes += ' escaped-key="true"' if is_escaped else ""
-        for one in value if isinstance(value, list) and not isinstance(value, Members) else (value,):
+        for one in value if isinstance(value, list) and not isinstance(value, JsonMembers) else (value,):
             yield name, attributes, one
 
 

@@ -38,7 +38,7 @@ COMMANDS = LazyCommands(
         "sharing": LazyCommand("mmqjp.commands.manage_queries:sharing", "Show what registered queries share and cost."),
         "backtest": LazyCommand("mmqjp.commands.backtest:backtest", "Try queries on documents that are there."),
         "explain": LazyCommand("mmqjp.commands.check:explain", "Explain how queries are run and what they share."),
-        "words": LazyCommand("mmqjp.commands.words:words", "Learn how much words say, for similar()."),
+        "words": LazyCommand("mmqjp.commands.words:words_group", "Learn how much words say, for similar()."),
         "demo": LazyCommand("mmqjp.commands.demo:demo", "Run the packaged example."),
         "bench": LazyCommand("mmqjp.commands.bench:bench", "Run a benchmark."),
     }

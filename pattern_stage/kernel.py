@@ -32,7 +32,7 @@ from pattern_stage.pattern.with_errors import NearMatching
 from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, extra_columns, is_aggregate
 from pattern_stage.sequence import Folding, Preceding, Sequencing
 from pattern_stage.statements import Statements
-from pattern_stage.stories import Telling
+from pattern_stage.stories import StoryTelling
 from pattern_stage.values import Texts, flatten_lists, ints, lists
 from xscl.algebra.events import (
     Aggregate,
@@ -152,7 +152,7 @@ _OPERATORS: Mapping[type, Callable[[MOpContext], PatternOp]] = {
     Latest: Preceding,
     Fold: Folding,
     NearPattern: NearMatching,
-    Stories: Telling,
+    Stories: StoryTelling,
 }
 
 

@@ -23,7 +23,7 @@ from pattern_stage.columns import NO_INTS, Column, Columns, Flow, each_once, no_
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.values import Pairs, compile_condition, flatten_lists, ints, lists
-from xscl.algebra.events import ALWAYS, OWN, SIDES, STORY_TEXTS, Change, Stories
+from xscl.algebra.events import ALWAYS, OWN, SIDES, STORY_TEXTS, Stories, StoryChange
 
 
 class StoryDocument(NamedTuple):
@@ -75,7 +75,7 @@ class _Told:
     stories that it took up."""
 
     story: _Story
-    change: Change
+    change: StoryChange
     at: int
     counts: tuple[int, ...]
     first: StoryDocument
@@ -102,7 +102,7 @@ _numbers = count()  # so that entries of a heap differ
 Pair = tuple[StoryDocument, _Member, StoryDocument, _Member]
 
 
-class Telling(Bounded):
+class StoryTelling(Bounded):
     """The STORIES operator. Rows differ in input, LASTING, constants of HAVING, and since."""
 
     def __init__(self, context: MOpContext) -> None:
@@ -212,7 +212,7 @@ class Telling(Bounded):
             _join(own, story, document, next(iter(of.values()))[0])
             if story.first != before:
                 own.note_end(story, lasting)
-            change: Change = "merged" if others else "grew" if stories else "opened"
+            change: StoryChange = "merged" if others else "grew" if stories else "opened"
             told = change, document.time, story.counts(), story.first, [*outside, document], document, others
             yield _Told(story, *told)
 

@@ -60,7 +60,7 @@ def test_imports_have_no_circle_and_short_chains():
     assert len(house.longest_chain()) <= 24, " -> ".join(house.longest_chain())
 
 
-@pytest.mark.parametrize(("entered", "most"), [(house.entered_by_a_join, 39), (house.entered_by_a_page, 42)])
+@pytest.mark.parametrize(("entered", "most"), [(house.entered_by_a_join, 40), (house.entered_by_a_page, 43)])
 def test_few_files_take_part(entered, most):
     files = entered()
     assert len(files) <= most, sorted(files)
@@ -69,11 +69,11 @@ def test_few_files_take_part(entered, most):
 def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
-        "modules of the product": (len(house.files_of(*house.PRODUCT)), 245),
-        "lines of the product": (house.line_count(*house.PRODUCT), 85_000),
-        "lines of tests": (house.line_count("tests"), 48_000),
+        "modules of the product": (len(house.files_of(*house.PRODUCT)), 255),
+        "lines of the product": (house.line_count(*house.PRODUCT), 91_000),
+        "lines of tests": (house.line_count("tests"), 50_000),
         "modules of bench": (len(house.files_of("bench")), 30),
-        "lines of bench": (house.line_count("bench"), 10_000),
+        "lines of bench": (house.line_count("bench"), 10_300),
     }
     assert {what: size for what, (size, most) in sizes.items() if size > most} == {}
 

@@ -19,7 +19,7 @@ from common.arrays import Ints, distinct, expand_ranges
 from templates.catalog import Functions
 from templates.witness import ATTRIBUTE_SHIFT, node_id
 from xpath_stage.documents import ElementColumns
-from xpath_stage.filters import value_of
+from xpath_stage.filters import derived_text
 from xscl.algebra.values import derive, derive_all, reads_tree, split_values
 
 Derivation = tuple[int, Functions]  # the number of a chain of functions, and the functions; (0, ()) for the plain value
@@ -231,7 +231,7 @@ class StringValues:
             else:
                 text = str if attribute is None else partial(columns.values.__getitem__, attribute)
                 tree = partial(columns.element, element) if attribute is None else None
-                value, rest = self._guarded(functions[0], value_of, text, tree, functions[:1]), functions[1:]
+                value, rest = self._guarded(functions[0], derived_text, text, tree, functions[:1]), functions[1:]
             if split := split_values(rest):
                 value, rest = self._guarded(split[1][0], derive_all, rest, value), ()
             for name in rest:

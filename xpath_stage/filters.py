@@ -37,7 +37,7 @@ from xscl.algebra.values import (
     CompareOp,
     FunctionChain,
     NodeKind,
-    concatenated,
+    concat_text,
     derive_all,
     each_value,
     matches_regex,
@@ -115,10 +115,10 @@ _functions["ends-with"] = lambda _context, text, end: text.endswith(end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(text, pattern, flags)
 _functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
 _functions["similar"] = lambda _context, text, other, threshold: similar(text, other, threshold)
-_functions["concat"] = lambda _context, *texts: concatenated(texts, str)
+_functions["concat"] = lambda _context, *texts: concat_text(texts, str)
 _functions["has-words"] = lambda _context, text, wanted: has_words(text, wanted)
 _functions["has-phrase"] = lambda _context, text, wanted: has_phrase(text, wanted)
-_functions[PARTS] = lambda _context, nodes, parts: concatenated(json.loads(parts), partial(_text_at, nodes[0]))
+_functions[PARTS] = lambda _context, nodes, parts: concat_text(json.loads(parts), partial(_text_at, nodes[0]))
 _functions["values"] = lambda _context, chain, text: list(each_value(tuple(json.loads(chain)), text))
 _functions["some"] = lambda _context, name, *args: any(
     starmap(TESTS[name], product(*(list(_strings(arg)) for arg in args)))
@@ -242,22 +242,25 @@ def _text_at(node: etree._Element | str, path: str) -> str:
     return node if isinstance(node, str) else _first_text(path)(node)
 
 
-def value_of(text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: FunctionChain) -> str:
+def derived_text(
+    text: Callable[[], str], element: Callable[[], etree._Element] | None, functions: FunctionChain
+) -> str:
     """A derived value of a node with a `text`, which is an attribute's without an `element`."""
     parts = parts_of(functions[0])
     if parts is None:
         return derive_all(functions, text())
     if element is None:
-        return derive_all(functions[1:], concatenated(parts, lambda _: text()))
+        return derive_all(functions[1:], concat_text(parts, lambda _: text()))
     above = element()
-    return derive_all(functions[1:], concatenated(parts, lambda path: _first_text(path)(above)))
+    return derive_all(functions[1:], concat_text(parts, lambda path: _first_text(path)(above)))
 
 
 def tree_value(tree: ParsedDocument, node: tuple[int, int], functions: FunctionChain = ()) -> str:
     """A value of a node of a document: its string value, with functions applied."""
     if not functions:
         return tree.string_value(*node)
-    return value_of(lambda: tree.string_value(*node), None if node[1] else lambda: tree.elements[node[0]], functions)
+    element = None if node[1] else lambda: tree.elements[node[0]]
+    return derived_text(lambda: tree.string_value(*node), element, functions)
 
 
 K = TypeVar("K")

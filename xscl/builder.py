@@ -56,7 +56,7 @@ def _query(source: syntax.Input, select: Any, publish: list[_Clause], span: Span
     if not publish:
         return syntax.Query(source, select, None, span)
     clause = publish[0]
-    if isinstance(clause.value, syntax.Stories):
+    if isinstance(clause.value, syntax.StoryClause):
         return syntax.StoryQuery(
             syntax.Query(source, select, clause.word, span, None, clause.hidden), clause.value, span
         )
@@ -129,12 +129,12 @@ class Builder(_ExpressionBuilder):
 
     def publish(self, children: list[Any]) -> _Clause:
         name, span = children[1], _span(children[1], children[-1])
-        clause = children[-1] if isinstance(children[-1], syntax.Once | syntax.Stories) else None
+        clause = children[-1] if isinstance(children[-1], syntax.Once | syntax.StoryClause) else None
         hidden = syntax.MadeForOthers(span) if len(children) - (clause is not None) > 2 else None
         return _Clause(str(name), clause and replace(clause, span=span), span, hidden)
 
-    def stories(self, children: list[Any]) -> syntax.Stories:
-        return syntax.Stories(children[2], *_having_and_tell(children[3:]), _span(children[0], children[-1]))
+    def stories(self, children: list[Any]) -> syntax.StoryClause:
+        return syntax.StoryClause(children[2], *_having_and_tell(children[3:]), _span(children[0], children[-1]))
 
     counted = _node(lambda name, span: syntax.StoryCount(str(name), None, span), 0)
     story_compare = _spanning(

@@ -470,7 +470,7 @@ class _Normalizer:
 
         parts = concat_parts(args, part)
         if not of:
-            return exp.String(exp.concatenated(parts, str))
+            return exp.String(exp.concat_text(parts, str))
         (var,) = of
         return exp.Call(exp.PARTS, (exp.VarPath(var), exp.String(exp.parts_text(parts))))
 

@@ -20,7 +20,7 @@ from xscl.event_forms import too_deep
 from xscl.event_lower import check_events, made_of
 from xscl.lalr import Unparsable, parser_of
 from xscl.skeletons import KnownTrees
-from xscl.stories import expanded
+from xscl.story_queries import statements_of
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, StoryQuery
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
@@ -257,7 +257,7 @@ class _Parser:
 
     def _take_stories(self, node: StoryQuery) -> None:
         try:
-            self._nodes += expanded(node)
+            self._nodes += statements_of(node)
         except texts.Problem as problem:
             self._problems.append(problem.moved(node.span.start))
             return
@@ -267,7 +267,7 @@ class _Parser:
         span = query.span
         if span in self._short:
             found: StoryQuery = parser_of("xscl").parse(self._clean, span.start, span.end)
-            return expanded(found)[0]
+            return statements_of(found)[0]
         return _with_hole_texts(_query_at(parser_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
 
 

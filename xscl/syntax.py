@@ -118,7 +118,7 @@ class StoryCount:
 
 
 @frozen
-class Stories:
+class StoryClause:
     """STORIES, after the name in PUBLISH. `having` compares counts with numbers. The span begins with the name."""
 
     lasting: Window
@@ -129,10 +129,10 @@ class Stories:
 
 @frozen
 class StoryQuery:
-    """A join whose matches make stories. It stands for three statements (`xscl.stories`)."""
+    """A join whose matches make stories. It stands for three statements (`xscl.story_queries`)."""
 
     pairs: Query
-    stories: Stories
+    stories: StoryClause
     span: Span = nowhere()
 
 

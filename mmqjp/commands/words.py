@@ -20,9 +20,9 @@ from xscl.algebra.near import words as words_of
 from xscl.algebra.weights import is_weights_name, learnt_weights, write_weights
 
 
-@click.group()
+@click.group("words")
 @debug_option
-def words() -> None:
+def words_group() -> None:
     """Learn how much words say about whether two texts tell the same story.
 
     \b
@@ -31,7 +31,7 @@ def words() -> None:
     """
 
 
-@words.command(cls=options.FeedsBeforePaths)
+@words_group.command(cls=options.FeedsBeforePaths)
 @click.argument("name")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @options.feeds_option

@@ -481,7 +481,7 @@ class JoinEvidence:
 
     def _is_false(self, expr: Expr, pairs: Sequence[RowPair]) -> _Told:
         bound = {var: one for row in pairs[0] for var, one in row.bound.items()}
-        shown = ((self.query.term(term), bound[term.var].value(term.functions)) for term in terms.leaves(expr))
+        shown = ((self.query.term(term), bound[term.var].value(term.functions)) for term in terms.operand_leaves(expr))
         found = (f'{text} is "{terms.truncate_value(of)}"' for text, of in shown)
         hint = "" if len(self.conjunct.residual) == 1 else "for other nodes, another condition is false"
         return f"{self.query.expression(expr)} is false: {', '.join(found)}", hint if len(pairs) > 1 else ""

@@ -96,7 +96,7 @@ class _Reader:
             for left, right in step.of.conjunct.equalities():
                 joined.append(terms.JoinedValue(self._operand(bound, left), self._operand(bound, right)))
             for expr in step.of.conjunct.residual:
-                operands = {term: self._operand(bound, term) for term in terms.leaves(expr)}
+                operands = {term: self._operand(bound, term) for term in terms.operand_leaves(expr)}
                 conditions.append(terms.ShownCondition(terms.in_parts(expr, operands.__getitem__)))
             timings.append(terms.JoinTiming(join.op, join.window, times[0], times[1]))
         if not whole:
@@ -111,7 +111,7 @@ class _Reader:
         """Returns the values that nothing was joined to. A path with several nodes stays a path."""
         known, wanted = dict(bound), dict[Term, None]()
         for one in join.absent:
-            wanted |= dict.fromkeys(term for expr in terms.compared(one) for term in terms.leaves(expr))
+            wanted |= dict.fromkeys(term for expr in terms.compared(one) for term in terms.operand_leaves(expr))
         with suppress(terms.Exhausted):
             for branch in (branch for one in join.absent for branch in one.branches):
                 record, node = bound[branch.var].record, bound[branch.var].node

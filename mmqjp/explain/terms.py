@@ -252,23 +252,23 @@ def operand_of(
     return Operand(name, value, functions, None if place < 0 else place, id if attribute else element)
 
 
-def leaves(expr: exp.Expr) -> list[algebra.Term]:
+def operand_leaves(expr: exp.Expr) -> list[algebra.Term]:
     """The different values that a residual predicate reads of nodes, without the functions of texts."""
     match expr:
         case exp.VarPath() | exp.Call(name=exp.PARTS):
             term = algebra.as_term(expr)
             assert term is not None, "it is a value of a node"
             return [term]
-    return list(dict.fromkeys(leaf for operand in exp.operands_of(expr) for leaf in leaves(operand)))
+    return list(dict.fromkeys(leaf for operand in exp.operands_of(expr) for leaf in operand_leaves(operand)))
 
 
 def in_parts(expr: exp.Expr, operand_of: Callable[[algebra.Term], Operand | str]) -> tuple[str | Operand, ...]:
-    """Returns a residual predicate's text, with operands in place of `leaves`."""
-    known = leaves(expr)
+    """Returns a residual predicate's text, with operands in place of `operand_leaves`."""
+    known = operand_leaves(expr)
 
     def numbered(expr: exp.Expr) -> exp.Expr:
         if isinstance(expr, exp.VarPath) or (isinstance(expr, exp.Call) and expr.name == exp.PARTS):
-            return exp.VarPath(placeholder(known.index(leaves(expr)[0])))
+            return exp.VarPath(placeholder(known.index(operand_leaves(expr)[0])))
         return exp.map_operands(expr, numbered)
 
     return with_placeholders(to_xscl(numbered(expr)), list(map(operand_of, known)))

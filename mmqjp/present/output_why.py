@@ -33,7 +33,7 @@ from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra import events as algebra
-from xscl.stories import PAIRS
+from xscl.story_queries import PAIRS
 from xscl.text import XsclErrors
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000  # maximum number of stored documents read, and of outputs of a query

@@ -31,7 +31,7 @@ from mmqjp.tables import lookup
 from mmqjp.tables.lookup import SelectFn
 from xscl.algebra.events import NearPattern, Pattern, Stories, read_by
 from xscl.algebra.joins import Term
-from xscl.stories import PAIRS
+from xscl.story_queries import PAIRS
 from xscl.syntax import Join
 from xscl.text import did_you_mean
 

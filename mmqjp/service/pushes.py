@@ -50,7 +50,7 @@ the start and of dead letters."""
 
 DEAD = "push-dead "  # prefix of the ids of commands whose answers are the dead letters of requests
 
-Outcome = Literal["accepted", "duplicate", "dead-letter"]
+PushOutcome = Literal["accepted", "duplicate", "dead-letter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PushedDocument:
 
     id: str
     stream: str
-    outcome: Outcome
+    outcome: PushOutcome
     reason: str | None = None
 
 

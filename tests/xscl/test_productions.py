@@ -19,7 +19,7 @@ from xscl.algebra.values import DERIVED, TESTS, WITH_LITERAL
 from xscl.builder import Builder, EventBuilder
 from xscl.check_expressions import EVENT_FUNCTIONS
 from xscl.parser import parse_script
-from xscl.stories import PAIRS
+from xscl.story_queries import PAIRS
 from xscl.text import XsclErrors
 
 DEFINITIONS = {

@@ -303,13 +303,13 @@ class Sessions(Aggregate):
     is over, `over` after that of its last one."""
 
 
-Change = Literal["opened", "grew", "merged", "closed"]
+StoryChange = Literal["opened", "grew", "merged", "closed"]
 
 
 @frozen
 class Stories:
-    """Stories of the pairs of documents that the source's events are (`xscl.stories`): one for each change of `tell`
-    for which `having` holds or, without `tell`, for the first change of a story for which it does. A story lasts
+    """Stories of the pairs of documents that the source's events are (`xscl.story_queries`): one for each change of
+    `tell` for which `having` holds or, without `tell`, for the first change of a story for which it does. A story lasts
     `lasting` microseconds from its first document. `counts` are names of results and of the values that they count.
     `name` tells the ids of its stories from those of other statements."""
 
@@ -318,7 +318,7 @@ class Stories:
     counts: tuple[tuple[str, str], ...]
     lasting: int | None
     having: EventCondition
-    tell: tuple[Change, ...]
+    tell: tuple[StoryChange, ...]
     schema: Schema
 
 

@@ -432,7 +432,7 @@ def constant_operand_text(expr: exp.Expr) -> str | None:
             return value
         case exp.Call(name="concat", args=args):
             texts = list(map(constant_operand_text, args))
-            return None if None in texts else exp.concatenated(filter(None, texts), str)
+            return None if None in texts else exp.concat_text(filter(None, texts), str)
         case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
             inner = constant_operand_text(arg)
             return None if inner is None else exp.derive(name, inner)

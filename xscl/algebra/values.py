@@ -421,13 +421,13 @@ def reads_tree(functions: Sequence[str]) -> bool:
     return bool(functions) and parts_of(functions[0]) is not None
 
 
-def concatenated(parts: Iterable[ConcatPart], text_at: Callable[[str], str]) -> str:
+def concat_text(parts: Iterable[ConcatPart], text_at: Callable[[str], str]) -> str:
     """The first MOST_TEXT characters of the value of concat(). `text_at` reads the first node of a path, or ""."""
     found, left = list[str](), MOST_TEXT
     for part in parts:
         if not isinstance(part, str):
             head, *functions = part
-            part = text_at(head) if isinstance(head, str) else concatenated(head, text_at)
+            part = text_at(head) if isinstance(head, str) else concat_text(head, text_at)
             for name in functions:
                 part = derive(name, part)
         found.append(part[:left])

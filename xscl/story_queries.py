@@ -24,7 +24,7 @@ PAIRS = ".pairs"  # ends the name of the hidden query
 FEED = "feed_url"  # the child of a document's node with the address of its feed
 
 
-def expanded(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventDefinition, syntax.EventQuery]:
+def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventDefinition, syntax.EventQuery]:
     """The statements that a join with STORIES is short for. Raises Problem."""
     pairs, stories, span = query.pairs, query.stories, query.span
     join = pairs.source
@@ -53,7 +53,7 @@ def expanded(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventDefini
     return hidden, definition, syntax.EventQuery(stream, None, None, name, span, pairs.hidden)
 
 
-def _told(stories: syntax.Stories) -> tuple[str, ...]:
+def _told(stories: syntax.StoryClause) -> tuple[str, ...]:
     for one in stories.tell:
         if one not in CHANGES:
             raise Problem(f"a story is not told when it {one}", stories.span, f"write some of {', '.join(CHANGES)}")
