@@ -18,7 +18,17 @@ from typing import Any, Literal
 
 from common.errors import InputError, InvalidValue, OperationalError
 from common.tools import LruCache
-from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceItem, now_us, parse_time, unix_time_refusal
+from feeds.documents import (
+    DEFAULT_STREAM,
+    Document,
+    Now,
+    Reject,
+    SourceItem,
+    now_us,
+    parse_time,
+    refuse_own_stream,
+    unix_time_refusal,
+)
 from feeds.feed import read_entries
 from feeds.fetch.http import DecodeError, decode
 from feeds.history import EndOfFetch, InputItem, Sighting
@@ -102,6 +112,7 @@ def read_push(command: Command, now: Now = now_us) -> Iterator[InputItem]:
             yield from (item for item in read_entries(body, origin) if not isinstance(item, EndOfFetch))
         case kind:
             id, stream = given.get("id") or f"sha256:{digest}", given.get("stream") or DEFAULT_STREAM
+            refuse_own_stream(stream)
             time = _time(given.get("time"))
             parse_time(0 if time is None else time)  # what is wrong with it is no fault of the document
             try:
