@@ -264,9 +264,9 @@ def test_a_worker_process_compiles_a_version_once():
         asked = 0
 
         @property
-        def value(self) -> tuple[Change, Limits]:
+        def value(self) -> tuple[Change, Limits, None]:
             self.asked += 1
-            return Change(), Limits()
+            return Change(), Limits(), None
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
