@@ -367,10 +367,10 @@ def _served_beside(
 ) -> Iterator[FreeMemory]:
     from mmqjp.web.readers import CursorReader
     from mmqjp.web.serving import page_process
-    from mmqjp.web.site import token_of
+    from mmqjp.web.site import PUSH_TOKEN, TOKEN, token_of
 
-    if not page.no_token:
-        token_of(Path(page.state))  # made before the service has started, for programs that wait for that
+    for name in () if page.no_token else (TOKEN, PUSH_TOKEN):
+        token_of(Path(page.state), name)  # made before the service has started, for programs that wait for that
     reader = None if stored_engine(Path(page.state)) == SPARK else CursorReader(engine)
     with page_process(page, listening, reader, log, stop):
         yield (lambda: False) if reader is None else reader.free_memory

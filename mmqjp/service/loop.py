@@ -334,6 +334,8 @@ POLL = 0.1  # seconds between two polls for commands while waiting
 SHARE = 9
 """A rest is this multiple of the vain poll before it: irrelevant changes cost at most a tenth of a processor."""
 
+MEASURED_EVERY = 1.0  # least seconds between two measurements of the state's size
+
 PRUNE_INTERVAL, PRUNED_AT_BATCH = 50, "pruned"
 """Batches between two prunings, counted across restarts, and the setting with the number of the last one."""
 
@@ -380,6 +382,7 @@ class Service:
 
         self._intake = Intake(engine, sources, options.history, options.batch_size, options.batch_bytes, report)
         self._pruned = int(engine.ledger.setting(PRUNED_AT_BATCH) or 0)
+        self._measured, self._state_bytes = float("-inf"), engine.state_bytes()
         self._settings: dict[str, str] = {}
         self._committed_settings: dict[str, str] = {}
         self._write()
@@ -501,10 +504,12 @@ class Service:
         self._note_delivered()
         after, seconds = engine.counters(), read.seconds + perf_counter() - started
         documents, lag = after.documents - before.documents, engine.lag()
+        if (now := perf_counter()) >= self._measured + MEASURED_EVERY:  # to list its files takes as long as a document
+            self._measured, self._state_bytes = now, engine.state_bytes()
         progress = {
             "waiting_files": self._intake.waiting_files,
             "lag_seconds": None if lag is None else round(lag / 1e6, 3),
-            "state_bytes": engine.state_bytes(),
+            "state_bytes": self._state_bytes,
         }
         self._log.event(
             "batch", batch=batch, documents=documents, outputs=len(outputs),

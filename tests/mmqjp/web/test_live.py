@@ -2,8 +2,11 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +15,7 @@ import httpx
 import pytest
 
 from common.dates import HOUR
+from common.files import make_inside
 from feeds.documents import Document
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
@@ -78,6 +82,40 @@ def test_outputs_are_told_once_in_order_with_their_numbers(server, engine):
         assert next(told)["id"] == "2"
         engine.process([blog(3)])
         assert next(told)["id"] == "3"
+
+
+def test_the_client_of_the_documentation_goes_on_where_it_was_whoever_is_killed(site, engine, tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "push.md").read_text("utf-8"), re.DOTALL)
+    make_inside(tmp_path, "state", "secrets").joinpath("token").write_text(TOKEN)
+
+    @contextmanager
+    def start() -> Iterator[subprocess.Popen[str]]:
+        here = code.replace("8765", str(port)).replace("sleep(3)", "sleep(0.01)")
+        with subprocess.Popen([sys.executable, "-c", here], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as client:
+            try:
+                yield client
+            finally:
+                client.kill()
+
+    def told(client: subprocess.Popen[str]) -> int:
+        assert client.stdout is not None
+        return int(json.loads(client.stdout.readline())["seq"])
+
+    with listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        app = app_of(site, Hosts("127.0.0.1", port))
+        with app_served(app, listening, NullLog(), threading.Event()), start() as client:
+            assert told(client) == 0
+            engine.process([blog(1), blog(2)])
+            assert told(client) == 1
+        site.hub.close()
+    seen = int((tmp_path / "last-event-id").read_text())
+    vars(site).pop("hub")
+    with start() as client:  # nobody listens yet
+        with listen("127.0.0.1", port) as listening, app_served(app, listening, NullLog(), threading.Event()):
+            engine.process([blog(3)])
+            assert [told(client) for _ in range(3 - seen)] == [*range(seen + 1, 4)]
+        site.hub.close()
 
 
 def test_those_of_one_query_and_as_pieces_of_the_page(server, engine):
