@@ -24,6 +24,7 @@ from lxml import etree
 
 from common.arrays import Ints
 from common.dates import iso_utc
+from common.errors import InvalidValue
 from common.tools import ClearedCache
 from feeds.json_documents import xml_to_json
 from join_stage.protocol import RESULT
@@ -215,11 +216,15 @@ BodyForm = Literal["xml", "json"]
 
 def output_json(shown: Mapping[str, object], body: BodyForm) -> str:
     """The fields of an output as JSON. With the body "json", the last is `json`, the output document as JSON, in place
-    of `xml`: as text, because numbers stay as they were written."""
+    of `xml`: as text, because numbers stay as they were written. What an older version stored and is no XML stays."""
     if body == "xml" or not isinstance(xml := shown.get("xml"), str):
         return json.dumps(shown, ensure_ascii=False)
+    try:
+        found = xml_to_json(xml)
+    except InvalidValue:
+        return json.dumps(shown, ensure_ascii=False)
     rest = {key: value for key, value in shown.items() if key != "xml"}
-    return f'{json.dumps(rest, ensure_ascii=False)[:-1]}, "json": {xml_to_json(xml)}}}'
+    return f'{json.dumps(rest, ensure_ascii=False)[:-1]}, "json": {found}}}'
 
 
 def json_texts(texts: Iterable[str]) -> str:

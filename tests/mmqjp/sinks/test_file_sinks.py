@@ -121,13 +121,14 @@ class SinkStore:
 
 class Lines(SinkStore):
     counts = (7, 6, 5)
+    body = "xml"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.file = path / "out.jsonl"
 
     def opened(self, position: Position) -> Sink:
-        given = read_sink("x", {"kind": "jsonl", "path": str(self.file)}, self.path, file="x.toml")
+        given = read_sink("x", {"kind": "jsonl", "path": str(self.file), "body": self.body}, self.path, file="x.toml")
         self.path.mkdir(exist_ok=True)
         return cast(Sink, open_destination(Secrets(), given, position, self.warnings.append))
 
@@ -149,6 +150,14 @@ class Lines(SinkStore):
 
     def seqs(self, file: Path | None = None) -> list[int]:
         return [json.loads(line)["seq"] for line in (file or self.file).read_text().splitlines()]
+
+
+class JsonBodies(Lines):
+    body = "json"
+
+    def seqs(self, file: Path | None = None) -> list[int]:
+        assert all("json" in json.loads(line) for line in (file or self.file).read_text().splitlines())
+        return super().seqs(file)
 
 
 class Parquet(SinkStore):
@@ -217,6 +226,7 @@ def points(owner: Any, names: str) -> list[Point]:
 
 SEAMS: dict[type[SinkStore], list[Point]] = {
     Lines: [*points(GrowingFile, "prepare write _write _put"), (files, "_cut_back"), *points(os, "write fsync")],
+    JsonBodies: [(files, "_cut_back"), *points(os, "write fsync")],
     Parquet: [
         *points(ParquetSink, "prepare write"), *points(ParquetFile, "__init__ add _write_group finish"),
         *points(parquet_file, "sync_file sync_directory"), *points(Path, "rename unlink mkdir"),
