@@ -29,7 +29,7 @@ from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
-from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, json_texts, output_order
+from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, output_order
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, count_receiving, is_hidden_form, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
@@ -446,14 +446,17 @@ class OutputChunk:
             f'{{"id": "{id}", "seq": {seq}, "query": "'.encode()
             for id, seq in zip(ids, self._seq.tolist(), strict=True)
         ]
-        columns = (some[name].to_pylist() for name in ("t0", "t1", "documents", "streams", "nodes", "head"))
+        times = (some[name].to_numpy().tolist() for name in ("t0", "t1"))
+        lists = map(_json_lists, (some["documents"], some["streams"]))
+        nodes, heads = some["nodes"].to_pylist(), some["head"].to_pylist()
+        escaped = {head: json_text(head)[1:-1] for head in set(heads)}
         shared = [
-            f'", "t0": {t0}, "t1": {t1}, "documents": {json_texts(documents)}, "streams": {json_texts(streams)}, '
-            f'"nodes": {nodes}, "xml": "{json_text(head)[1:-1]}'.encode()
-            for t0, t1, documents, streams, nodes, head in zip(*columns, strict=True)
+            f'", "t0": {t0}, "t1": {t1}, "documents": [{documents}], "streams": [{streams}], "nodes": {node}, '
+            f'"xml": "{escaped[head]}'.encode()
+            for t0, t1, documents, streams, node, head in zip(*times, *lists, nodes, heads, strict=True)
         ]
-        tails, named = _json_bytes(some["tail"]), pc.not_equal(some["head"], "").to_pylist()
-        again = names if all(named) else [name if named[place] else b"" for name, place in zip(names, at, strict=True)]
+        tails = _json_bytes(some["tail"])
+        again = names if all(heads) else [name if heads[place] else b"" for name, place in zip(names, at, strict=True)]
         pieces = begins, names, map(shared.__getitem__, at), again, map(tails.__getitem__, at), repeat(b'"}\n')
         return chain.from_iterable(zip(*pieces, strict=False))  # query names need no escapes
 
@@ -468,6 +471,14 @@ def _json_bytes(texts: pa.ChunkedArray) -> list[bytes]:
     if np.count_nonzero(np.frombuffer(together, np.uint8) < ord(" ")) >= len(found):
         return [json_text(text.decode())[1:-1].encode() for text in found]
     return together.replace(b"\\", rb"\\").replace(b'"', rb"\"").split(b"\0")
+
+
+def _json_lists(lists: pa.ChunkedArray) -> list[str]:
+    """Returns lists of texts as JSON lists, without the brackets."""
+    one = lists.combine_chunks()
+    items = list(map(json_text, one.flatten().to_pylist()))
+    ends = np.cumsum(one.value_lengths()).tolist()
+    return [", ".join(items[start:end]) for start, end in pairwise([0, *ends])]
 
 
 LINES_AT_A_TIME = 2_000  # they are copied several times as they are put together
