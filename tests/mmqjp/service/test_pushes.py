@@ -159,10 +159,10 @@ def test_a_body_is_read_by_its_kind(arguments: dict[str, str], body: bytes, foun
 
 REFUSED = [
     (b"x" * 11, "", XML, "a request has at most 10 bytes"),
-    (gzip.compress(b"x" * 10_000), "gzip", XML, "a request has at most 10 bytes"),
+    (gzip.compress(b"x" * 10_000, mtime=0), "gzip", XML, "a request has at most 10 bytes"),
     (b"\n" * 3, "", LINES, "a request has at most 2 lines"),
     (b"rubbish", "gzip", XML, "the body is not gzip"),
-    (gzip.compress(b"x" * 9)[:-9], "gzip", XML, "the body is not gzip: it ends too early"),
+    (gzip.compress(b"x" * 9, mtime=0)[:-9], "gzip", XML, "the body is not gzip: it ends too early"),
     (b"rubbish", "rot13", XML, "the content coding 'rot13' is not known"),
     (b" ", "", XML, "the request has no body"),
     (b"<a/>", "", XML, "too many documents wait"),
