@@ -339,6 +339,11 @@ class EventModel:
         if one in new:
             one.before = {name: self._again(name, new) for name in streams_read(one.statement) - one.defined.keys()}
             one.backfilled, one.seen = self.horizon, set(self.missed)
+            for other in self._active():  # equal statements have one state
+                if other not in new and other.text == one.text and not self.missed <= other.seen:
+                    other.seen |= self.missed
+                    results = self._results(other, self._given(other), (other.begun, NEVER))
+                    other.given.update(made for made in results if made.t1 < self.horizon)
         found = [
             made
             for made in self._results(one, self._given(one), (one.begun, NEVER))
