@@ -24,6 +24,7 @@ from mmqjp.tables.schema import CommitMetadata, Ledger
 from xscl.algebra.events import Schema
 from xscl.event_forms import unequal
 from xscl.event_lower import schemas_of
+from xscl.story_queries import PAIRS
 from xscl.syntax import EventQuery, Script, free_number, names_read
 
 
@@ -173,21 +174,30 @@ class QueryChanges:
         return names
 
     def unsubscribe(self, name: str) -> None:
-        """Removes all queries of a name, or a definition. Raises UnknownQuery, or InvalidEvents if that is read."""
+        """Removes all queries of a name, with what their stories are made of, or a definition. Raises UnknownQuery, or
+        InvalidEvents if that is read."""
         events = self._registry.events
         undefined = [events.definitions[name]] if name in events.definitions else []
         if undefined and (readers := [query.name for query in events.readers(name)]):
             raise InvalidEvents(f"the event {name} is read by {_few(readers)}; remove them first")
         gone = [] if undefined else self._named(name)
+        if any(one.is_events for one in gone) and (pairs := self._pairs_of(name)):
+            gone += pairs
+            made = (one for one in events.definitions.values() if one.pattern.stream == name + PAIRS)
+            undefined = [one for one in made if set(gone).issuperset(events.readers(one.name))]
         self._before_stop(gone)
         with whole_batch(self._store):
             self._stored.save_definitions((), undefined, self._now())
             self._stored.save_removals(gone, self._now(), self._ledger.batch)
             self._ledger.save_metadata(self.metadata_for([name]))
-        if undefined:
-            events.redefine(undefined, ())
         for subscription in gone:
             self._registry.remove(subscription.qid)
+        if undefined:
+            events.redefine(undefined, ())
+
+    def _pairs_of(self, name: str) -> list[Subscription]:
+        """The hidden query of stories that PUBLISH a name."""
+        return [one for one in self._registry.named(name + PAIRS) if one.is_hidden]
 
     def pause(self, name: str, reason: str) -> None:
         """Raises UnknownQuery."""
@@ -378,8 +388,11 @@ class QueryChanges:
             yield from (s for s in self._registry.subscriptions.values() if s not in kept)
         if mode not in ("replace", "renew"):
             return
-        for name in dict.fromkeys(query.publish for query in script.all_queries if query.publish is not None):
+        names = script.published()
+        for name in sorted(names):
             yield from (s for s in self._registry.named(name) if s.publishes and s not in kept)
+            if name + PAIRS not in names and any(one.is_events for one in self._registry.named(name)):
+                yield from self._pairs_of(name)
 
     def _register(
         self,

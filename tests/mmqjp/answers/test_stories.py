@@ -171,3 +171,23 @@ def test_each_story_has_an_id_of_its_own() -> None:
             session.process([Item(Doc(START + time * SECOND, "S", id), keys, "f", None).document()])
         opened = [one.story for one in session.outputs(-1) if one.change == "opened"]
     assert len(opened) == len({*opened}) == 4
+
+
+@pytest.mark.parametrize("way", ["unsubscribe", "replace"])
+def test_what_stories_are_made_of_goes_with_them(way: str, tmp_path: Path) -> None:
+    text = QUERY.format(window=9, lasting=9, having="", tell="")
+    items = [Item(Doc(START + at * SECOND, "S", f"d{at}"), "k", "f", None) for at in range(6)]
+    with Session("duckdb", state=tmp_path / "state", quiet=True, now=lambda: START, settle=0) as session:
+        session.subscribe(text)
+        session.process([one.document() for one in items[:3]])
+        if way == "unsubscribe":
+            session.unsubscribe("told")
+            assert session.queries() == {} and not session.registry.events.definitions
+            session.subscribe(text)
+        else:
+            session.subscribe(text.replace("9 s}", "8 s}"))
+            assert session.queries().keys() == {"told", "told.pairs"}
+        session.process([one.document() for one in items[3:]])
+        assert [one.documents[-1] for one in session.outputs(-1)][-1] == "d4"
+        session.subscribe("FROM S//item PUBLISH told")
+        assert session.queries().keys() == {"told"}
