@@ -67,7 +67,7 @@ class SignaturePlan(JoinPlan):
         """Opens the runs on disk, and builds the other postings before docid `end`. Requires all rows of R_T."""
         try:
             manifest = protocol.runs_manifest(self._store)
-            has_texts = bool(protocol.latest_texts(self._store, 1))
+            has_texts = manifest is not None and bool(protocol.latest_texts(self._store, 1))
             if manifest is not None and has_texts:
                 values = values_of_texts(manifest)
                 self._near.is_indexed = self._near.is_indexed and values != BY_KEYS

@@ -54,7 +54,7 @@ from xscl.algebra import values as algebra
 from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, Stories, letters_of
 from xscl.algebra.joins import Conjunct, Mirror, Term, naming, needed
 from xscl.algebra.near import words_again
-from xscl.algebra.weights import general_weights
+from xscl.algebra.weights import chosen_weights
 
 if TYPE_CHECKING:
     from mmqjp.answers.events_run import Parts
@@ -757,7 +757,7 @@ MOST_WORDS, LEAST_WEIGHT = 8, 40
 
 def common_words(text: str, other: str) -> list[str]:
     """Returns the heaviest words that two texts share."""
-    weight = general_weights().weight
+    weight = chosen_weights().weight
     common = (word for word in words_again(text) & words_again(other) if weight(word) >= LEAST_WEIGHT)
     return sorted(common, key=lambda word: (-weight(word), word))[:MOST_WORDS]
 

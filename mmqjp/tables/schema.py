@@ -669,6 +669,8 @@ class Ledger:
 
     def moved_after(self, batch: int) -> list[str]:
         """Returns how far batches after one moved streams, in order."""
+        if self.batch == 1:  # the store is new
+            return []
         sql = f"SELECT moved FROM batches WHERE batch > {batch} AND moved IS NOT NULL ORDER BY batch"
         return [row["moved"] for row in self._rows.select(sql)]
 

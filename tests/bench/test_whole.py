@@ -501,7 +501,7 @@ CASES = [
     (registration, "named_script", lambda kind, number: script(kind, number - 1), "if they are registered one by one",
      lambda: registration.compare_registrations("names")),
     (near, "expected_pairs", lambda *given: set(), "other pairs than sets give",
-     lambda: near.measure_near(near.NearCase("0.6", 1, 300))),
+     lambda: near.measure_near(near.NearCase("near 0.6", 1, 300))),
     (feeds, "feed_files", lambda format, *rest: feed_files("rss", 20, 0)[: format == "rss"], "the same entries",
      lambda: feeds.check_formats(20, 0)),
     (stage1, "rows_of", lambda batch, groups: (rows_of(batch, groups), id(groups)), "the shape cache errs",

@@ -43,6 +43,7 @@ from tests.support.places import DATA
 from tests.support.shown import assert_shown
 from tests.support.stores import TABLES, parquet_store
 from xpath_stage.documents import MAX_ATTRIBUTES
+from xscl.algebra import weights
 from xscl.algebra.joins import pattern_from_json
 from xscl.algebra.near import words
 from xscl.algebra.weights import HEAVIEST, chosen_weights, general_weights, learnt_weights, write_weights
@@ -604,7 +605,10 @@ def storms() -> list[Document]:
 
 
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.soak)])
-def test_a_store_keeps_the_table_by_which_it_weighs_words(engine: str, tmp_path: Path) -> None:
+def test_a_store_keeps_the_table_by_which_it_weighs_words(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights._CHOSEN, "holders", 0)  # other tests may leave stores open
     state, lines = tmp_path / "state", [{"id": one.id, "stream": "S", "time": 0, "xml": one.xml} for one in storms()]
     (tmp_path / "told.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     learn = ("words", "learn", "press-1", str(tmp_path / "told.jsonl"), "--state", str(state))
