@@ -90,6 +90,12 @@ def answer_rows(
 def _stored(rows: pa.Table, order: Ints, new: Mapping[str, Ints]) -> pa.Table:
     """Returns rows of `answers`, in chunks that strings can address."""
     sizes = np.cumsum(pc.binary_length(rows["tail"]).to_numpy()[order])
+    if len(order) <= FEW and sizes[-1:].sum() < MOST_CHARACTERS:
+        kept = rows.to_pylist()
+        columns_of_few = {name: column.tolist() for name, column in new.items()}
+        for name in (name for name in ANSWERS.names if name not in new):
+            columns_of_few[name] = [kept[place][name] for place in order.tolist()]
+        return pa.table({name: columns_of_few[name] for name in ANSWERS.names}, ANSWERS)
     cuts = np.flatnonzero(np.diff(sizes // MOST_CHARACTERS, prepend=0))
     found = [ANSWERS.empty_table()]
     for start, end in pairwise((0, *cuts.tolist(), len(order))):
@@ -126,6 +132,10 @@ def count_recipients(given: AnswerColumns, members: Mapping[str, Members], batch
 
 def coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     """Returns the distinct texts of a column, and the place of each row's among them, in order of first occurrence."""
+    if len(column) <= FEW:
+        texts: dict[str, int] = {}
+        places = [texts.setdefault(text, len(texts)) for text in column.to_pylist()]
+        return list(texts), np.array(places, np.int64)
     found = column.combine_chunks().dictionary_encode()
     return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
 
@@ -161,6 +171,8 @@ _ORDERED = ("t1", "documents", "nodes", "choice", "form")
 def line_order(answers: pa.Table, *, by_t1: bool = True) -> Ints:
     """Returns the places of answers in the order of the output lines of one query; without t1 only by what follows.
     Parses nodes, which is slow, only where documents are equal, and each text once."""
+    if len(answers) <= 1:
+        return np.arange(len(answers))
     lists = answers["documents"].combine_chunks()
     texts, code = coded(pa.chunked_array([lists.flatten()]))
     ranks = np.append(_ranks(texts)[code], -1)

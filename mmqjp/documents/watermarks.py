@@ -232,6 +232,7 @@ class StreamTimes:
 
 
 _FEED_COLUMNS = "stream feed visited earlier outcome batch"
+_JSON = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def note_earlier_documents(store: JoinEngine, ledger: Ledger) -> None:
@@ -502,7 +503,7 @@ class Progress:
         before = self._known.documents
         streams = {*self._times, *(stream for stream, time in self.documents.items() if before.get(stream) != time)}
         moved = {stream: (self.greatest.get(stream), self.documents.get(stream)) for stream in sorted(streams)}
-        return json.dumps(moved, ensure_ascii=False) if moved else None
+        return _JSON(moved) if moved else None
 
     def undo(self) -> None:
         """Undoes, after a rollback, what visits have changed."""
