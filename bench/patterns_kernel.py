@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bench.harness import Line, TableColumn, ratio, with_progress
 from common.arrays import Ints
 from common.bounds import BEGINNING
+from common.tools import gc_paused
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
@@ -171,17 +172,21 @@ def feed(
     take: Callable[[Results], None],
     tracked: TrackedLineage | None = None,
     clock: Callable[[], float] = time.thread_time,
+    since: int = 0,
 ) -> float:
-    """Runs a kernel over all intervals, hands its results to `take`, and returns the seconds that the kernel took."""
+    """Runs a kernel over all intervals, hands its results to `take`, and returns the seconds that the kernel took for
+    those that end after `since`."""
     seconds = 0.0
     for plain, until in intervals(events, step):
         part = tracked.register(plain) if tracked else plain
         begin = clock()
-        if tracked:
-            tracked.lineage.begin()
-        results = kernel.run(part, until)
-        sum(map(len, results))
-        seconds += clock() - begin
+        with gc_paused():  # as the engine does
+            if tracked:
+                tracked.lineage.begin()
+            results = kernel.run(part, until)
+            sum(map(len, results))
+        if until > since:
+            seconds += clock() - begin
         for one in results:
             take(one)
         if tracked and tracked.lineage.crowded:

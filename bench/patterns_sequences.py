@@ -2,8 +2,9 @@
 
 `kleene` has the experiments of SASE+ over prices of stocks: E1 six patterns at one window, E2 larger windows, E3
 backtracking, the paper's baseline, E4 NON OVERLAPPING, E5 runs that are merged because they remember the same, E6 these
-without the time to tell matches. `many` has many patterns beside a sample of them one at a time. `errors` compares
-missing letters with the exact pattern, and measures the share of matches that a BUDGET leaves.
+without the time to tell matches. `many` has many patterns beside a sample of them one at a time. `held` has
+windows of 100 to 100,000 events whose matches are the same. `errors` compares missing letters with the exact pattern,
+and measures the share of matches that a BUDGET leaves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from bench import patterns_kernel as kit
-from bench.harness import Line, charged, columns, ratio, turns_of
+from bench.harness import Line, charged, columns, compared_turns, ratio, turns_of
 from common.arrays import Ints
 from pattern_stage.columns import Columns, Floats, whole
 from pattern_stage.definition import inputs, pattern_template
@@ -315,6 +316,80 @@ KLEENE_COLUMNS = columns(
     "events a match = length | times as fast as the last = marked | merging | matching only = matching"
 )
 
+HELD_WINDOWS = (100, 1_000, 10_000, 100_000)
+HELD_EVERY, HELD_SPAN = 500, 20  # events from one planted match to the next, and how long it takes
+_HELD = {
+    "no end": "Price a, Stock+ b[], Trade c) WHERE {strategy} {{c.key < 0}}",
+    "equal": "Price a, Stock b, Trade c) WHERE {strategy} {{b.key = a.key AND c.key = a.key}}",
+    "equal+": "Price a, Stock+ b[], Trade c) WHERE {strategy} {{b[].key = a.key AND c.key = a.key}}",
+}
+
+
+@dataclass(frozen=True)
+class HeldCase:
+    """Three events of one key, where every match lies within the least window: so all windows have the same matches,
+    and longer ones only more runs that wait."""
+
+    template: str
+    strategy: Strategy | Literal["any"]
+    events: int
+
+    def text(self, window: int) -> str:
+        strategy = _STRATEGIES.get(self.strategy, "skip_till_any_match")
+        return f"PATTERN SEQ({_HELD[self.template].format(strategy=strategy)} WITHIN {window} s"
+
+
+def held_events(count: int) -> dict[str, kit.StreamEvents]:
+    """Events of three streams in random order, a second apart, each with a key of its own but for planted matches."""
+    numbers = np.arange(1, count + 1)
+    streams, keys = np.random.default_rng(1).integers(0, 3, count), numbers.astype(np.float64)
+    for first in range(HELD_EVERY, count - HELD_SPAN, HELD_EVERY):
+        for stream in range(3):
+            streams[first + stream * HELD_SPAN // 2], keys[first + stream * HELD_SPAN // 2] = stream, first + 0.5
+    found = {}
+    for stream, name in enumerate(("Price", "Stock", "Trade")):
+        own = np.flatnonzero(streams == stream)
+        found[name] = kit.StreamEvents(_HELD_SCHEMA, numbers[own] * kit.SECOND, numbers[own], (keys[own],))
+    return found
+
+
+_HELD_SCHEMA: Schema = (("key", "number"),)
+
+
+def measure_held(case: HeldCase, quick: bool = False) -> Iterator[Line]:
+    """The lines of all windows, which have the same matches: medians of turns, once the longest window is full. The
+    least one is the baseline."""
+    streams = held_events(case.events)
+
+    def run(window: int) -> tuple[float, MatchSet]:
+        tracked, found = kit.TrackedLineage(), MatchSet()
+        kernel = Kernel(Texts(), tracked.lineage)
+        kit.add_all(kernel, kit.lower_texts([case.text(window)], dict.fromkeys(streams, _HELD_SCHEMA)))
+        encoded = {name: some.encoded(kernel.texts) for name, some in streams.items()}
+
+        def take(results: Results) -> None:
+            found.update(tuple(sorted(sum(match, ()))) for _, match in tracked.matches(results))
+
+        return kit.feed(kernel, encoded, INTERVAL * kit.SECOND, take, tracked, since=full * kit.SECOND), found
+
+    windows = HELD_WINDOWS[:2] if quick else HELD_WINDOWS
+    full = windows[-1]  # only then the longest window keeps as much as it ever will
+    ways = {f"{window:,}": partial(run, window) for window in windows}
+    taken, found = compared_turns(ways, 1 if quick else 3, case, "matches")
+    assert bool(found) == (case.template != "no end"), f"{case} has {len(found)} matches"
+    yield from kit.turn_lines(asdict(case), taken, len(found), case.events - full, next(iter(ways)))
+
+
+def held_cases(options: kit.PatternOptions) -> list[HeldCase]:
+    count = options.events or (5_000 if options.quick else 300_000)
+    return [HeldCase(template, strategy, count) for template in _HELD for strategy in ("s3", "any")]
+
+
+HELD_COLUMNS = columns(
+    "pattern = template | strategy | window = plan | events/s = events_a_second | matches = rows | "
+    "times as fast as the least window = marked"
+)
+
 ERROR_STREAMS, DRIFT_STREAMS = ("A", "B", "C"), ("A", "B", "C", "D")
 KEY_SCHEMA: Schema = (("key", "string"),)
 ERROR_KEYS, DRIFT_KEYS = 100, 20
@@ -492,5 +567,6 @@ def measure_all_errors(cases: Sequence[ErrorsCase], options: kit.PatternOptions)
 
 SEQUENCE_BENCHMARKS = {
     "kleene": kit.PatternBenchmark(kleene_cases, kit.each_case(measure_kleene), KLEENE_COLUMNS),
+    "held": kit.PatternBenchmark(held_cases, kit.each_case(measure_held), HELD_COLUMNS, drawn=False),
     "errors": kit.PatternBenchmark(errors_cases, measure_all_errors, ERRORS_COLUMNS),
 }

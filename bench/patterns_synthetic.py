@@ -20,6 +20,7 @@ from bench import patterns_kernel as kit
 from bench.harness import Line, columns, in_fresh_process, resident_memory
 from common.arrays import Ints, Mask
 from common.bounds import BEGINNING
+from common.tools import gc_paused
 from pattern_stage.columns import Floats
 from pattern_stage.kernel import Kernel
 from pattern_stage.plan import RULE_NAMES, RuleName
@@ -340,12 +341,14 @@ def _registered(case: MemoryCase) -> tuple[float, float | None]:
     seconds, before = 0.0, resident_memory()
     while batch := list(islice(streams, _BATCH)):
         begin = time.thread_time()
-        for number, stream in enumerate(batch, first):
-            kernel.add(number, stream, BEGINNING)
+        with gc_paused(lasting=True):  # as the engine does
+            for number, stream in enumerate(batch, first):
+                kernel.add(number, stream, BEGINNING)
         seconds += time.thread_time() - begin
         first += len(batch)
     begin = time.thread_time()
-    kernel.run({}, 0)
+    with gc_paused(lasting=True):
+        kernel.run({}, 0)
     seconds += time.thread_time() - begin
     after = resident_memory()
     return seconds, None if before is None or after is None else (after - before) / case.queries

@@ -12,7 +12,15 @@ from bench import patterns, patterns_peers, patterns_sequences, patterns_streams
 from bench.patterns import BENCHMARKS
 from bench.patterns_kernel import PatternOptions, lower_texts
 from bench.patterns_peers import PatternPeersCase, PlacesCase, measure_pattern_peers, measure_places
-from bench.patterns_sequences import ErrorsCase, KleeneCase, measure_budgets, measure_errors, measure_kleene
+from bench.patterns_sequences import (
+    ErrorsCase,
+    HeldCase,
+    KleeneCase,
+    measure_budgets,
+    measure_errors,
+    measure_held,
+    measure_kleene,
+)
 from bench.patterns_streams import PROCESSES, StreamWorkload, measure_streams
 from bench.patterns_synthetic import MemoryCase, SyntheticCase, measure_synthetic, memory_statements
 from bench.patterns_windows import DAY, PatternVariable, WindowsCase, measure_windows
@@ -80,6 +88,7 @@ RUNS = [
     *every(3, ((ALL_WAYS, partial(kleene, replace(BASE, predicate=one, strategy=by))) for one, by in KLEENE)),
     (MERGED, lambda: kleene(replace(BASE, figure="E4", apart=True, three=True))),
     (ALONE, lambda: kleene(replace(BASE, figure="many", queries=6))),
+    (["100", "1,000"], lambda: measure_held(HeldCase("equal+", "any", 3_000), quick=True)),
     *every(3, ((BY_HAND, partial(synthetic, one)) for one in patterns_synthetic.TEMPLATES)),
     *every(3, ((["together"], partial(synthetic, "Filter", one)) for one in patterns_synthetic.SWITCHES if one)),
     ([*ONCO, *IN_SQL], lambda: measure_windows(WindowsCase("", "Ponco", "onco", 800, 0, 20))),
@@ -110,6 +119,7 @@ def test_all_ways_have_the_same_rows(plans, measure):
         pytest.param("technical", "--queries 20 --events 100", "LinearDyn", "4.13a", marks=soak),
         pytest.param("rumor", "--queries 5 --events 200", "channel", "5.9d", marks=soak),
         pytest.param("kleene", "--queries 5 --events 300", "backtracking", "E1", marks=soak),
+        pytest.param("held", "--events 3000", "no end", None, marks=soak),
         pytest.param("errors", "--events 300", "recall", "missing letters", marks=soak),
         pytest.param("windows", "--events 300", "no pruning", "times as fast", marks=soak),
         pytest.param("memory", "--queries 5", "different", None, marks=soak),
