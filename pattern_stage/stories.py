@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from common.arrays import Ints, Mask
 from pattern_stage.aggregate import began_of
-from pattern_stage.columns import NO_INTS, Column, Columns, Flow, each_once, no_events, sorted_flow
+from pattern_stage.columns import NO_INTS, NULL_TEXT, Column, Columns, Flow, each_once, no_events, sorted_flow
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.operators import Bounded, Crowded, MOpContext, Renumber, Room
 from pattern_stage.values import Pairs, compile_condition, flatten_lists, ints, lists
@@ -149,7 +149,7 @@ class StoryTelling(Bounded):
             row, mine = int(rows[order[start]]), at[order[start:end]].tolist()
             lasting = int(self._rows.within[row])
             own = self._stories.setdefault(row, _Row())
-            found += [(row, one) for one in self._fold(own, lasting, map(pairs.__getitem__, mine))]
+            found += [(row, one) for one in self._fold(own, lasting, [pairs[one] for one in mine if one in pairs])]
         for row, own in self._stories.items():
             found += [(row, one) for one in _closed(own, int(self._rows.within[row]), until)]
         for row in [row for row, own in self._stories.items() if not own.waiting]:
@@ -157,8 +157,14 @@ class StoryTelling(Bounded):
         return self._told(found)
 
     def _pairs(self, events: Columns, at: Ints) -> dict[int, Pair]:
-        """Returns the pairs at these places, the later document first."""
+        """Returns the pairs at these places, the later document first. An event is a pair if it has the ids, streams
+        and times of two documents and ends when the later one does, so that pairs come in the order of the fold."""
         places = np.unique(at)
+        ends = np.array([events.values[columns[2]][places] for columns in self._columns])
+        is_pair = np.isfinite(ends).all(0) & (ends.max(0) == events.t1[places])
+        for column in (events.values[one] for columns in self._columns for one in columns[:2]):
+            is_pair &= column[places] != NULL_TEXT
+        places = places[is_pair]
         sides = []
         for columns in self._columns:
             values = [self._values(events.values[one][places], self._kinds[one]) for one in columns]

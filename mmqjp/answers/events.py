@@ -141,7 +141,7 @@ class EventOutput:
         for place, (t0, t1, numbers, first) in enumerate(zip(*columns, strict=True)):
             of, texts = [number for number in numbers if number >= 0], [column[place] for column in shown]
             if stories is not None:
-                pairs = [self._records[parts.origin(number).docid] for number in numbers[1:]]
+                pairs = [[self._records[one.docid] for one in parts.documents(number)] for number in numbers[1:]]
                 ending, documents, streams = stories.document(texts, *pairs)
                 nodes, body = "{}", Body(STORY_HEAD, f'" t0="{t0}" t1="{t1}"{ending}')
             elif pattern is None:

@@ -29,7 +29,7 @@ from common.tools import in_batches, lazy
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
-from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, output_order
+from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, output_order, size_of_story
 from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, count_receiving, is_hidden_form, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
@@ -165,12 +165,12 @@ def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
     return np.repeat(ends - outputs, sizes), np.repeat(ends - 1, sizes), place
 
 
-_ORDERED = ("t1", "documents", "nodes", "choice", "form")
+_ORDERED = ("t1", "documents", "nodes", "choice", "form", "head", "tail")
 
 
 def line_order(answers: pa.Table, *, by_t1: bool = True) -> Ints:
-    """Returns the places of answers in the order of the output lines of one query; without t1 only by what follows.
-    Parses nodes, which is slow, only where documents are equal, and each text once."""
+    """Returns the places of answers in the order of the output lines of one query: by t1, unless they are equal, size
+    of a story, documents, nodes. Parses nodes, which is slow, only where documents are equal, and each text once."""
     if len(answers) <= 1:
         return np.arange(len(answers))
     lists = answers["documents"].combine_chunks()
@@ -178,6 +178,9 @@ def line_order(answers: pa.Table, *, by_t1: bool = True) -> Ints:
     ranks = np.append(_ranks(texts)[code], -1)
     starts, ends = lists.offsets.to_numpy()[:-1].astype(np.int64), lists.offsets.to_numpy()[1:].astype(np.int64)
     columns = [answers["t1"].to_numpy()] if by_t1 else []
+    if (stories := pc.equal(answers["head"], STORY_HEAD).to_numpy()).any():
+        columns.append(np.zeros(len(answers), np.int64))
+        columns[-1][stories] = [*map(size_of_story, answers["tail"].filter(pa.array(stories)).to_pylist())]
     for at in range(int((ends - starts).max(initial=0))):
         columns.append(ranks[np.where(starts + at < ends, starts + at - starts[:1], -1)])
     if not columns:

@@ -203,12 +203,19 @@ class Output:
 
 STORY_HEAD = '<story query="'
 _STORY = re.compile(r'<story query="[^"]*" t0="-?\d+" t1="-?\d+" id="([0-9a-f]{32})" change="(\w+)"')
+_GROWN = re.compile(r'[^>]* members="(\d+)"')
 
 
 def story_of(xml: str) -> tuple[str, str]:
     """Returns the id of the story that an output document tells of, and what happened to it; "" and "" of others."""
     found = _STORY.match(xml) if xml.startswith(STORY_HEAD) else None
     return (found[1], found[2]) if found else ("", "")
+
+
+def size_of_story(tail: str) -> int:
+    """Returns the number of members of a story, given what follows the head of its document. Of the changes of a story
+    that have one time, and of those that it took up, the later ones have more."""
+    return int(_GROWN.match(tail)[1])  # type: ignore[index]  # each story has members
 
 
 BodyForm = Literal["xml", "json"]
@@ -232,8 +239,9 @@ def json_texts(texts: Iterable[str]) -> str:
 
 
 def output_order(output: Output) -> tuple[Any, ...]:
-    """Sort key of an output line: t1, query, documents, nodes."""
-    return output.t1, output.query, output.documents, node_orders(output.nodes)
+    """Sort key of an output line: t1, query, members of a story, documents, nodes."""
+    size = size_of_story(output.xml) if output.xml.startswith(STORY_HEAD) else 0
+    return output.t1, output.query, size, output.documents, node_orders(output.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -711,10 +719,10 @@ class StoryDocuments:
         self._counts = [name for name, kind in stories.schema if kind == "number"]
 
     def document(
-        self, texts: Sequence[str | None], earliest: Record, last: Record
+        self, texts: Sequence[str | None], earliest: Sequence[Record], last: Sequence[Record]
     ) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """Returns the end of a document, after `t1`, and the ids and streams of the documents that it names. The
-        records are pairs with the first and the latest document."""
+        records are those of which events about the first and the latest document were made: mostly one pair."""
         of = dict(zip(self._names, texts, strict=True))
         first, latest, *listed = (
             ToldDocument(*one) for name in ("first", "latest", "joined") for one in json.loads(of[name] or "[]")
@@ -739,13 +747,14 @@ class StoryDocuments:
         return f"{opening}>{''.join(children)}</story>", ids, streams
 
 
-def _in_pair(pair: Record, told: ToldDocument) -> tuple[str, str]:
+def _in_pair(pairs: Iterable[Record], told: ToldDocument) -> tuple[str, str]:
     """Returns the text of a document of a pair, and the markup of its element, if it has one."""
-    for side in pair.tree.elements[0]:
-        if (side.get("stream"), side.get("id")) == (told.stream, told.id) and len(side):
-            texts = [child for child in side[0] if child.tag in _TOLD] or [side[0]]
-            number = pair.tree.elements.index(side[0])
-            return " ".join(map(element_text, texts)), markup_of(pair, number)
+    for pair in pairs:
+        for side in pair.tree.elements[0].iterchildren("*"):
+            if (side.get("stream"), side.get("id")) == (told.stream, told.id) and (own := side.find("*")) is not None:
+                texts = [child for child in own if child.tag in _TOLD] or [own]
+                number = pair.tree.elements.index(own)
+                return " ".join(map(element_text, texts)), markup_of(pair, number)
     return "", ""  # a pair of other events than those of a join with STORIES
 
 

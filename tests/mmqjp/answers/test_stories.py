@@ -59,6 +59,12 @@ def as_change(output: Output, names: dict[str, oracle.Name]) -> oracle.Change:
     return oracle.Change(names[output.story], output.change, output.t1, first, *counts, frozenset(listed), merged)
 
 
+FILTERED = """;
+FROM FILTER{{a_feed != b_feed}} told_pairs PUBLISH mid;
+FROM STORIES{{LASTING {lasting} s}} {source} PUBLISH own"""
+"""Stories of pairs that an event query chooses, `told_pairs` in parentheses or published as `mid`."""
+SOURCES = "mid", "(FROM FILTER{a_feed != b_feed} told_pairs)"
+
 QUERY = """
 FROM S//item->a[./k->k] JOIN {{k = l, {window} s}} S//item->b[./k->l]
 PUBLISH told STORIES LASTING {lasting} s{having}{tell}
@@ -71,27 +77,34 @@ CONDITIONS: dict[str, Callable[[int, int, int], bool] | None] = {
 }
 
 
-def story_names(items: Sequence[Item]) -> dict[str, oracle.Name]:
+def story_names(items: Sequence[Item], source: str = "told_pairs") -> dict[str, oracle.Name]:
     """The names of all stories that pairs of documents could open, by id."""
     docs = sorted(one.doc for one in items)
-    return {story_id("told_pairs", StoryDocument(*a), StoryDocument(*b)): (a, b) for a, b in combinations(docs, 2)}
+    return {story_id(source, StoryDocument(*a), StoryDocument(*b)): (a, b) for a, b in combinations(docs, 2)}
+
+
+def in_order(changes: Sequence[oracle.Change]) -> list[oracle.Change]:
+    """Changes by story, each with its own in order."""
+    return sorted(changes, key=lambda one: one.story)
 
 
 def world(rng: Random) -> list[Item]:
     keys, count = rng.choice(("ab", "abcd", "abcdefgh")), rng.randint(4, 24)
     most = rng.choice((1, 2))  # with several keys, documents that do not match are brought together by later ones
-    times = sorted(rng.randrange(40) * SECOND for _ in range(count))
+    times = sorted(rng.randrange(rng.choice((8, 40))) * SECOND for _ in range(count))
     found = []
-    for at, time in enumerate(times):
+    for at, time in zip(rng.sample(range(100), count), times, strict=True):
         own = "".join(rng.sample(keys, rng.randint(1, most)))
         feed, value = f"f{rng.randrange(5)}", rng.choice(("x", "y", None))
         found.append(Item(Doc(START + time, "S", f"d{at}"), own, feed, value))
     return sorted(found, key=lambda one: one.doc.time + rng.choice((0, 0, 0, 3, 12)) * SECOND)
 
 
-def expected(items: Sequence[Item], window: int, settle: int, kept: int, **asked: Any) -> list[oracle.Change]:
+def expected(
+    items: Sequence[Item], window: int, settle: int, kept: int, apart: bool = False, **asked: Any
+) -> list[oracle.Change]:
     """What is told of items that come in this order: a pair is missed if the horizon has passed its end, but for those
-    of the documents that are kept when the query comes."""
+    of the documents that are kept when the query comes. With `apart`, pairs are of two feeds."""
     of = {one.doc: one for one in items}
     horizon, horizons = 0, []
     for at, one in enumerate(items):
@@ -100,7 +113,7 @@ def expected(items: Sequence[Item], window: int, settle: int, kept: int, **asked
     pairs = []
     for (_, one), (at, other) in combinations(enumerate(items), 2):
         near = {*one.keys} & {*other.keys} and abs(one.doc.time - other.doc.time) <= window * SECOND
-        if near and max(one.doc, other.doc).time >= horizons[at]:
+        if near and not (apart and one.feed == other.feed) and max(one.doc, other.doc).time >= horizons[at]:
             pairs.append((one.doc, other.doc))
     return oracle.changes(pairs, until=horizon, feed=lambda d: of[d].feed, value=lambda d: of[d].value, **asked)
 
@@ -109,8 +122,9 @@ def assert_told(rng: Random, engine: str, place: Path | None) -> None:
     items, window, settle = world(rng), rng.choice((3, 9, 30)), rng.choice((0, 2, 10))
     lasting, having = rng.choice((4, 12, 60)), rng.choice(list(CONDITIONS))
     tell = rng.choice(((), (), ("grew",), ("opened", "closed"), ("merged", "closed")))
-    counts = "DISTINCT" in having
+    counts, own, source = "DISTINCT" in having, rng.choice((False, True)), rng.choice(SOURCES)
     text = QUERY.format(window=window, lasting=lasting, having=having, tell=f" TELL {', '.join(tell)}" if tell else "")
+    text += FILTERED.format(lasting=lasting, source=source) if own else ""
     begun = kept = rng.choice((0, 0, len(items) // 2))  # so many documents come before the query, with a backfill
     found: list[Output] = []
     waiting = list(items)
@@ -127,12 +141,18 @@ def assert_told(rng: Random, engine: str, place: Path | None) -> None:
                 session.process([one.document() for one in some])
             found = list(session.outputs(-1))
     names = story_names(items)
-    asked = {"lasting": lasting * SECOND, "holds": CONDITIONS[having], "tell": tell}
-    wanted = expected(items, window, settle, kept, **asked)
-    got = [as_change(one, names) for one in found]
+    asked: dict[str, Any] = {"lasting": lasting * SECOND, "holds": CONDITIONS[having], "tell": tell}
+    world_of = items, window, settle, kept
+    wanted = expected(*world_of, **asked)
+    got = [as_change(one, names) for one in found if one.query == "told"]
     if not counts:
         wanted = [one._replace(values=0) for one in wanted]
-    assert sorted(got, key=repr) == sorted(wanted, key=repr)
+    assert in_order(got) == in_order(wanted)
+    if own:
+        names = story_names(items, "mid" if source == "mid" else "told_pairs")
+        wanted = expected(*world_of, True, lasting=lasting * SECOND)
+        got = [as_change(one, names) for one in found if one.query == "own"]
+        assert in_order(got) == [one._replace(values=0) for one in in_order(wanted)]
 
 
 @pytest.mark.parametrize("seed", seeds(20, 3_000))
@@ -191,3 +211,21 @@ def test_what_stories_are_made_of_goes_with_them(way: str, tmp_path: Path) -> No
         assert [one.documents[-1] for one in session.outputs(-1)][-1] == "d4"
         session.subscribe("FROM S//item PUBLISH told")
         assert session.queries().keys() == {"told"}
+
+
+def test_events_that_are_no_pairs_of_documents_are_passed_over() -> None:
+    text = """DEFINE EVENT B FROM S//b->x (
+      a_id := x/@id, a_stream := x/@in, a_time := number(x/@t), a_feed := x/k,
+      b_id := '0', b_stream := 'S', b_time := number(x/@u), b_feed := 'f'
+    ); FROM STORIES{LASTING 9 s TELL opened, grew} B PUBLISH told"""
+    at, known = START + 8 * SECOND, f'in="S" u="{START}"'
+    none = [f'<b {known} t="{at}"/>', f'<b id="1" u="{START}" t="{at}"/>', f'<b id="1" {known}/>', "<b/>"]
+    none += [f'<b id="1" {known} t="{time}"/>' for time in (at + 1, at - 1, "NaN", "9" * 400)]
+    none += [f'<b id="1" in="S" t="{at}" u="{time}"/>' for time in ("", "-" + "9" * 300, "-" + "9" * 400)]
+    pair = f'<b id="1" {known} t="{at}"><!-- no feed --></b>'
+    with Session("duckdb", quiet=True, now=lambda: START, settle=0) as session:
+        session.subscribe(text)
+        session.process([Document(f"d{place}", xml, time=at) for place, xml in enumerate([*none, pair])])
+        session.process([Document("end", "<z/>", time=at + SECOND)])
+        assert session.take_paused() == {}
+        assert [one.documents for one in session.outputs(-1)] == [("0", "1")]
