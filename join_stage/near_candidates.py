@@ -460,7 +460,7 @@ class NearTexts:
 
     @property
     def compared(self) -> int:
-        """The number of pairs of texts of which the index has looked up frequent words."""
+        """The number of pairs of texts for which the index has looked up frequent words."""
         return sum(index.compared for index in self._indexes)
 
     @property

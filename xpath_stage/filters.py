@@ -230,7 +230,7 @@ def _first_text(path: str) -> Callable[[etree._Element], str]:
 
     def text_of_path(element: etree._Element) -> str:
         try:
-            return next(_strings(find(element)), "")  # type: ignore[arg-type]  # it has nodes
+            return next(_strings(find(element)), "")  # type: ignore[arg-type]  # a path in parentheses selects nodes
         except (PatternError, PatternLimit, etree.XPathError):
             return ""
 

@@ -7,18 +7,20 @@ microseconds) and `feed` of the document, and the values that HAVING counts."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, get_args
 
 from xscl import syntax
 from xscl.algebra import values as exp
-from xscl.algebra.events import OWN, SIDES
+from xscl.algebra.events import OWN, SIDES, StoryChange
 from xscl.algebra.joins import NEGATED
 from xscl.algebra.values import OF_DOCUMENT, Span
+from xscl.check_expressions import visible_names
 from xscl.text import EVENT_NAME, Problem
 
-CHANGES = "opened", "grew", "merged", "closed"
+CHANGES: tuple[StoryChange, ...] = get_args(StoryChange)
 
 PAIRS = ".pairs"  # ends the name of the hidden query
 FEED = "feed_url"  # the child of a document's node with the address of its feed
@@ -36,7 +38,10 @@ def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventD
     if not stories.lasting.us:
         told = "would never close" if stories.lasting.us is None else "would be over at once"
         raise Problem(f"such a story {told}", stories.lasting.span, "write how long one lasts, such as LASTING 7 d")
-    sides = [_named_block(one, f"story_{side}") for one, side in zip((join.left, join.right), SIDES, strict=True)]
+    taken = visible_names(join)
+    sides = [
+        _named_block(one, f"story_{side}", taken) for one, side in zip((join.left, join.right), SIDES, strict=True)
+    ]
     op = "JOIN UNORDERED" if join.op == "JOIN" else join.op  # a pair is told once
     select = exp.ElementConstructor("pair", (), tuple(map(_document, SIDES, sides)), span)
     name = pairs.publish or ""
@@ -67,12 +72,15 @@ def _event_name(name: str) -> str:
     return f"pairs_{blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
-def _named_block(source: syntax.Input, name: str) -> syntax.Block:
+def _named_block(source: syntax.Input, name: str, taken: Container[str]) -> syntax.Block:
+    """Returns the block with a variable for its node: its own, or the name with as many primes as make it a new one."""
     if not isinstance(source, syntax.Block):
         raise Problem("STORIES needs a join of two blocks", source.span, "PUBLISH the inner query, and read its name")
     *steps, last = source.steps
     if last.test.kind == "attribute":
         raise Problem("the documents of STORIES are elements", last.span, "write the path of an element")
+    while name in taken:
+        name += "'"
     return replace(source, steps=(*steps, last if last.var else replace(last, var=name)))
 
 
@@ -126,7 +134,8 @@ def _condition(node: Any, counted: list[exp.Expr]) -> Any:
         case exp.And(args=args) | exp.Or(args=args):
             return type(node)(tuple([_condition(one, counted) for one in args]), node.span)
         case exp.Compare(op=op, left=count, right=number):
-            return exp.Compare(op, _reference(count, counted), number, node.span)  # type: ignore[arg-type]
+            reference = _reference(count, counted)
+            return exp.Compare(op, reference, number, node.span)  # type: ignore[arg-type]  # of an event, as below
     raise AssertionError(f"no condition of a story: {node!r}")
 
 

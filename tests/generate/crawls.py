@@ -104,10 +104,10 @@ def crawl(rng: Random, directory: Path) -> list[Document | Visit]:
         def note(site: Site, outcome: VisitOutcome, error: str = "") -> None:
             at = now  # noqa: B023  # called within the iteration
             about = 404 if error else 0, error, "" if error else site.address
-            noted.append(NotedVisit(site.url, at, outcome, site.since, *about))  # noqa: B023
+            noted.append(NotedVisit(site.url, at, outcome, site.since, *about))  # noqa: B023  # the same
             documents = site.news(at, error) if error or outcome == "complete" else ()
             if documents or outcome != "failed":
-                told.append(Visit(site.url, at, outcome, documents=documents))  # noqa: B023
+                told.append(Visit(site.url, at, outcome, documents=documents))  # noqa: B023  # the same
 
         for site in sites:
             now += rng.randrange(1, 900) * 1_000_000

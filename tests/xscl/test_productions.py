@@ -27,7 +27,7 @@ DEFINITIONS = {
     "C": "DEFINE EVENT C FROM S//c->x (id := x/@id, v := number(x/@id), k := x/k)",
     "T": "DEFINE EVENT T FROM S//c->x[./t AS y] (t IN x/t, n := string-length(x/t), k := 5, s := 'a')",
     "P": (
-        "DEFINE EVENT P FROM S//b->x (a_id := x/@id, a_stream := 'S', a_time := number(x/@id), a_feed := x/k, "
+        "DEFINE EVENT P FROM S//b->x (a_id := x/@id, a_stream := 'S', a_time := number(x/@us), a_feed := x/k, "
         "a_n := x/k, b_id := '0', b_stream := 'S', b_time := 0, b_feed := 'f', b_n := x/t)"
     ),
 }
@@ -86,7 +86,8 @@ QUERIES = (
     "FROM S//b->x PUBLISH once ONCE PER (x/k, x/@id) WITHIN 1 h",
     "FROM S//b->x JOIN {x/k = y/k, 9 s} S//b->y PUBLISH one STORIES LASTING 9 s",
     "S//b->x JOIN {x/k = y, 9} S//c[k->y] PUBLISH d STORIES LASTING 9 s HAVING (feeds > 7 OR feeds > 0) AND feeds < 9",
-    "S//b[./k->x] JOIN {x = y/k, 9 s} S//c->y PUBLISH e STORIES LASTING 9 s HAVING count(DISTINCT k) = 1 TELL opened",
+    "S//b[./k->story_a] JOIN {story_a = y/k, 9 s} S//c->y PUBLISH e STORIES LASTING 9 s HAVING count(DISTINCT k) = 1",
+    "FROM S//b->x JOIN {x/k = y/k, 9 s} S//c->y PUBLISH f STORIES LASTING 9 s TELL opened, merged",
     "DECLARE NAMESPACE p = 'u'; FROM S//b->x[p:k or p:* or *:k or @p:id or @* or k]",
     "DECLARE WEIGHTS 'general-1'; FROM S//b->x",
 )
@@ -94,7 +95,7 @@ QUERIES = (
 
 def documents() -> Iterator[Document]:
     for place, name in enumerate("bbcbcc", 1):
-        xml = f'<{name} id="{place}"><k>1</k><t>{name} {place}</t></{name}>'
+        xml = f'<{name} id="{place}" us="{place * SECOND}"><k>1</k><t>{name} {place}</t></{name}>'
         yield Document(id=f"d{place}", xml=xml, time=(place * SECOND, place * SECOND))
     yield Document(id="end", xml="<z/>", time=(99 * SECOND, 99 * SECOND))
 
