@@ -206,11 +206,12 @@ class QueryChanges:
         self._set_paused(stopping, [name])
 
     def resume(self, name: str) -> None:
-        """Resumed queries see later documents and those from before the pause. Raises UnknownQuery and StoreError."""
-        unreadable = self._registry.unreadable()
-        if reason := next((unreadable[query] for query in self._named(name) if query in unreadable), None):
+        """Resumed queries see later documents and those from before the pause. With stories, what they are made of is
+        resumed, too: it may have exceeded a limit. Raises UnknownQuery and StoreError."""
+        unreadable, named = self._registry.unreadable(), [*self._named(name), *self._pairs_of(name)]
+        if reason := next((unreadable[query] for query in named if query in unreadable), None):
             raise StoreError(f"{name}: {reason}")
-        self._set_paused({s: None for s in self._named(name) if s.paused is not None}, [name])
+        self._set_paused({s: None for s in named if s.paused is not None}, [name])
 
     def pause_queries(self, reasons: Mapping[Subscription, str]) -> None:
         with suppress(Exception):  # the failure may be in what waits

@@ -210,6 +210,10 @@ PATTERN SEQ(~(A n), B b) WHERE { n.k = b.l } WITHIN 4 s RETURN b.l AS k PUBLISH 
 GOES_ON = """;
 FROM FILTER{l = "none"} B PUBLISH goes_on
 """
+STORIES = """
+FROM S//r->x JOIN {x/*/@k = y/*/@k, 3 s} S//r->y PUBLISH told STORIES LASTING 4 s;
+FROM STORIES{LASTING 9 s HAVING members > 2} told_pairs PUBLISH long
+"""
 
 Found = Counter[tuple[str, int, int, str]]
 
@@ -237,11 +241,12 @@ def told(engine: Session) -> Found:
     found: Found = Counter()
     for one in engine.outputs():
         values = {str(child.tag): element_text(child) for child in parse_document(one.xml.encode(), trusted=True).root}
-        found[one.query, one.t0 // SECOND, one.t1 // SECOND, values.get("k") or values["n"]] += 1
+        value = one.story + one.change or values.get("k") or values["n"]
+        found[one.query, one.t0 // SECOND, one.t1 // SECOND, value] += 1
     return found
 
 
-@pytest.mark.parametrize("seed", seeds(2, 600))
+@pytest.mark.parametrize("seed", seeds(4, 600))
 def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
     """Also if all are paused: then nothing moves the horizon but a resumption. Streams may lag behind others, and
     batches fail."""
@@ -254,7 +259,7 @@ def test_queries_are_paused_at_the_same_time(seed, tmp_path, monkeypatch):
     monkeypatch.setattr("common.limits.BLOCK", BLOCK)
     names = ("max_matches", "max_partial", "max_outputs", "max_work")
     bounds: dict[str, Any] = dict(zip(names, rng.choice(EVENT_BOUNDS), strict=True))
-    script = EVENT_QUERIES if seed % 2 else PATTERNS + rng.choice(("", GOES_ON))
+    script = (PATTERNS + rng.choice(("", GOES_ON)), EVENT_QUERIES, STORIES)[seed % 3]
     if chance(rng, 70):
         script = script.replace("B FROM S", "B FROM T")
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from lxml import etree
@@ -20,21 +21,9 @@ from mmqjp.engine import Session
 from pattern_stage.stories import StoryDocument, story_id
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import seeds
+from tests.live.stories import Item, StoryModel, use
 from tests.oracle import stories as oracle
 from tests.oracle.stories import Doc
-
-
-class Item(NamedTuple):
-    doc: Doc
-    keys: str
-    feed: str
-    value: str | None
-
-    def document(self) -> Document:
-        value = "" if self.value is None else f"<v>{self.value}</v>"
-        keys = "".join(f"<k>{key}</k>" for key in self.keys)
-        xml = f"<item>{keys}<feed_url>{self.feed}</feed_url>{value}</item>"
-        return Document(self.doc.id, xml, self.doc.stream, self.doc.time)
 
 
 def named(root: Any, tag: str) -> set[Doc]:
@@ -160,10 +149,35 @@ def test_stories_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
     assert_told(Random(seed), "duckdb", tmp_path / "state" if seed % 3 else None)
 
 
+def assert_told_live(rng: Random, engine: str, place: Path) -> None:
+    items, window, settle = world(rng), rng.choice((3, 9, 30)), rng.choice((0, 2, 10))
+    lasting, having = rng.choice((4, 12, 60)), rng.choice(list(CONDITIONS))
+    text, names = QUERY.format(window=window, lasting=lasting, having=having, tell=""), story_names(items)
+    of = {one.doc: one for one in items}
+
+    def fold(pairs: Sequence[tuple[Item, Item]], until: int) -> list[oracle.Change]:
+        asked: dict[str, Any] = {"feed": lambda d: of[d].feed, "value": lambda d: of[d].value}
+        asked |= {"lasting": lasting * SECOND, "holds": CONDITIONS[having]}
+        found = oracle.changes([(one.doc, other.doc) for one, other in pairs], until=until, **asked)
+        return found if "DISTINCT" in having else [one._replace(values=0) for one in found]
+
+    def compare(session: Session, told: Counter[oracle.Change]) -> None:
+        assert session.take_paused() == {}
+        assert Counter(as_change(one, names) for one in session.outputs(-1)) == told
+
+    use(rng, engine, place, text, settle * SECOND, items, StoryModel(window * SECOND, settle * SECOND, fold), compare)
+
+
+@pytest.mark.parametrize("seed", seeds(10, 3_000, first=20_000))
+def test_stories_in_live_use(seed: int, tmp_path: Path) -> None:
+    assert_told_live(Random(seed), "duckdb", tmp_path)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", seeds(2, 20))
 def test_stories_on_spark_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
     assert_told(Random(seed), "spark", tmp_path / "state")
+    assert_told_live(Random(seed), "spark", tmp_path / "live")
 
 
 def test_a_story_of_200_documents_has_200_updates_and_lists_each_document_once(tmp_path: Path) -> None:
@@ -207,6 +221,9 @@ def test_what_stories_are_made_of_goes_with_them(way: str, tmp_path: Path) -> No
         else:
             session.subscribe(text.replace("9 s}", "8 s}"))
             assert session.queries().keys() == {"told", "told.pairs"}
+            session.pause("told.pairs")
+            session.resume("told")
+            assert all(one.active for one in session.registry.named("told.pairs"))
         session.process([one.document() for one in items[3:]])
         assert [one.documents[-1] for one in session.outputs(-1)][-1] == "d4"
         session.subscribe("FROM S//item PUBLISH told")
