@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common import files
+from feeds.history import History
 from join_stage import protocol
 from join_stage.duckdb import DuckDBEngine
 from join_stage.store.duckdb import CommitMark, DuckDBStore
@@ -27,6 +28,7 @@ _CALLS: dict[Any, str] = {
     CommitMark: "note",
     protocol: "save_word_order",
     Session: "process ensure",
+    History: "_news changed",
     Service: "_process _commit_settings",
     Spool: "answer",
     CommandQueue: "apply",

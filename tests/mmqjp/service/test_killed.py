@@ -18,6 +18,7 @@ import pytest
 
 from mmqjp.engine import Session
 from mmqjp.sinks import definition
+from tests.generate.crawls import crawl
 from tests.generate.seeds import at_length, seeds
 from tests.processes import nursery
 from tests.processes.kills import HALF
@@ -295,9 +296,53 @@ class Commands(Life):
             return lines, kept, names, len(list(engine.dead_letters()))
 
 
+class Crawls(Life):
+    """Services over a crawl that grows, with queries over visits of feeds."""
+
+    QUERIES = (
+        "FROM mmqjp:visits//visit PUBLISH visits; FROM S//item PUBLISH items;"
+        "FROM mmqjp:visits//visit->v[./withdrawn->w] JOIN {w = g, INF} S//item->i[./guid->g] PUBLISH withdrawn"
+    )
+    seams: ClassVar = [f"DuckDBEngine.{name}" for name in ("begin", "append", "commit", "close")]
+    seams += ["Session.process", "CommitMark.note", *4 * ("History._news", "History.changed")]
+
+    def __init__(self, path: Path, seed: int) -> None:
+        super().__init__(path, seed)
+        self.crawled = path / "crawled"
+        crawl(self.rng, self.crawled)
+        (path / "queries.xscl").write_text(self.QUERIES)
+
+    def step(self, kill: tuple[str, int] | None) -> None:
+        moments = sorted(path.stem for path in self.crawled.rglob("*.*"))
+        end = self.rng.randint(1, 9) if kill else len(moments)
+        for path in [path for path in self.crawled.rglob("*.*") if path.stem in moments[:end]]:
+            place = self.drops / path.relative_to(self.crawled)
+            if path.is_file():
+                place.parent.mkdir(exist_ok=True)
+                path.rename(place)
+        self.run(kill, command, *self.arguments(self.path), "--batch-size", self.rng.choice([1, 3, 100]))
+
+    def arguments(self, path: Path) -> list[object]:
+        given = ["--source", self.drops, "--feeds", "--queries", self.path / "queries.xscl", "--lateness", "INF"]
+        return [*STREAM, *given, "--state", path / "state", "--max-ahead", "INF", "--output", path / "out.jsonl"]
+
+    def wrong(self) -> Iterator[str]:
+        calm = self.path / "calm"
+        calm.mkdir()
+        nursery.run(command, *self.arguments(calm))
+        kept, wanted = ([self.told(line) for line in (of / "out.jsonl").open()] for of in (self.path, calm))
+        yield from differences("lines", kept, wanted)
+        yield from differences("kept", kept, [self.told(json.dumps(row)) for row in self.kept()])
+        assert any(query == "visits" for query, *_ in kept)
+
+    def told(self, line: str) -> tuple[object, ...]:
+        row = json.loads(line)
+        return row["query"], *row["documents"], row["t1"], row["xml"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(1, 60))
-@pytest.mark.parametrize("kind", [Lines, Sinks, Commands])
+@pytest.mark.parametrize("kind", [Lines, Sinks, Commands, Crawls])
 def test_each_output_arrives_whatever_is_killed(kind: type[Life], seed: int, tmp_path: Path) -> None:
     life = kind(tmp_path, seed)
     life.play()
