@@ -604,10 +604,16 @@ def storms() -> list[Document]:
     return [Document(f"d{number}", f"<i><t>{text}</t></i>", "S", number * SECOND) for number, text in enumerate(TOLD)]
 
 
-@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("engine", "spreads"),
+    [("duckdb", False), *(pytest.param("spark", one, marks=pytest.mark.soak) for one in (False, True))],
+)
 def test_a_store_keeps_the_table_by_which_it_weighs_words(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, spreads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if spreads:  # the processes of executors weigh words, too
+        monkeypatch.setattr("join_stage.spark.tasks.LEAST_DOCUMENTS", 1)
+        monkeypatch.setattr("mmqjp.engine.spread_past", lambda session: 0)
     monkeypatch.setattr(weights._CHOSEN, "holders", 0)  # other tests may leave stores open
     state, lines = tmp_path / "state", [{"id": one.id, "stream": "S", "time": 0, "xml": one.xml} for one in storms()]
     (tmp_path / "told.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -624,6 +630,8 @@ def test_a_store_keeps_the_table_by_which_it_weighs_words(
         assert {tuple(sorted(output.documents)) for output in session.process(storms())} == {
             (f"d{one}", f"d{other}") for one, other in pairs
         }
+        by_executors = [path for path in (state / "answers").glob("*") if path.stem.count("-") == 3]
+        assert bool(by_executors) == spreads
         with pytest.raises(StoreError, match="open in this process"):
             Session("duckdb", state=tmp_path / "other")
         with pytest.raises(InvalidValue, match="weigh words by the table press-1"):
