@@ -65,8 +65,8 @@ class StoryModel:
         return self._before | Counter(self._fold(pairs, self.horizon))
 
     def process(self, items: Sequence[Item]) -> None:
-        if self.is_active:
-            self.horizon = max(self.horizon, self._begun)
+        if self.is_active:  # a backfill leaves the horizon where it is; what had come by then counts from now on
+            self.horizon = max(self.horizon, self._begun, self._reached())
         for item in items:
             self._pairs |= {pair: _end(pair) < self.horizon for pair in self._with(item)}
             self._items.append(item)
