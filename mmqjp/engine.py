@@ -34,6 +34,7 @@ from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.documents.admission import EvaluatedDocuments, EvaluatedRows, warn_of
 from mmqjp.documents.watermarks import SETTLE, Belated, Lateness, Timing
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
+from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import CompiledQuery
 from mmqjp.state import engine_choice
@@ -401,6 +402,11 @@ class Session(CoreEngine):
 
     def added_at(self, qid: int) -> int:
         return single_number(self._store, f"SELECT added_at FROM added_queries WHERE qid = {qid}") or 0
+
+    def sources(self, queries: Collection[Subscription]) -> dict[int, str]:
+        """Returns the texts of queries as they were typed, by qid."""
+        noted = self._batches.stored_queries.sources("qid", [query.qid for query in queries])
+        return {query.qid: noted.get(query.qid, query.text) for query in queries}
 
     def take_paused(self) -> dict[str, str]:
         """Returns and clears the queries paused for their quota since the last call: reasons by name."""

@@ -63,7 +63,7 @@ def _known_script(text: str) -> Script | None:
         start = at + piece.index(statement)
         queries.append(_query_at(query, Span(start, start + len(statement))))
         at += len(piece) + 2
-    script = Script(tuple(queries))
+    script = Script(tuple(queries), text=text)
     return None if any(True for _ in check_publishing(script, lambda query: query)) else script
 
 
@@ -173,7 +173,7 @@ class _Parser:
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
         weights = self._weights[0].name if self._weights else None
-        script = Script(tuple(self._nodes), tuple(namespaces.items()), weights)
+        script = Script(tuple(self._nodes), tuple(namespaces.items()), weights, self._text)
         problems += check_script(script, self._lines, self.in_place, stored=self._stored)
         if kinds is not None or self._known_events or self._short:
             failed = frozenset(self._failed_events)

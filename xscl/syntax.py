@@ -540,11 +540,12 @@ def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
 @dataclass(frozen=True)
 class Script:
     """The statements of a text, its declared namespaces, as pairs of prefix and URI, and the name of the table of
-    weights, if it is declared."""
+    weights, if it is declared. `text` is empty if the statements were not parsed from one."""
 
     statements: tuple[Query | EventDefinition | EventQuery, ...]
     namespaces: tuple[tuple[str, str], ...] = ()
     weights: str | None = None
+    text: str = field(default="", compare=False, repr=False)
 
     @cached_property
     def queries(self) -> tuple[Query, ...]:

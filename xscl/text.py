@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property, partial
+from itertools import zip_longest
 from typing import Literal
 
 from common.bounds import INFINITE, LONGEST_WINDOW
@@ -253,6 +254,44 @@ def split_script(text: str, *, stored: bool = False) -> tuple[str, list[Statemen
     them. An unterminated string or comment ends with its line, or at a `;` there. `stored` texts were printed, with
     parentheses around each AND in an OR."""
     return _Splitter(text, 2 * MAX_DEPTH if stored else MAX_DEPTH).split()
+
+
+def typed_statements(text: str, spans: Sequence[Span]) -> tuple[str, list[str]]:
+    """What stands before the first statement of a correct script, up to its last declaration, and its statements at
+    `spans`, in order, as they were typed: each with the comments before it, and those behind it on its line. They have
+    no `;` but before such a comment.
+
+    >>> text = "-- all\\nFROM S//a; -- one\\n\\n(: two :)\\nFROM  S//b ;"
+    >>> typed_statements(text, [Span(7, 16), Span(35, 45)])
+    ('', ['-- all\\nFROM S//a; -- one', '(: two :)\\nFROM  S//b'])
+    """
+    text = text.removeprefix("\ufeff").rjust(len(text))
+    before = text[: spans[0].start]
+    declared = [one.span for one in split_script(before)[1]] if before.strip() else []
+    every = [*declared, *spans]
+    places: list[Span] = []
+    begin = 0
+    for span, following in zip_longest(every, every[1:]):
+        gap = text[span.end : following.start if following else None]
+        clean = gap if gap.strip() in ("", ";") else split_script(gap)[0]
+        if (mark := clean.find(";")) < 0:
+            end = behind = span.end + len(gap)
+        else:
+            line = clean.find("\n", mark) if following else len(clean)
+            is_commented = line > mark and bool(gap[mark + 1 : line].strip())
+            end = span.end + (line if is_commented else mark)
+            behind = end + (not is_commented)
+        places.append(Span(begin + len(text[begin:end]) - len(text[begin:end].lstrip()), end))
+        begin = behind
+    found = [text[one.start : one.end].rstrip().replace("\r\n", "\n") for one in places[len(declared) :]]
+    head = text[: places[len(declared)].start].lstrip().replace("\r\n", "\n") if declared else ""
+    return head, found
+
+
+def ended(statement: str) -> str:
+    """A typed statement with its `;`, which stands before comments behind it."""
+    clean = split_script(statement)[0].rstrip()
+    return statement if clean.endswith(";") else f"{statement[: len(clean)]};{statement[len(clean) :]}"
 
 
 class _Splitter:

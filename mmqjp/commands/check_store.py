@@ -83,7 +83,8 @@ def _refers(table: str, column: str, target: str, key: str) -> RowCheck:
 
 
 _OF_QUERIES = (
-    "memberships", "placements", "inner_placements", "removed_queries", "pauses", "withheld", "untold", "told",
+    "memberships", "placements", "inner_placements", "removed_queries", "pauses", "query_sources", "withheld",
+    "untold", "told",
 )  # fmt: skip
 
 _PRUNED = "(SELECT coalesce(min(p.t1), 0) FROM answers p)"

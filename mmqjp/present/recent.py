@@ -89,8 +89,8 @@ MOST_NEW, MOST_NEW_ROWS = 20_000, 20_000
 """If there are more new answers, or some were deleted, this number of the newest is read instead; and the maximum
 number of newest documents, and of newest answers' XML, that are cached."""
 
-CHANGED = ("memberships", "removed_queries", "pauses")
-"""The tables that get a row when queries are registered or paused."""
+CHANGED = ("memberships", "removed_queries", "pauses", "query_sources")
+"""The tables that get a row when queries are registered, typed otherwise or paused."""
 
 
 class StoreCursor(NamedTuple):

@@ -44,6 +44,7 @@ class DefinitionChanges:
 
     added: list[RegisteredDefinition] = field(default_factory=list)
     removed: list[RegisteredDefinition] = field(default_factory=list)
+    typed: list[tuple[RegisteredDefinition, str]] = field(default_factory=list)
 
     def concerns(self, script: Script) -> set[str]:
         """Returns the names whose events change: redefined, or derived from these by the script."""
@@ -157,8 +158,10 @@ class QueryChanges:
     ) -> list[str]:
         """Registers a script's queries and returns their names. They see what comes from now on, with `backfills`
         what is stored too. Raises PublishCycle, NameTaken and InvalidEvents; then nothing is registered."""
-        definitions = self._definition_changes(script)
-        names, fresh, kept = self._diff(script, mode, definitions.concerns(script), backfills=backfills)
+        typed = stored.TypedTexts(script)
+        definitions = self._definition_changes(script, typed)
+        changed = definitions.concerns(script)
+        names, fresh, kept, sources = self._diff(script, mode, changed, typed, backfills=backfills)
         gone = list(self._removed_by(script, mode, kept))
         without = frozenset(gone)
         for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
@@ -169,7 +172,7 @@ class QueryChanges:
             events, defined = self._registry.events, {definition.name for definition in script.definitions}
             others = [one for name, one in events.definitions.items() if name not in defined]
             definitions.removed += [one for one in others if without.issuperset(events.readers(one.name))]
-        self._register(fresh, gone, definitions, names, within)
+        self._register(fresh, gone, definitions, names, within, sources)
         self._highest_number = max([self._highest_number, *(generated_name_number(s.name) for s in fresh)])
         return names
 
@@ -250,9 +253,9 @@ class QueryChanges:
         self.apply(pauses)
 
     def _diff(
-        self, script: Script, mode: SubscribeMode, others: Collection[str], *, backfills: bool
-    ) -> tuple[list[str], list[Subscription], set[Subscription]]:
-        """Returns a script's names, its queries to register, and those registered already.
+        self, script: Script, mode: SubscribeMode, others: Collection[str], typed: stored.TypedTexts, *, backfills: bool
+    ) -> tuple[list[str], list[Subscription], set[Subscription], dict[Subscription, str]]:
+        """Returns a script's names, its queries to register, those registered already, and what was typed for each.
 
         Unless all are added, the n-th query of a name and text is new only if fewer than n exist. With `backfills`,
         "replace" registers all again, so that they see older documents. An event query that reads any of `others` also
@@ -262,7 +265,7 @@ class QueryChanges:
         events_since, schemas = self._visible_events(script, backfills=backfills)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
-        names, fresh, kept = list[str](), list[Subscription](), set[Subscription]()
+        names, fresh, kept, sources = list[str](), list[Subscription](), set[Subscription](), dict[Subscription, str]()
         highest, published = self._highest_number, script.published()
         for position, query in enumerate(track_progress("compiling", script.all_queries), 1):
             compiled: stored.CompiledQuery | stored.CompiledEvents
@@ -274,6 +277,7 @@ class QueryChanges:
                 compiled = self._compiler.compile(query, script.namespaces)
                 is_other = False
             text = compiled.text
+            source = typed.of(query)
             key = query.publish, text
             is_other = is_other or (mode == "replace" and backfills)
             known = () if is_other else [one for one in self._registry.equal(*key) if not cannot_be_read(one)]
@@ -285,6 +289,8 @@ class QueryChanges:
             if occurrence < len(known):
                 same = next(left.setdefault(key, iter(known)))
                 kept.add(same)
+                if source is not None:
+                    sources[same] = source
                 names.append(same.name)
                 continue
             if query.publish is None:
@@ -299,8 +305,10 @@ class QueryChanges:
                 fresh.append(EventSubscription(*parts, events_since, window, form_id, begun, compiled))
             else:
                 fresh.append(JoinSubscription(*parts, last, window, compiled.form_id, begun, compiled))
+            if source is not None:
+                sources[fresh[-1]] = source
             names.append(name)
-        return names, fresh, kept
+        return names, fresh, kept, sources
 
     def _visible_events(self, script: Script, *, backfills: bool) -> tuple[Micros, dict[str, Schema]]:
         """Returns the time after which a script's event queries see events (all, if it `backfills` them over stored
@@ -315,16 +323,17 @@ class QueryChanges:
         read = {name.name for query in script.event_queries for name in names_read(query.stream)}
         return self._event_time({streams[name] for name in read if name in streams}), schemas
 
-    def _definition_changes(self, script: Script) -> DefinitionChanges:
+    def _definition_changes(self, script: Script, typed: stored.TypedTexts) -> DefinitionChanges:
         changes, known = DefinitionChanges(), self._registry.events.definitions
         for definition in script.definitions:
             text = stored.definition_text(definition, script)
-            if (before := known.get(definition.name)) is not None:
-                if before.text == text:
-                    continue
-                changes.removed.append(before)
-            number = self._stored.next_definition + len(changes.added)
-            changes.added.append(stored.made(number, text, definition, script.namespaces))
+            if (before := known.get(definition.name)) is None or before.text != text:
+                number = self._stored.next_definition + len(changes.added)
+                changes.added.append(stored.made(number, text, definition, script.namespaces))
+                changes.removed += [] if before is None else [before]
+                before = changes.added[-1]
+            if (source := typed.of(definition)) is not None:
+                changes.typed.append((before, source))
         return changes
 
     def _refuse_misfits(
@@ -402,6 +411,7 @@ class QueryChanges:
         definitions: DefinitionChanges,
         names: list[str],
         within: WithinBatch,
+        sources: Mapping[Subscription, str],
     ) -> None:
         # Replacements are added before the old queries go, so that shared patterns keep their ids and join state, even
         # if this fails. The old queries are not answered meanwhile.
@@ -429,6 +439,7 @@ class QueryChanges:
                 self._stored.save(fresh, self._registry, self._now())
                 self._stored.save_removals(gone, self._now(), self._ledger.batch)
                 self._stored.save_definitions(definitions.added, definitions.removed, self._now())
+                self._save_sources(sources, definitions)
                 self._ledger.save_metadata(self.metadata_for(names))
                 self._mark_removed(gone)
                 if within is not no_action:
@@ -438,6 +449,16 @@ class QueryChanges:
         self._stored.committed(fresh, self._registry.catalog, definitions.added)
         for subscription in gone:
             self._registry.remove(subscription.qid)
+
+    def _save_sources(self, sources: Mapping[Subscription, str], definitions: DefinitionChanges) -> None:
+        """Writes what was typed, within a batch, where it is not what is noted."""
+        first, first_definition = self._stored.next_qid, self._stored.next_definition
+        noted = self._stored.sources("qid", [one.qid for one in sources if one.qid < first])
+        of_queries = {one.qid: text for one, text in sources.items() if noted.get(one.qid, one.text) != text}
+        known = [one.id for one, _ in definitions.typed if one.id < first_definition]
+        noted = self._stored.sources("definition", known)
+        of_definitions = {one.id: text for one, text in definitions.typed if noted.get(one.id, one.text) != text}
+        self._stored.save_sources(of_queries, of_definitions, self._now(), self._ledger.batch)
 
     def _mark_removed(self, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from itertools import accumulate
@@ -41,7 +41,7 @@ from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import around_window, to_xscl
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, names_read
-from xscl.text import LACKS_EVENTS, XsclErrors, window_text
+from xscl.text import LACKS_EVENTS, XsclErrors, typed_statements, window_text
 
 MAX_COMPILED = 20_000  # the cache is cleared at this many queries
 
@@ -214,6 +214,23 @@ class StoredEventQuery:
         self.form_id = form_id
         self.error = compiled if isinstance(compiled, UnreadableQuery) else None
         self.stream = None if isinstance(compiled, UnreadableQuery) else compiled.stream
+
+
+class TypedTexts:
+    """The statements of a script as they were typed, each with the script's declarations. Of what a statement is short
+    for, the last part has the text of the whole, and others have none."""
+
+    def __init__(self, script: Script) -> None:
+        self._found: dict[int, str] = {}
+        self._last: dict[int, object] = {one.span.start: one for one in script.statements}
+        if script.text and script.statements:
+            spans = list({one.span: None for one in script.statements})
+            head, statements = typed_statements(script.text, spans)
+            self._found = {span.start: head + one for span, one in zip(spans, statements, strict=True)}
+
+    def of(self, statement: Query | EventQuery | EventDefinition) -> str | None:
+        is_last = self._last.get(statement.span.start) is statement
+        return self._found.get(statement.span.start) if is_last else None
 
 
 def definition_text(definition: EventDefinition, script: Script) -> str:
@@ -468,6 +485,19 @@ class StoredQueries:
         """Writes additions and removals at `now`, in microseconds."""
         self._rows.append("definitions", [(one.id, one.name, one.text, now) for one in added])
         self._rows.append("removed_definitions", [(one.id, now) for one in removed])
+
+    def sources(self, owner: str, numbers: Collection[int]) -> dict[int, str]:
+        """Returns the newest texts that were noted as typed, by number of an `owner`: a `qid` or a `definition`."""
+        found = self._store.find("query_sources", owner, pa.array(sorted(numbers), pa.int64()))
+        return {row[owner]: row["source"] for row in found.sort_by("batch").to_pylist()}
+
+    def save_sources(
+        self, of_queries: Mapping[int, str], of_definitions: Mapping[int, str], now: int, batch: int
+    ) -> None:
+        """Writes, in a batch, texts as they were typed, by number."""
+        rows: _Rows = [(qid, None, source, now, batch) for qid, source in of_queries.items()]
+        rows += [(None, id, source, now, batch) for id, source in of_definitions.items()]
+        self._rows.append("query_sources", rows)
 
     def committed(
         self, subscriptions: Sequence[Subscription], catalog: Catalog, definitions: Iterable[RegisteredDefinition] = ()

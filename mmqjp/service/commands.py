@@ -314,7 +314,7 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     if not queries:
         raise unknown_query(name, engine.registry)
     pending = engine.waiting_absences(name).get(name)
-    belated = engine.belated(name).by_query.get(name, 0)
+    belated, sources = engine.belated(name).by_query.get(name, 0), engine.sources(queries)
     return [
         {
             "name": name,
@@ -325,6 +325,7 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
             "sees_documents_after": query.since,
             "templates": sorted({target.template for target in query.targets}),
             "text": query.text,
+            "source": sources[query.qid],
         }
         for query in queries
     ]

@@ -20,7 +20,15 @@ from mmqjp.documents.record import Record, Records, docid_batches
 from mmqjp.documents.watermarks import Progress, Watermarks, compact_feeds
 from mmqjp.queries.registry import Registry
 from mmqjp.tables import schema
-from mmqjp.tables.schema import DELIVERY_TABLES, Ledger, Owed, compact_belated, drop_told_by_removed, join_gaps
+from mmqjp.tables.schema import (
+    DELIVERY_TABLES,
+    Ledger,
+    Owed,
+    compact_belated,
+    compact_sources,
+    drop_told_by_removed,
+    join_gaps,
+)
 from pattern_stage.assemble import told_apart
 from templates.witness import R_BIN, R_GROUP, Witnesses
 from xpath_stage.documents import Arriving
@@ -160,6 +168,7 @@ class JoinState:
         store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
         join_gaps(store)
         compact_belated(store)
+        compact_sources(store)
         if keep is None:
             return
         for table in ("dead_letters", *DELIVERY_TABLES):

@@ -314,6 +314,16 @@ LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({literal_list(na
     return all_rows(select, sql)
 
 
+def sources_of(select: SelectFn, owner: str, numbers: Collection[int]) -> list[Row]:
+    """Returns texts as they were typed, oldest first: the number of the `owner` (`qid` or `definition`), `source`,
+    `noted_at`."""
+    if not numbers:
+        return []
+    sql = f"""SELECT {owner}, source, noted_at FROM query_sources
+WHERE {owner} IN ({number_list(numbers)}) ORDER BY batch"""
+    return all_rows(select, sql)
+
+
 def event_queries_named(select: SelectFn, names: Collection[str]) -> list[Row]:
     """Returns one event query per name, preferably a registered one: `name` and `text`."""
     sql = f"""SELECT name, min(text) AS text, removed FROM (
@@ -387,7 +397,7 @@ def tally(after: int, until: int, since_hour: int) -> str:
     t1 (-1: before `since_hour`), with the latest t1 as `last`.
 
     Three extra rows have neither. Hours -2 and -3: the number of answers and earlier outputs up to `after` and up to
-    `until`, as `outputs`. Hour -4: a number that changes when queries are registered or paused.
+    `until`, as `outputs`. Hour -4: a number that changes when queries are registered, typed otherwise or paused.
     """
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
     return f"""WITH {_NUMBERS}
@@ -398,7 +408,7 @@ WHERE batch > {after} AND batch <= {until} GROUP BY query, hour
 UNION ALL SELECT NULL, NULL, -2, count(*), NULL FROM numbers WHERE batch <= {after}
 UNION ALL SELECT NULL, NULL, -3, count(*), NULL FROM numbers WHERE batch <= {until}
 UNION ALL SELECT NULL, NULL, -4, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
-+ (SELECT count(*) FROM pauses), (SELECT max(qid) FROM added_queries)"""
++ (SELECT count(*) FROM pauses) + (SELECT count(*) FROM query_sources), (SELECT max(qid) FROM added_queries)"""
 
 
 NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"
@@ -479,7 +489,7 @@ ANSWER_COLUMNS = (
 
 _COLUMNS = ", ".join(f"{'b' if name == 'committed_at' else 'a'}.{name}" for name in ANSWER_COLUMNS)
 
-COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries", "pauses")
+COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries", "pauses", "query_sources")
 """Tables whose rows `recent_counts_sql` counts."""
 
 _COUNTS = " ".join(f"UNION ALL SELECT '{name}', count(*){', NULL' * 6} FROM {name}" for name in COUNTED)

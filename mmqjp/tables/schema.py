@@ -138,13 +138,18 @@ QUERY_TABLES = {
     # The chains of functions whose numbers are part of node ids in the join state.
     "chains": schema(chain=INT, functions=TEXTS),
     "templates": schema(template=INT, left_nodes=INT, parents=INTS, joins=INTS),
+    # The text of a query, or else a definition, as it was typed, if that is not what is registered. The newest counts.
+    "query_sources": schema(qid=INT, definition=INT, source=TEXT, noted_at=INT, batch=INT),
     # A query is paused after a document for a reason, or, if the reason is null, resumed after it.
     "pauses": schema(qid=INT, docid=INT, reason=TEXT, noted_at=INT, batch=INT),
 }  # fmt: skip
 
 QUERY_VIEWS = {
-    "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
-FROM added_queries a LEFT JOIN removed_queries r USING (qid)""",
+    "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at,
+coalesce(s.source, a.text) AS source
+FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid LEFT JOIN (
+  SELECT qid, max_by(source, batch) AS source FROM query_sources GROUP BY qid
+) s ON s.qid = a.qid""",
     # The times at which queries were members of their forms (see `mmqjp.queries.model`).
     "members": f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
 m.begun, coalesce(m.ended, {INFINITE}) AS ended, coalesce(m.ended_at, {INFINITE}) AS ended_at
@@ -160,6 +165,25 @@ def _r_t(template: int, parents: list[int | None], first_index: int) -> str:
     variables = ", ".join(f"variables[{first_index + i}] AS var{i + 1}" for i in range(len(parents)))
     return f"""SELECT qid, {variables}, window_us AS wl
 FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM removed_queries)"""
+
+
+MOST_SOURCES = 50  # maximum number of former texts of a name that are kept as they were typed
+
+_KEPT_SOURCES = f"""SELECT {", ".join(f"s.{name}" for name in QUERY_TABLES["query_sources"].names)} FROM (
+  SELECT o.*, row_number() OVER (PARTITION BY coalesce(a.name, d.name) ORDER BY o.batch DESC) AS place,
+  row_number() OVER (PARTITION BY o.qid, o.definition ORDER BY o.batch DESC) AS newest
+  FROM query_sources o LEFT JOIN added_queries a ON a.qid = o.qid LEFT JOIN definitions d ON d.id = o.definition
+) s WHERE s.place <= {MOST_SOURCES} OR (s.newest = 1
+AND (s.qid IS NULL OR s.qid NOT IN (SELECT qid FROM removed_queries))
+AND (s.definition IS NULL OR s.definition NOT IN (SELECT id FROM removed_definitions)))"""
+
+
+def compact_sources(store: TableStore) -> None:
+    """Drops, in a batch, what was typed before the newest MOST_SOURCES texts of each name, and is not current."""
+    rows = single_number(store, "SELECT count(*) AS n FROM query_sources") or 0
+    if rows > MOST_SOURCES and rows > len(kept := store.select(_KEPT_SOURCES)):
+        store.drop_before("query_sources", "batch", store.highest("query_sources", "batch") + 1)
+        store.append("query_sources", kept)
 
 
 R_T = NumberedViews("r_t_", "templates", "template", "parents", _r_t)
@@ -585,18 +609,18 @@ had it, else why it is a dead letter."""
 DUPLICATE = ""
 
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources; 3 placements of queries; 4 numbered chains of functions, and
 arrivals; 5 numbers and ids of outputs; 6 answers in place of outputs, and forms; 7 the keys of ONCE PER; 8 undelivered
-outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits; 12 progress with each batch. A
-change of normal forms or templates needs a new format.
+outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits; 12 progress with each batch; 13
+the texts of queries as they were typed. A change of normal forms or templates needs a new format.
 """
 
 BATCH_TABLES = (
     "batches", "answers", "earlier_outputs", "memberships", "settings", "offsets", "pauses", "commands", "events",
-    "pattern_state",
+    "pattern_state", "query_sources",
 )  # fmt: skip
 """Tables whose column `batch` is the number of the batch that wrote the row."""
 

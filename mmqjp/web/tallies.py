@@ -31,7 +31,7 @@ class QueryTally:
     """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, a pause's
     reason, outputs in all, in the last day and in the last week, and the last t1. A day and a week are 24 and 168
     hours, plus the present one. `days` has the outputs of the last DAYS UTC days, the present one last; `today` is its
-    number since 1970. `registered` changes when queries are registered or paused."""
+    number since 1970. `registered` changes when queries are registered, typed otherwise or paused."""
 
     registered: object
     today: int

@@ -13,6 +13,7 @@ from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.queries.model import ByKey, Identity, JoinSubscription, text_digest
 from mmqjp.queries.stored import Compiler
+from mmqjp.tables.schema import MOST_SOURCES
 from tests.generate.strategies import random_case
 from xscl.lower import normalize
 from xscl.parser import parse_script
@@ -77,6 +78,72 @@ def test_the_name_of_an_unnamed_query_of_the_store_is_refused(tmp_path: Path, ad
         assert list(engine.queries()) == ["q1"]
         engine.unsubscribe("q1")
         assert engine.subscribe("S//c PUBLISH q1") == ["q1"]
+
+
+TYPED = """-- What the head says.
+DECLARE NAMESPACE a = "http://a/";  -- of a
+
+-- The first.
+FROM   S//a:item->x
+PUBLISH one; -- behind it
+
+(: The second,
+   of two. :)
+FROM S//a:item[./title -- inside
+] PUBLISH two ;
+DEFINE EVENT E FROM S//item->i (t := i/title); -- an event
+-- A story.
+FROM S//item->i1[./title->t1] JOIN {similar(t1, t2, 0.3), 2 d} S//item->i2[./title->t2]
+  PUBLISH st STORIES LASTING 7 d -- ends
+;
+-- Events.
+SELECT t AS t
+FROM FILTER{t = "a"} E
+PUBLISH seen
+-- the end
+"""
+HEAD = TYPED[: TYPED.index("-- The first.")]
+SOURCES = {
+    "one": HEAD + "-- The first.\nFROM   S//a:item->x\nPUBLISH one; -- behind it",
+    "two": HEAD + "(: The second,\n   of two. :)\nFROM S//a:item[./title -- inside\n] PUBLISH two",
+    "st": HEAD + TYPED[TYPED.index("-- A story.") : TYPED.index("\n;\n-- Events")],
+    "seen": HEAD + TYPED[TYPED.index("-- Events.") :].rstrip(),
+}
+
+
+def sources(engine: Session) -> dict[str, str]:
+    rows = engine.sql("SELECT name, text, source FROM queries WHERE removed_at IS NULL ORDER BY qid").to_pylist()
+    return {row["name"]: row["source"] for row in rows if row["source"] != row["text"]}
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+def test_texts_are_kept_as_they_were_typed(engine: str, tmp_path: Path):
+    with Session(engine, state=tmp_path) as opened:
+        opened.subscribe("\ufeff" + TYPED.replace("\n", "\r\n"))
+        assert sources(opened) == SOURCES
+        definition = opened.sql("SELECT source FROM query_sources WHERE qid IS NULL", trusted=True)
+        assert definition["source"].to_pylist() == [HEAD + "DEFINE EVENT E FROM S//item->i (t := i/title); -- an event"]
+    with Session(engine, state=tmp_path) as opened:
+        before = opened.registry.named("two")
+        text = "FROM S//b:item[./title]\n\n PUBLISH two"
+        assert opened.subscribe(f'DECLARE NAMESPACE b = "http://a/"; {text}') == ["two"]
+        head = 'DECLARE NAMESPACE b = "http://a/"; '
+        assert sources(opened) == SOURCES | {"two": head + text}
+        (new,) = opened.registry.named("two")
+        assert new not in before
+        for comment in ("-- Only a comment changes.\n", "", "-- Again.\n"):
+            opened.subscribe(head + comment + text)
+            assert opened.registry.named("two") == [new] and sources(opened)["two"] == head + comment + text
+        for number in range(MOST_SOURCES + 5):
+            opened.subscribe(f"-- {number}\nFROM S//x PUBLISH often")
+        opened.prune(None)
+        kept = opened.sql("SELECT source FROM query_sources ORDER BY batch", trusted=True)["source"].to_pylist()
+        assert kept[-MOST_SOURCES:] == [
+            f"-- {number}\nFROM S//x PUBLISH often" for number in range(5, MOST_SOURCES + 5)
+        ]
+        assert sources(opened).keys() == {*SOURCES, "often"}
+        opened.subscribe(to_xscl(parse_script("FROM S//x PUBLISH often")))
+        assert "often" not in sources(opened)
 
 
 LEFT = '<a id="7%"><t>A%s &lt;</t></a>'
