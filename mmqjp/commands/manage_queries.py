@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import click
@@ -23,7 +24,7 @@ from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
 from mmqjp.present.item import TimeFormat, truncate
 from mmqjp.process import pluralise, printable_line
-from mmqjp.service.commands import SHARING, Client, CommandError, RunSinks
+from mmqjp.service.commands import EXPORT, SHARING, TEXTS, Client, CommandError, RunSinks
 from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
 
 TEXT_WIDTH = 60  # maximum number of characters of a query's text in a list
@@ -121,18 +122,27 @@ resume = _change("resume", "Resume the paused queries of a name.", "resumed")
 @click.command("list")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each name, or each query of NAME.")
+@click.option("--history", is_flag=True, help="List the texts that NAME has had, with dates, the newest first.")
+@click.option("--xscl", is_flag=True, help="Print all queries and definitions as one script, as they were typed.")
 @tz_option
 @store_options
-def list_queries(name: str | None, state: Path, as_json: bool, clock: TimeFormat, wait: float) -> None:
+def list_queries(
+    name: str | None, state: Path, as_json: bool, history: bool, xscl: bool, clock: TimeFormat, wait: float
+) -> None:
     """List the query names, the number of queries of each, and which are paused.
 
     \b
     Examples:
       mmqjp list --state state/
       mmqjp list same_story --state state/
+      mmqjp list same_story --history --state state/
+      mmqjp list --xscl --state state/ > queries.xscl
 
-    With NAME, list the queries of that name: their text, when they were added, and whether and why they are paused.
+    With NAME, list the queries of that name: their text as it was typed, when they were added, and whether and why they
+    are paused.
     """
+    if (history and name is None) or (xscl and (name is not None or as_json or history)):
+        raise click.UsageError("--history needs a NAME; --xscl goes with no NAME and no other format")
 
     def show(found: Any) -> None:
         rows = (
@@ -144,14 +154,22 @@ def list_queries(name: str | None, state: Path, as_json: bool, clock: TimeFormat
     def show_named(found: Any) -> None:
         for row in found:
             click.echo(f"{row['name']}: {_state(row)}, since {clock.iso(row['added_at'])}")
-            click.echo(f"  {row['text']}")
+            click.echo(indent(row["source"], "  "))
         if count := found[0].get("belated"):
             click.echo(f"  {_too_late(count)}")
         if pending := found[0].get("pending"):
             click.echo(f"  {_waiting(pending, clock)}")
 
+    def show_texts(found: Any) -> None:
+        for row in found:
+            click.echo(f"{clock.iso(row['at'])}\n{indent(row['text'].rstrip(), '  ')}")
+
     store = client(state, wait)
-    if name is None:
+    if xscl:
+        click.echo(store.ask(EXPORT, {}), nl=False)
+    elif name is not None and history:
+        print_found(store.ask(TEXTS, {"name": name}), show_texts, as_json=as_json)
+    elif name is None:
         print_found(store.ask("list", {}), show, as_json=as_json)
     else:
         print_found(store.ask("show", {"name": name}), show_named, as_json=as_json)

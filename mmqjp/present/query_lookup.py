@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from xml.sax.saxutils import escape
 
+from common.bounds import END
+from common.errors import InvalidValue
 from common.tools import in_batches
 from join_stage.store.protocol import StoreError
 from mmqjp.documents.record import Record, record_of
@@ -28,16 +30,17 @@ from mmqjp.queries.model import (
 from mmqjp.queries.registry import RegisteredDefinition
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
+from mmqjp.tables.schema import MOST_SOURCES
 from xscl.algebra.events import Statement, read_by
 from xscl.parser import parse_script
-from xscl.printer import to_xscl
-from xscl.syntax import NO_EVENTS, EventStreams, Script, names_read
-from xscl.text import XsclErrors
+from xscl.story_queries import PAIRS
+from xscl.syntax import NO_EVENTS, EventStreams, names_read
+from xscl.text import XsclErrors, ended, typed_statements
 
 
-def editable(texts: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:
-    """Returns one script of registered queries and the definitions they read, fit for editing and subscribing again.
-    `events` are the event streams they read.
+def editable(sources: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:
+    """Returns one script of registered queries and the definitions they read, fit for editing and subscribing again, as
+    they were typed. `events` are the event streams they read. What a typed text itself defines is left out.
 
     >>> texts = [f'DECLARE NAMESPACE a = "http://a/"; FROM S//a:{name}->x PUBLISH both' for name in ("one", "two")]
     >>> print(editable(texts), end="")
@@ -47,17 +50,77 @@ def editable(texts: Sequence[str], definitions: Sequence[str] = (), events: Even
     <BLANKLINE>
     FROM S//a:two->x PUBLISH both
     """
+    if len(sources) == 1 and not definitions:
+        return f"{sources[0]}\n"
     try:
-        scripts = [parse_script(text, stored=True, events=events) for text in (*definitions, *texts)]
+        scripts = [parse_script(text, stored=True, events=events) for text in sources]
+        own = {one.name for script in scripts for one in script.definitions}
+        behind = [parse_script(text, stored=True) for text in definitions]
+        scripts[:0] = [one for one in behind if one.definitions[0].name not in own]
+        cut = [typed_statements(one.text, list({part.span: None for part in one.statements})) for one in scripts]
     except XsclErrors:  # of another version: whoever changes it sees what is wrong
-        return _joined([*definitions, *texts])
-    declared = dict.fromkeys(pair for script in scripts for pair in script.namespaces)
-    statements = [to_xscl(one) for script in scripts for one in script.statements]
-    return _joined([*(to_xscl(Script((), (pair,))) for pair in declared), *statements])
+        return "\n\n".join(ended(text.strip()) for text in (*definitions, *sources)) + "\n"
+    heads = dict.fromkeys(head.strip() for head, _ in cut if head)
+    statements = [statement for _, some in cut for statement in some]
+    return "\n\n".join([*heads, *map(ended, statements[:-1]), *statements[-1:]]) + "\n"
 
 
-def _joined(texts: Sequence[str]) -> str:
-    return ";\n\n".join(text.strip(" \n;") for text in texts) + "\n"
+@dataclass(frozen=True, slots=True)
+class QueryVersion:
+    """The text that the queries of a name had from a time on, in microseconds."""
+
+    at: int
+    text: str
+
+
+MOST_OF_NAME = 500  # maximum number of queries of a name that are looked at, the last removed ones
+_NEAR = 1_000_000  # microseconds within which changes are one
+
+
+def query_versions(select: SelectFn, name: str) -> list[QueryVersion]:
+    """Returns the newest texts of a registered name as they were typed, the current one first; none if it has very many
+    queries. Raises what `select` does."""
+    rows = lookup.texts_of_name(select, name, MOST_OF_NAME)
+    oldest = (rows[-1]["removed_at"] or END) if len(rows) == MOST_OF_NAME else 0
+    typed: dict[int, list[tuple[int, str]]] = {row["qid"]: [(row["added_at"], row["text"])] for row in rows}
+    for row in lookup.sources_of(select, "qid", typed):
+        typed[row["qid"]].append((row["noted_at"], row["source"]))
+    removed = {row["qid"]: row["removed_at"] or END for row in rows}
+    changes = {at for texts in typed.values() for at, _ in texts} | {at for at in removed.values() if at < END}
+    found = list[QueryVersion]()
+    later: int = END
+    for at in sorted((one for one in changes if one >= oldest), reverse=True):
+        if at + _NEAR > later:
+            continue
+        later = at
+        until = at + _NEAR
+        members = [qid for qid in sorted(typed) if typed[qid][0][0] < until <= removed[qid]]
+        texts = [[text for noted, text in typed[qid] if noted < until][-1] for qid in members]
+        if not texts:
+            continue
+        text = editable(texts)
+        if found and found[-1].text == text:
+            found.pop()
+        found.append(QueryVersion(at, text))
+        if len(found) > MOST_SOURCES:
+            break
+    return found[:MOST_SOURCES]
+
+
+def exported(select: SelectFn, most: int) -> str:
+    """Returns all registered queries and definitions as one script, as they were typed. Raises InvalidValue if there
+    are more than `most` queries, and what `select` does."""
+    rows, known = lookup.registered_texts(select, most + 1), definitions(select).values()
+    if len(rows) > most:
+        raise InvalidValue(f"there are more than {most:,} queries: write them with mmqjp list --xscl")
+    noted = lookup.sources_of(select, "qid", [row["qid"] for row in rows])
+    typed: dict[int, str] = {row["qid"]: row["source"] for row in noted}
+    stories = {row["name"] for row in rows if row["qid"] in typed and " STORIES{" in row["text"]}
+    made = {name + PAIRS for name in stories}
+    sources = [typed.get(row["qid"]) or str(row["text"]) for row in rows if row["name"] not in made]
+    defined = lookup.sources_of(select, "definition", [one.id for one in known])
+    numbers: dict[int, str] = {row["definition"]: row["source"] for row in defined}
+    return editable(sources, [numbers.get(one.id, one.text) for one in known], event_streams(select))
 
 
 _DEFINITIONS = """SELECT id, text FROM definitions
@@ -98,15 +161,20 @@ NOTHING = EventsRead()
 
 
 def events_read(select: SelectFn, name: str) -> EventsRead:
-    """Returns what the registered event queries of a name read. Raises what `select` does, and StoreError or XsclErrors
-    if this version cannot read a text."""
-    texts = select(lookup.event_queries(name))["text"].to_pylist()
-    if not texts:
+    """Returns what the registered event queries of a name read, without what a typed text of stories is short for.
+    Raises what `select` does, and StoreError or XsclErrors if this version cannot read a text."""
+    rows = select(lookup.event_queries(name)).to_pylist()
+    if not rows:
         return NOTHING
-    script = parse_script(";\n".join(texts), stored=True, events=event_streams(select))
+    script = parse_script(";\n".join(row["text"] for row in rows), stored=True, events=event_streams(select))
     read = {one.name for query in script.event_queries for one in names_read(query.stream)}
-    defined = {key: definition.text for key, definition in sorted(definitions(select).items()) if key in read}
-    return EventsRead(tuple(defined), tuple(defined.values()), tuple(sorted(read - defined.keys())))
+    defined = {key: definition for key, definition in sorted(definitions(select).items()) if key in read}
+    typed = lookup.sources_of(select, "definition", [one.id for one in defined.values()])
+    sources = {row["definition"]: row["source"] for row in typed}
+    published = tuple(sorted(read - defined.keys()))
+    if lookup.sources_of(select, "qid", [row["qid"] for row in rows]):
+        defined = {key: one for key, one in defined.items() if one.pattern.stream != name + PAIRS}
+    return EventsRead(tuple(defined), tuple(sources.get(one.id, one.text) for one in defined.values()), published)
 
 
 AT_ONCE, CHARACTERS_AT_ONCE = 500, 8 << 20  # documents per read, and their characters of XML

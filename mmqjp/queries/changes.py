@@ -436,10 +436,11 @@ class QueryChanges:
             if within is not no_action:
                 self._registry.flush()  # a rollback would take rows of R_T with it
             with whole_batch(self._store):
-                self._stored.save(fresh, self._registry, self._now())
-                self._stored.save_removals(gone, self._now(), self._ledger.batch)
-                self._stored.save_definitions(definitions.added, definitions.removed, self._now())
-                self._save_sources(sources, definitions)
+                now = self._now()
+                self._stored.save(fresh, self._registry, now)
+                self._stored.save_removals(gone, now, self._ledger.batch)
+                self._stored.save_definitions(definitions.added, definitions.removed, now)
+                self._save_sources(sources, definitions, now)
                 self._ledger.save_metadata(self.metadata_for(names))
                 self._mark_removed(gone)
                 if within is not no_action:
@@ -450,7 +451,7 @@ class QueryChanges:
         for subscription in gone:
             self._registry.remove(subscription.qid)
 
-    def _save_sources(self, sources: Mapping[Subscription, str], definitions: DefinitionChanges) -> None:
+    def _save_sources(self, sources: Mapping[Subscription, str], definitions: DefinitionChanges, now: int) -> None:
         """Writes what was typed, within a batch, where it is not what is noted."""
         first, first_definition = self._stored.next_qid, self._stored.next_definition
         noted = self._stored.sources("qid", [one.qid for one in sources if one.qid < first])
@@ -458,7 +459,7 @@ class QueryChanges:
         known = [one.id for one, _ in definitions.typed if one.id < first_definition]
         noted = self._stored.sources("definition", known)
         of_definitions = {one.id: text for one, text in definitions.typed if noted.get(one.id, one.text) != text}
-        self._stored.save_sources(of_queries, of_definitions, self._now(), self._ledger.batch)
+        self._stored.save_sources(of_queries, of_definitions, now, self._ledger.batch)
 
     def _mark_removed(self, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:

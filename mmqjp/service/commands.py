@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from mmqjp.engine import Session
 from mmqjp.explain.plan import summarise_sharing
 from mmqjp.present.item import PAGE, MatchFilter, ShownMatch
 from mmqjp.present.newest import shown_outputs
+from mmqjp.present.query_lookup import exported, query_versions
 from mmqjp.queries.changes import MetadataFor, unknown_query
 from mmqjp.service.log import Log, NullLog
 from mmqjp.service.spool import BadCommand, Command, CommandResult, SendCommand, Spool, argument, text_argument
@@ -38,8 +39,10 @@ from mmqjp.state.engine_choice import InUse, holder_of, is_held
 from mmqjp.syndication.atom import setting_of
 from mmqjp.tables.schema import CommitMetadata
 
-MATCHES, SHARING, STATUS = "matches", "sharing", "status"
-"""The commands that fetch a page of matches, what queries share, and the status."""
+MATCHES, SHARING, STATUS, TEXTS, EXPORT = "matches", "sharing", "status", "texts", "export"
+"""The commands that fetch a page of matches, what queries share, the status, the texts of a name, and of all."""
+
+MOST_EXPORTED = 1_000_000  # maximum number of queries in a script
 
 LOOKED_THROUGH = 20_000  # maximum number of outputs scanned per page, as arriving documents wait meanwhile
 
@@ -331,6 +334,13 @@ def _show(engine: Session, arguments: Mapping[str, Any]) -> object:
     ]
 
 
+def _texts(engine: Session, arguments: Mapping[str, Any]) -> object:
+    name = text_argument(arguments, "name")
+    if not engine.registry.named(name):
+        raise unknown_query(name, engine.registry)
+    return [asdict(one) for one in query_versions(partial(engine.sql, trusted=True), name)]
+
+
 def _revoked(engine: Session, name: str) -> int:
     """Returns how often a query's feed link was revoked, even if the query is removed. Raises UnknownQuery."""
     if not engine.registry.named(name) and not engine.removed_queries(name):
@@ -350,6 +360,8 @@ LOOKUPS: Mapping[str, Lookup] = {
     "feed-link": lambda engine, arguments: _revoked(engine, text_argument(arguments, "name")),
     "counters": _counters,
     MATCHES: page_of_matches,
+    TEXTS: _texts,
+    EXPORT: lambda engine, _: exported(partial(engine.sql, trusted=True), MOST_EXPORTED),
     SHARING: lambda engine, _: summarise_sharing(engine).to_dict(),
 }
 """Read-only commands that run between two batches."""

@@ -173,6 +173,21 @@ ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
     return all_rows(select, sql)
 
 
+def texts_of_name(select: SelectFn, name: str, most: int) -> list[Row]:
+    """Returns queries of a name, those removed last behind registered ones: `qid`, `text`, `added_at`, `removed_at`."""
+    sql = f"""SELECT a.qid, a.text, a.added_at, r.removed_at FROM added_queries a
+LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}
+ORDER BY r.removed_at DESC NULLS FIRST, a.qid DESC LIMIT {most}"""
+    return all_rows(select, sql)
+
+
+def registered_texts(select: SelectFn, most: int) -> list[Row]:
+    """Returns registered queries in the order in which they came: `qid`, `name`, `text`."""
+    sql = f"""SELECT qid, name, text FROM added_queries
+WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid LIMIT {most}"""
+    return all_rows(select, sql)
+
+
 def names_of_queries(select: SelectFn, most: int) -> list[str]:
     sql = f"""SELECT DISTINCT name FROM added_queries
 WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
@@ -423,7 +438,7 @@ ORDER BY q.qid LIMIT {most}"""
 
 
 def event_queries(name: str) -> str:
-    return f"""SELECT text FROM added_queries WHERE name = {quote_literal(name)} AND form LIKE 'events-%'
+    return f"""SELECT qid, text FROM added_queries WHERE name = {quote_literal(name)} AND form LIKE 'events-%'
 AND qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid"""
 
 

@@ -18,7 +18,7 @@ from fastapi.responses import HTMLResponse, Response
 from common.errors import InputError
 from mmqjp.backtest import Backtest, a_day, novelty
 from mmqjp.explain.warnings import warnings_of
-from mmqjp.present.query_lookup import event_streams
+from mmqjp.present.query_lookup import event_streams, query_versions
 from mmqjp.process import pluralise
 from mmqjp.service.drops import DROPS
 from mmqjp.service.sql_question import BACKTEST
@@ -154,11 +154,13 @@ def new_router(site: Site, routes: APIRouter) -> None:
         request: Request,
         starter: Annotated[str, Query(max_length=200)] = "",
         query: Annotated[str, Query(max_length=200)] = "",
+        at: int | None = None,
     ) -> Response:
         text = next((one.text for one in starters() if one.name == starter), "")
         note = ""
         if query:
             text, replaces = editable_script(site, query)
+            text = next((one.text for one in query_versions(site.select, query) if one.at == at), text)
             note = "" if replaces else f"{query} has no PUBLISH, so nothing replaces it: this becomes another query."
         return page(request, text=text, note=note, checked=check_script_text(site, text[:LONGEST]))
 

@@ -8,28 +8,38 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Body, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
-from common.errors import MmqjpError, OperationalError
+from common.errors import InvalidValue, MmqjpError, OperationalError
 from mmqjp.answers.absence import PendingAbsence
 from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import Sharing
 from mmqjp.present.newest import NewestPage
-from mmqjp.present.query_lookup import NOTHING, EventsRead, editable, event_streams, events_read
+from mmqjp.present.query_lookup import (
+    NOTHING,
+    EventsRead,
+    QueryVersion,
+    editable,
+    event_streams,
+    events_read,
+    exported,
+    query_versions,
+)
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.queries.model import generated_name_number, is_bare, is_event_form
 from mmqjp.service.commands import SHARING
 from mmqjp.syndication.atom import feed_path
 from mmqjp.tables import lookup
-from mmqjp.web.site import Link, Site, cursor, decode_cursor, segment
+from mmqjp.tables.schema import MOST_SOURCES
+from mmqjp.web.site import NO_STORE, Link, Site, cursor, decode_cursor, segment
 from mmqjp.web.tallies import NEVER, QueryTally
 from xscl.syntax import NO_EVENTS
 
@@ -152,9 +162,46 @@ def queries_router(site: Site, routes: APIRouter) -> None:
     add_change("resume", "resumed", "Resume the paused queries of a name")
     add_change("remove", "removed", "Remove the queries of a name", "unsubscribe", "DELETE")
 
+    @routes.get("/queries.xscl", include_in_schema=False)
+    @routes.get(
+        "/api/v1/queries.xscl", tags=["queries"], summary="Download all queries as one script", response_class=Response
+    )
+    def download() -> Response:
+        named = {"Content-Disposition": 'attachment; filename="queries.xscl"'}
+        text = exported(site.select, MOST_DOWNLOADED)
+        return Response(text, headers=NO_STORE | named, media_type="text/plain; charset=utf-8")
+
     @routes.get("/q/{name}/remove", response_class=HTMLResponse)
     def confirm(request: Request, name: str) -> Response:
         return site.render(request, "remove.html", name=name)
+
+
+MOST_DOWNLOADED = 10_000  # maximum number of queries that are downloaded as a script
+
+
+def versions_router(site: Site, routes: APIRouter) -> None:
+    @routes.get("/q/{name}/texts", response_class=HTMLResponse)
+    def page(request: Request, name: str) -> Response:
+        is_named = can_be_replaced(name, (one.text for one in query_part(site, name).texts))
+        return site.render(request, "texts.html", name=name, found=texts(name), is_named=is_named, most=MOST_SOURCES)
+
+    @routes.post("/q/{name}/texts", response_class=HTMLResponse)
+    def restore_form(name: str, at: Annotated[int, Form()]) -> Response:
+        restore(name, at)
+        return site.show(f"/q/{segment(name)}", f"{name}: an earlier text is restored")
+
+    @routes.get("/api/v1/queries/{name}/texts", tags=["queries"], summary="List the texts that a name has had")
+    def texts(name: str) -> list[QueryVersion]:
+        tally = site.tallies.current()
+        place_in(tally, name)
+        return site.kept.get(("texts as typed", name), tally.registered, lambda: query_versions(site.select, name))
+
+    @routes.post("/api/v1/queries/{name}/restore", tags=["queries"], summary="Subscribe to an earlier text of a name")
+    def restore(name: str, at: Annotated[int, Body(embed=True, description="The time of the text.")]) -> Changed:
+        if (text := next((one.text for one in texts(name) if one.at == at), None)) is None:
+            raise InvalidValue(f"{name} had no text of this time, or it is not kept: see the list of its texts")
+        found: list[str] = site.ask("subscribe", {"text": text, "add": False})
+        return Changed(list(dict.fromkeys(found)))
 
 
 OUTPUTS, MOST_OUTPUTS = 10, 100  # matches per page, by default and at most
@@ -170,10 +217,12 @@ EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class QueryDetails:
-    """A query of a name: number, text, when it was added, in microseconds, and why it is paused, or None."""
+    """A query of a name: number, text, and text as it was typed, when it was added, in microseconds, and why it is
+    paused, or None."""
 
     qid: int
     text: str
+    source: str
     added_at: int
     paused: str | None
 
@@ -301,19 +350,23 @@ def read_events(site: Site, name: str) -> EventsRead:
 
 def editable_script(site: Site, name: str) -> tuple[str, bool]:
     """Returns a name's queries as an editable script, and whether it would replace them. Raises UnknownQuery."""
-    texts = [one["text"] for one in site.ask("show", {"name": name})]
-    read = read_events(site, name)
-    text = editable(texts, read.texts, NO_EVENTS if read == NOTHING else event_streams(site.select))
-    return text, can_be_replaced(name, texts)
+    found, read = site.ask("show", {"name": name}), read_events(site, name)
+    sources = [one["source"] for one in found]
+    text = editable(sources, read.texts, NO_EVENTS if read == NOTHING else event_streams(site.select))
+    return text, can_be_replaced(name, (one["text"] for one in found))
 
 
 def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
     members = None if paused else site.recent.members(name)
     if members is not None:
         some = sorted(one for one in members if one.is_registered)[:MOST_TEXTS]
-        return tuple(QueryDetails(one.qid, one.text, one.added_at, None) for one in some)
-    rows = site.select(lookup.registered_queries_sql(name, MOST_TEXTS, paused=paused)).to_pylist()
-    return tuple(QueryDetails(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in rows)
+        found = [QueryDetails(one.qid, one.text, one.text, one.added_at, None) for one in some]
+    else:
+        rows = site.select(lookup.registered_queries_sql(name, MOST_TEXTS, paused=paused)).to_pylist()
+        found = [QueryDetails(r["qid"], r["text"], r["text"], r["added_at"], r["paused"] or None) for r in rows]
+    typed = lookup.sources_of(site.select, "qid", [one.qid for one in found])
+    sources = {row["qid"]: row["source"] for row in typed}
+    return tuple(replace(one, source=sources.get(one.qid, one.text)) for one in found)
 
 
 class _Sharing:
@@ -393,4 +446,4 @@ def sharing_router(site: Site, routes: APIRouter) -> None:
         return Sharing.from_dict(site.ask(SHARING, {}))
 
 
-ROUTERS = (queries_router, query_router, sharing_router)
+ROUTERS = (queries_router, versions_router, query_router, sharing_router)

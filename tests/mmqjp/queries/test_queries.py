@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import mmqjp
 from common.bounds import NO_DOCUMENT
 from feeds.documents import Document
 from mmqjp.engine import Session
+from mmqjp.queries.changes import NameTaken
 from mmqjp.queries.model import ByKey, Identity, JoinSubscription, text_digest
 from mmqjp.queries.stored import Compiler
 from mmqjp.tables.schema import MOST_SOURCES
 from tests.generate.strategies import random_case
+from tests.support.cli import mmqjp, printed
 from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
@@ -73,7 +74,7 @@ def test_a_published_number_is_a_stream_and_counts_in_a_store_and_an_unnamed_one
 def test_the_name_of_an_unnamed_query_of_the_store_is_refused(tmp_path: Path, add: bool):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe("S//a")
-        with pytest.raises(mmqjp.NameTaken, match="q1 is already the name of a query without PUBLISH"):
+        with pytest.raises(NameTaken, match="q1 is already the name of a query without PUBLISH"):
             engine.subscribe("S//b PUBLISH other; S//c PUBLISH q1", add=add)
         assert list(engine.queries()) == ["q1"]
         engine.unsubscribe("q1")
@@ -144,6 +145,20 @@ def test_texts_are_kept_as_they_were_typed(engine: str, tmp_path: Path):
         assert sources(opened).keys() == {*SOURCES, "often"}
         opened.subscribe(to_xscl(parse_script("FROM S//x PUBLISH often")))
         assert "often" not in sources(opened)
+
+
+def test_texts_are_listed_as_typed(tmp_path: Path):
+    file, state = tmp_path / "queries.xscl", ("--state", tmp_path / "state")
+    for text in ("-- One.\nFROM  S//a PUBLISH one", "FROM S//b\n PUBLISH one; -- Changed."):
+        file.write_text(text)
+        assert printed("subscribe", file, *state, "--engine", "duckdb") == "one: subscribed\n"
+    assert printed("list", "one", *state).endswith("\n  FROM S//b\n   PUBLISH one; -- Changed.\n")
+    assert printed("list", "--xscl", *state) == f"{text}\n"
+    assert json.loads(printed("list", "one", "--history", "--json", *state).splitlines()[0])["text"] == f"{text}\n"
+    assert "\n  FROM S//b\n   PUBLISH one; -- Changed.\n" in printed("list", "one", "--history", *state)
+    for arguments in (["--history"], ["one", "--xscl"], ["--xscl", "--json"]):
+        assert mmqjp("list", *arguments, *state).exit_code == 2
+    assert "did you mean 'one'" in mmqjp("list", "on", "--history", *state).stderr
 
 
 LEFT = '<a id="7%"><t>A%s &lt;</t></a>'

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
+from itertools import count
 
 import feedparser
 import pytest
@@ -330,7 +331,7 @@ def test_namespaces_are_declared_once_and_what_is_not_replaced_is_copied():
             text = f'DECLARE NAMESPACE {prefix} = "http://{prefix}/"; FROM S//{prefix}:three->y PUBLISH p'
             engine.subscribe(text, add=True)
         client = browser(site_of(engine, now=lambda: NOW))
-        assert edited(client, "q1") == 'DECLARE NAMESPACE a = "http://a/";\n\nFROM S//a:one->x\n'
+        assert edited(client, "q1") == 'DECLARE NAMESPACE a = "http://a/"; FROM S//a:one->x\n'
         text = edited(client, "p")
         assert text.count("DECLARE") == text.count("PUBLISH p") == 2
         assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
@@ -411,6 +412,55 @@ def test_there_are_queries_to_begin_with(pages):
     found = pages.get("/new?query=nobody")  # a query is changed by its text
     assert "FROM S//blog-&gt;b" in found.text and "No mistakes" in found.text
     assert pages.get("/new?query=none").status_code in (400, 404)
+
+
+STORY = """-- What is told twice.
+FROM S//item->i1[./title->t1] JOIN {similar(t1, t2, 0.3), 2 d} S//item->i2[./title->t2]
+  PUBLISH st STORIES LASTING 7 d  -- a week"""
+
+
+def test_texts_are_shown_as_typed_with_their_history_and_restored():
+    now = count(NOW, 2_000_000)
+    with Session("duckdb", now=lambda: next(now)) as engine:
+        site = site_of(engine, now=lambda: NOW)
+        api, pages = script(site), browser(site)
+        first, second = "-- One.\nFROM  S//a\nPUBLISH typed", "-- One, changed.\nFROM S//b PUBLISH typed; -- b"
+        added = "FROM S//c\n  PUBLISH typed -- c"
+        for text in (first, STORY, second):
+            assert api.post("/api/v1/queries", json={"text": text}).status_code == 200
+        api.post("/api/v1/queries", json={"text": added, "add": True})
+        both = f"{second}\n\n{added}\n"
+        shown = [one["text"] for one in api.get("/api/v1/queries/typed/texts").json()]
+        assert shown == [both, f"{second}\n", f"{first}\n"]
+        assert [one["source"] for one in api.get("/api/v1/queries/typed").json()["texts"]] == [second, added]
+        page = html.unescape(pages.get("/q/typed").text)
+        assert f"{second}</pre>" in page and f"{added}</pre>" in page
+        page = html.unescape(pages.get("/new?query=typed").text)
+        assert f"\n{both}</textarea>" in page and "No mistakes. 2 queries" in page
+        oldest = api.get("/api/v1/queries/typed/texts").json()[-1]["at"]
+        listed = html.unescape(pages.get("/q/typed/texts").text)
+        assert listed.count("Restore this text") == 2 and f"{first}\n</pre>" in listed
+        assert f"\n{first}\n</textarea>" in html.unescape(pages.get(f"/new?query=typed&at={oldest}").text)
+        for name in ("typed", "st"):
+            assert f"-- {'What' if name == 'st' else 'One'}" in pages.get(f"/q/{name}").text
+        assert "st_pairs" not in pages.get("/q/st").text, "what it is short for"
+        assert f"\n{STORY}\n</textarea>" in html.unescape(pages.get("/new?query=st").text)
+        script_of_all = pages.get("/queries.xscl").text
+        assert script_of_all == f"{STORY.replace('  -- a', ';  -- a')}\n\n{both}"
+        assert script_of_all == api.get("/api/v1/queries.xscl").text
+        restored = pages.post("/q/typed/texts", data={"at": oldest})
+        assert "an earlier text is restored" in pages.get(restored.headers["location"]).text
+        newest, *older = api.get("/api/v1/queries/typed/texts").json()
+        assert newest["text"] == f"{first}\n" and [one["text"] for one in older] == shown
+        for path, given, status in (
+            ("/api/v1/queries/typed/restore", {"at": 5}, 400), ("/api/v1/queries/none/restore", {"at": oldest}, 404),
+            ("/api/v1/queries/typed/restore", {"at": "x"}, 400), ("/api/v1/queries/typed/restore", {}, 400),
+        ):  # fmt: skip
+            assert api.post(path, json=given).status_code == status, path
+        with Session("duckdb", now=lambda: next(now)) as other:
+            other.subscribe(script_of_all)
+            exported = script(site_of(other)).get("/api/v1/queries.xscl").text
+            assert exported == script_of_all
 
 
 def test_a_query_is_tried_on_what_is_kept(api, pages, engine, monkeypatch):
