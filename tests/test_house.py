@@ -153,6 +153,7 @@ def test_wheel_holds_every_module_and_data_file_no_tests_the_command_and_the_lic
         assert {path.relative_to(ROOT).as_posix() for path in files} <= held
     metadata = f"mmqjp-{PROJECT['project']['version']}.dist-info"
     assert {name.partition("/")[0] for name in held} == {*PACKAGES, metadata}
+    assert {f"mmqjp/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= held
     assert {"xscl/xscl.lark", "mmqjp/demo/demo.xscl", f"{metadata}/licenses/LICENSE"} <= held
     assert "mmqjp = mmqjp.__main__:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
 

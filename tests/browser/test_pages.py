@@ -29,11 +29,18 @@ PAGES = {
     "engine": "/engine",
     "sharing": "/sharing",
     "sql": "/sql",
+    "docs": "/docs",
+    "a page of docs": "/docs/language",
+    "found in docs": "/docs?search=stories",
+    "texts": "/q/incident/texts",
     "rows": "/sql?sql=SELECT+query,+xml+FROM+outputs",
 }
 """Pages by what they show."""
 
-MOST_VARIED = ["queries", "a long name", "a query with hostile matches", "why not these", "new", "live"]
+MOST_VARIED = [
+    *("queries", "a long name", "a query with hostile matches", "why not these", "new", "live"),
+    *("a page of docs", "found in docs"),
+]
 """Those that have all kinds of content."""
 
 
