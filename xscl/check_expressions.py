@@ -51,6 +51,8 @@ AGGREGATES = {
 }
 OF_ONE_VALUE = {name: counts for name, counts in SIGNATURES.items() if name not in MANY_VALUED}
 EVENT_FUNCTIONS = OF_ONE_VALUE | {"coalesce": _SEVERAL, "concat": _SEVERAL, "abs": (1, 1)} | AGGREGATES
+FUNCTIONS = _OF_FILTERS | EVENT_FUNCTIONS
+"""All functions, with their minimum and maximum number of arguments somewhere."""
 
 _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '

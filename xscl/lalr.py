@@ -39,6 +39,17 @@ def _lark(file: str, start: str, builder: type[Builder | EventBuilder]) -> Lark:
     return Lark(text, parser="lalr", lexer="contextual", start=start, transformer=builder(), maybe_placeholders=False)
 
 
+_KEYWORD = re.compile(r"^([A-Z]+)(?:\.\d+)?\s*:\s*/([a-z]+)(?:\(|\b)", re.MULTILINE)
+
+
+@cache
+def grammar_keywords() -> tuple[str, ...]:
+    """The words that are keywords somewhere in the grammars, in capital letters."""
+    grammars = {Path(__file__).with_name(file).read_text("utf-8") for file, *_ in _GRAMMARS.values()}
+    found = {pair for text in grammars for pair in _KEYWORD.findall(text)}
+    return tuple(sorted(name for name, word in found if word == name.lower()))
+
+
 @cache
 def parser_of(kind: SyntaxKind) -> TableParser:
     return TableParser(lark_of(kind))

@@ -74,6 +74,11 @@ class XsclError(InputError, ValueError):
         self.line, self.column = lines.place(self.span.start)
         self.source = lines.line(self.line)
 
+    @property
+    def length(self) -> int:
+        """The number of characters of the place, on its line."""
+        return max(1, min(self.span.end - self.span.start, len(self.source) - self.column + 1))
+
     def render(self, file: str | None = None, kind: str = "error") -> str:
         """The place, the kind and the message, the source line, carets below the span, and the hint."""
         place = f"{file}:" if file else ""

@@ -74,7 +74,7 @@ class QueryVersion:
 
 
 MOST_OF_NAME = 500  # maximum number of queries of a name that are looked at, the last removed ones
-_NEAR = 1_000_000  # microseconds within which changes are one
+_NEAR = 100_000  # microseconds within which changes are one
 
 
 def query_versions(select: SelectFn, name: str) -> list[QueryVersion]:

@@ -1,5 +1,6 @@
 """What people do: forms, which work without script, what script adds, and the whole way to a match in a feed reader."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -13,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from feeds.fetch.lists import ListedFeed, write_opml
 from tests.browser.conftest import Site, Visit, served_site
 from tests.browser.test_pages import serves_everybody
-from tests.support.browser import NAMES_OF_LOOPBACK, violations
+from tests.support.browser import NAMES_OF_LOOPBACK, SCHEMES, violations
 from tests.support.cli import write_documents
 from tests.support.feed_server import FeedServer, closed_port, rss
 
@@ -34,7 +35,7 @@ def test_a_query_is_written_checked_tried_subscribed_and_removed(page):
     text.fill(QUERY)
     page.get_by_role("button", name="Try it on what is kept").click()
     expect(page.locator(".match").first).to_be_visible(timeout=60_000)
-    expect(text).to_have_value(QUERY)
+    expect(page.locator("textarea")).to_have_value(QUERY)
     page.get_by_label("Answer it over the documents that are kept, too").check()
     page.get_by_role("button", name="Subscribe").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("seagrass")
@@ -212,6 +213,80 @@ def test_a_query_is_checked_as_one_types(visit, living):
     text.fill("FROM S//a->x[./t->t] JOIN {t = v, 1 d} S//b[./t->v] PUBLISH x")
     expect(page.get_by_text("No mistakes")).to_be_visible()
     expect(text).not_to_have_attribute("aria-invalid", "true")
+
+
+def choose(page: Page, name: str) -> None:
+    """Goes down the list of completions to one, and takes it. For a moment after it appears, the list ignores keys."""
+    chosen = page.get_by_role("option", selected=True)
+    expect(chosen).to_be_visible()
+    for _ in range(1000):
+        page.keyboard.press("ArrowDown")
+        if chosen.inner_text() == name:
+            break
+    page.keyboard.press("Enter")
+
+
+def test_the_editor_completes_shows_mistakes_and_is_left_by_keyboard(visit, site: Site):
+    page = site.enter(visit, "/new")
+    field, text = page.locator("textarea"), page.get_by_label("Text in XSCL")
+    expect(text).to_have_role("textbox")
+    offered = page.get_by_role("option")
+    text.press_sequentially("-- What is told\nf")
+    page.keyboard.press("Control+Space")
+    choose(page, "FROM")
+    text.press_sequentially(" S//item->a[./t")
+    expect(offered.first).to_have_text("timestamp")
+    page.keyboard.press("Escape")
+    expect(offered).to_have_count(0)
+    page.keyboard.press("Control+Space")
+    choose(page, "title")
+    expect(field).to_have_value("-- What is told\nFROM S//item->a[./title")
+    text.press_sequentially("->t][contains(., \"fr \")][contain(., 'x')] PUBLISH told")
+    expect(offered).to_have_count(0)
+    expect(page.locator(".cm-lintRange-error")).to_have_text("contain")
+    expect(page.locator("#problems")).to_contain_text("did you mean contains?")
+    shown = {
+        name: page.locator(f".tok-{name}").all_inner_texts() for name in ("comment", "keyword", "string", "function")
+    }
+    assert [*shown.values()] == [["-- What is told"], ["FROM", "PUBLISH"], ['"fr "', "'x'"], ["contains"]]
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Answer it over the documents that are kept, too")).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    expect(text).to_be_focused()
+    text.fill("-- What is told\nFROM  S//item->a[./title->t] PUBLISH told")
+    expect(page.get_by_text("No mistakes")).to_be_visible()
+    expect(page.locator(".cm-lintRange-error")).to_have_count(0)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert violations(page) == []
+    page.get_by_role("button", name="Subscribe").click()
+    expect(page.locator("pre").first).to_have_text("-- What is told\nFROM  S//item->a[./title->t] PUBLISH told")
+    page.get_by_role("link", name="Edit").click()
+    text.press("Control+End")
+    text.press_sequentially(" -- twice")
+    expect(page.get_by_text("No mistakes")).to_be_visible()
+    page.get_by_role("button", name="Subscribe").click()
+    expect(page.locator("pre").first).to_contain_text("-- twice")
+    page.get_by_role("link", name="Earlier texts").click()
+    page.get_by_role("button", name="Restore this text").first.click()
+    expect(page.get_by_role("status")).to_have_text("told: an earlier text is restored")
+    expect(page.locator("pre").first).not_to_contain_text("-- twice")
+    assert site.served.client().delete("/api/v1/queries/told").status_code == 200
+
+
+def test_the_documentation_is_searched_and_read(visit, site: Site):
+    page = site.enter(visit, "/docs", java_script_enabled=False)
+    page.get_by_label("Search the documentation").fill("belated absence")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("for “belated absence”")
+    page.get_by_role("link", name="An absence is reported once and never taken back").click()
+    expect(page.get_by_role("heading", name="An absence is reported once and never taken back")).to_be_in_viewport()
+    page.get_by_role("navigation", name="On this page").get_by_text("On this page").click()
+    page.get_by_role("link", name="Equal times").first.click()
+    expect(page).to_have_url(re.compile("/docs/language#equal-times$"))
+    expect(page.get_by_role("heading", name="Equal times")).to_be_in_viewport()
 
 
 def test_keys_lead_everywhere_and_can_be_switched_off(visit, living):

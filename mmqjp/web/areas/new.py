@@ -24,6 +24,8 @@ from mmqjp.service.drops import DROPS
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.web.areas.queries import Changed, editable_script
 from mmqjp.web.site import MOST_CACHED, Mistake, Site, segment
+from xscl.check_expressions import FUNCTIONS
+from xscl.lalr import grammar_keywords
 from xscl.parser import parse_script
 from xscl.syntax import Script
 from xscl.text import LACKS_EVENTS, XsclError, XsclErrors
@@ -34,9 +36,10 @@ LONGEST, MOST_TOLD, MOST_NAMES = 200_000, 20, 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark(Mistake):
-    """A mistake or warning. `shown` has the line with carets below the place."""
+    """A mistake or warning. `shown` has the line with carets below the place, which has `length` characters."""
 
     shown: str
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def parsed(site: Site, text: str) -> Script:
 
 def _remarks(found: Iterable[XsclError], kind: str) -> tuple[Remark, ...]:
     return tuple(
-        Remark(one.line, one.column, one.message, one.hint or None, shown=one.render(kind=kind))
+        Remark(one.line, one.column, one.message, one.hint or None, shown=one.render(kind=kind), length=one.length)
         for one in islice(found, MOST_TOLD)
     )
 
@@ -147,6 +150,7 @@ def new_router(site: Site, routes: APIRouter) -> None:
     def page(request: Request, status: int = 200, **context: object) -> Response:
         empty: dict[str, Any] = dict.fromkeys(("text", "error", "note"), "") | {"checked": Checked()}
         empty |= {"trial": None, "backfill": False, "add": False}
+        empty |= {"keywords": grammar_keywords(), "functions": sorted(FUNCTIONS)}
         return site.render(request, "new.html", status, starters=starters(), **empty | context)
 
     @routes.get("/new", response_class=HTMLResponse)

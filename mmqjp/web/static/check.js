@@ -38,6 +38,7 @@ async function check() {
     );
     text.toggleAttribute("aria-invalid", found.mistakes > 0);
     if (found.mistakes) text.setAttribute("aria-invalid", "true");
+    text.dispatchEvent(new CustomEvent("checked", { detail: found }));
     summary.classList.toggle("fine", found.queries > 0);
     if (summary.textContent !== words(found)) summary.textContent = words(found);
   } catch (error) {

@@ -40,7 +40,7 @@ const ACTIONS = {
   j: () => step(1),
   k: () => step(-1),
   o: () => document.querySelector(".chosen a")?.click(),
-  "/": () => document.querySelector("main input[type=search], main textarea, main input:not([type=hidden])")?.focus(),
+  "/": () => document.querySelector("main input[type=search], main .cm-content, main textarea, main input:not([type=hidden])")?.focus(),
 };
 
 document.addEventListener("keydown", (event) => {
