@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from lark import UnexpectedInput, UnexpectedToken
 from lark.lexer import PatternStr
 
+from common.bounds import UNITS
 from xscl import text as texts
 from xscl.algebra.values import Span
 from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS
@@ -73,7 +74,7 @@ _COMPUTE = (
 )
 
 _LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
-_LENGTH = rf"\s*(?i:{_LONG_UNITS}|{'|'.join(texts.UNITS)}|m)\b"
+_LENGTH = rf"\s*(?i:{_LONG_UNITS}|{'|'.join(UNITS)}|m)\b"
 _MORE = rf"\s*(?:,|\+|(?i:and\b))?\s*[0-9.]+{_LENGTH}"
 
 _SPELLINGS = (

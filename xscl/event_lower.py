@@ -17,6 +17,7 @@ from graphlib import TopologicalSorter
 from operator import itemgetter
 from typing import Any
 
+from common.bounds import UNITS
 from common.tools import ClearedCache
 from xscl.algebra import events as algebra
 from xscl.algebra.events import Schema, value_kind
@@ -44,7 +45,7 @@ from xscl.event_resolve import MAX_ATTRIBUTES, MAX_INPUTS, MOST_DIGITS, Resolver
 from xscl.lower import PatternBuilder, concat_parts
 from xscl.skeletons import Fill, KnownTree, Skeleton, rebuilt
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, Sequenced, names_read
-from xscl.text import EVENT_NAME, UNITS, Lines, Problem, window_us
+from xscl.text import EVENT_NAME, Lines, Problem, window_us
 
 
 def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Schema]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from common.bounds import window_text
 from common.errors import InvalidValue
 from common.tools import Remembered
 from xscl import syntax
 from xscl.algebra import values as exp
 from xscl.algebra.values import is_number
-from xscl.text import window_text
 
 _STRONG = {exp.Or: 0, exp.And: 1, exp.Not: 2, exp.Compare: 3, syntax.IsNull: 3, syntax.Minus: 6}
 """Binding strengths of operators. Others bind strongest; operations have 4 and 5."""

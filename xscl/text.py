@@ -17,8 +17,8 @@ from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Literal
 
-from common.bounds import INFINITE, LONGEST_WINDOW
-from common.errors import InputError, InvalidValue
+from common.bounds import INFINITE, LONGEST_WINDOW, MEANT_UNITS, UNITS
+from common.errors import InputError
 from common.tools import frozen
 from xscl.algebra.values import Span
 
@@ -633,32 +633,8 @@ def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
     return name
 
 
-UNITS = {
-    "us": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-    "w": 604_800_000_000,
-}
-"""Microseconds per unit of a window."""
-
 UNITS_HINT = "the units are us, ms, s, min, h, d and w; without one it is seconds"
 ONE_UNIT_HINT = "write one number and one unit, as in 90 min for 1 h 30 min"
-
-_OTHER_UNITS = {
-    "min": "m mins minute minutes",
-    "s": "sec secs second seconds",
-    "h": "hr hrs hour hours",
-    "d": "day days",
-    "w": "wk wks week weeks",
-    "ms": "msec msecs millis millisecond milliseconds",
-    "us": "µs μs usec usecs micros microsecond microseconds",
-    "d, such as 30 d": "mo mon month months",
-    "d, such as 365 d": "y yr yrs year years",
-}
-_MEANT = {other: unit for unit, others in _OTHER_UNITS.items() for other in others.split()}
 
 
 def unit_hint(unit: str) -> str:
@@ -668,7 +644,7 @@ def unit_hint(unit: str) -> str:
     """
     if re.search("[0-9]", unit):
         return ONE_UNIT_HINT
-    meant = unit.lower() if unit.lower() in UNITS else _MEANT.get(unit.lower())
+    meant = unit.lower() if unit.lower() in UNITS else MEANT_UNITS.get(unit.lower())
     return f"write {meant}; {UNITS_HINT}" if meant else UNITS_HINT
 
 
@@ -683,30 +659,3 @@ def window_us(number: str, unit: str, span: Span) -> int:
     if us > INFINITE:
         raise Problem("this window is too long", span, "write INF for a window without end")
     return min(us, LONGEST_WINDOW)
-
-
-def window_text(us: int | None) -> str:
-    """A window in its largest whole unit; INF for None."""
-    if us is None:
-        return "INF"
-    unit = next((unit for unit, length in reversed(UNITS.items()) if us and us % length == 0), "s")
-    return f"{us // UNITS[unit]} {unit}"
-
-
-def duration_us(text: str) -> int | None:
-    """The microseconds of a duration, written like a query's window; None for INF. Raises InvalidValue."""
-    text = text.strip()
-    if text.upper() in ("INF", "INFINITY"):
-        return None
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
-    unit = text[len(number) :].strip() or "s"
-    digits = number.replace(".", "", 1)
-    if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
-        known = ", ".join(UNITS)
-        meant = _MEANT.get(unit.lower())
-        hint = f"; write {meant} for {unit}" if meant and digits.isdecimal() else ""
-        raise InvalidValue(f"{text!r} is not a duration{hint}; write a number and a unit ({known}), like 1h, or INF")
-    microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
-    if microseconds > INFINITE:
-        raise InvalidValue(f"{text!r} is too long; write INF for no limit")
-    return min(microseconds, LONGEST_WINDOW)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from common.bounds import duration_us
 from common.tools import gathered
 from feeds.documents import Document, Reject, Visit, now_us
 from feeds.feed import EntryForm
@@ -39,7 +40,7 @@ from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, 
 from mmqjp.state.engine_choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
 from mmqjp.tables.lookup import quote_literal
 from xpath_stage.documents import DocumentError, parse_document
-from xscl.text import did_you_mean, duration_us
+from xscl.text import did_you_mean
 
 LONG_AGO = -(1 << 62)  # before all times, in microseconds
 

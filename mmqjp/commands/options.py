@@ -15,6 +15,7 @@ from typing import Any, get_args
 import click
 from click.core import ParameterSource
 
+from common.bounds import duration_us
 from common.tools import gc_paused
 from feeds.confined import LEAST_MEMORY, MEMORY, MEMORY_VARIABLE
 from feeds.history import MOST_VERSIONS
@@ -28,7 +29,7 @@ from mmqjp.state.engine_choice import AUTO, ENGINES
 from pattern_stage.assemble import OTHER_STREAMS
 from xscl.parser import may_lack_events, parse_script
 from xscl.syntax import Script
-from xscl.text import XsclErrors, duration_us
+from xscl.text import XsclErrors
 
 FEED_FORMS = ("item", "raw")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.bounds import Micros
+from common.bounds import Micros, window_text
 from common.tools import ClearedCache, in_batches, reachable, track_progress
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError
@@ -41,7 +41,7 @@ from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import around_window, to_xscl
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, names_read
-from xscl.text import LACKS_EVENTS, XsclErrors, typed_statements, window_text
+from xscl.text import LACKS_EVENTS, XsclErrors, typed_statements
 
 MAX_COMPILED = 20_000  # the cache is cleared at this many queries
 

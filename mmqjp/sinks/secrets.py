@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from common.bounds import duration_us
 from common.errors import InputError, InvalidValue
 from common.files import SECRETS, make_inside, make_secret_file, make_state, with_home
 from mmqjp.present.item import truncate
 from mmqjp.process import printable_line
-from xscl.text import duration_us
 
 SECRET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")  # the form of a secret's name
 

@@ -1,0 +1,469 @@
+"""The settings of feeds: how one is asked (proxy, headers, secrets, pace) and read (encoding, identity, rules).
+
+A feed has its own settings, and each folder that it is in has some for what the feed leaves open. Those of the
+configuration file go before those of the state. Secrets are named here, and their values are never: whoever fetches
+resolves them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from ipaddress import ip_address, ip_network
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+from common.bounds import INFINITE, duration_us, window_text
+from common.dates import DAY, MINUTE
+from common.errors import InputError, InvalidValue
+from feeds.decoding import codec_of
+from feeds.items import NESTED
+from feeds.rules import ReadingRules, check_identity, check_rule
+
+
+class BadSettings(InputError, ValueError):
+    """The settings of a feed are invalid. The message names the key and says what to write, and has no value that may
+    be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """A secret by its name."""
+
+    name: str
+
+
+SettingText = str | SecretRef
+NamedTexts = tuple[tuple[str, SettingText], ...]
+
+FILE_ONLY = frozenset({"proxy", "ca", "verify", "allow_private"})
+"""Keys that only who has the machine may set: in the configuration file or on the command line."""
+
+WHOLE = INFINITE  # a `history` without end
+SHORTEST_INTERVAL = MINUTE
+MOST_TEXTS, LONGEST_TEXT, MOST_COOKIE_BYTES = 50, 2_000, 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """What is set of a feed or folder; "", (), None: nothing. Durations are microseconds.
+
+    `interval` and `longest` bound the time between two fetches. `allow_private` names hosts that may have addresses
+    inside the network (names, addresses or networks). `history` is how far back archives are read, `hub` whether a hub
+    that the feed names is subscribed to. `auth` comes with `password` and, but for a bearer's, `user`.
+    """
+
+    proxy: SettingText = ""
+    headers: NamedTexts = ()
+    cookies: NamedTexts = ()
+    user_agent: str = ""
+    auth: Literal["", "basic", "digest", "bearer"] = ""
+    user: str = ""
+    password: SecretRef | None = None
+    interval: int | None = None
+    longest: int | None = None
+    encoding: str = ""
+    identity: str = ""
+    keep: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    versions: Literal["", "keep", "ignore"] = ""
+    time: Literal["", "own", "arrival"] = ""
+    ca: str = ""
+    verify: bool | None = None
+    allow_private: tuple[str, ...] = ()
+    history: int | None = None
+    hub: bool | None = None
+
+    @staticmethod
+    def from_table(table: Mapping[str, object], place: str = "") -> FeedSettings:
+        """Reads keys and values as TOML or JSON has them; None is as a missing key. Raises BadSettings, whose message
+        begins with `place`."""
+        known = {field.name for field in fields(FeedSettings)}
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in known:
+                near = get_close_matches(key, known, 1)
+                advice = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(sorted(known))}"
+                raise BadSettings(f"{place}there is no setting {key!r:.60}; {advice}")
+            if value is not None:
+                try:
+                    found[key] = _READERS[key](value)
+                except InvalidValue as error:
+                    raise BadSettings(f"{place}{key}: {error}") from None
+        made = FeedSettings(**found)
+        try:
+            return _checked(made)
+        except InvalidValue as error:
+            raise BadSettings(f"{place}{error}") from None
+
+    def to_table(self) -> dict[str, object]:
+        """What is set, as `from_table` reads it."""
+        return {key: _plain(key, value) for key in _KEYS if (value := getattr(self, key)) not in ("", (), None)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_table(), ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str, place: str = "") -> FeedSettings:
+        """The inverse of `to_json`. Raises BadSettings."""
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise BadSettings(f"{place}not JSON") from None
+        if not isinstance(found, dict):
+            raise BadSettings(f'{place}write a JSON object such as {{"interval": "30min"}}')
+        return FeedSettings.from_table(found, place)
+
+    def changed(self, table: Mapping[str, object], place: str = "") -> FeedSettings:
+        """With some keys set anew; None unsets one. Raises BadSettings."""
+        return FeedSettings.from_table(self.to_table() | dict(table), place)
+
+    def or_else(self, outer: FeedSettings) -> FeedSettings:
+        """With what is not set here as it is there. Headers and cookies are joined by name, rules to `block` add up,
+        and who asks and how goes together."""
+        joined: dict[str, Any] = {
+            key: getattr(self, key) if getattr(self, key) not in ("", (), None) else getattr(outer, key)
+            for key in _KEYS
+        }
+        source = self if self.auth or self.user or self.password else outer
+        joined |= {key: getattr(source, key) for key in ("auth", "user", "password")}
+        joined |= {key: _by_name(getattr(outer, key), getattr(self, key)) for key in ("headers", "cookies")}
+        joined["block"] = tuple(dict.fromkeys((*self.block, *outer.block)))
+        return FeedSettings(**joined)
+
+    def without(self, keys: Iterable[str]) -> FeedSettings:
+        return replace(self, **{key: getattr(NONE, key) for key in keys})
+
+    def secrets(self) -> tuple[SecretRef, ...]:
+        texts = (self.proxy, self.password, *(value for _, value in (*self.headers, *self.cookies)))
+        return tuple(one for one in texts if isinstance(one, SecretRef))
+
+    @property
+    def reading(self) -> ReadingRules:
+        return ReadingRules(self.encoding, self.identity, self.keep, self.block, self.versions, self.time)
+
+
+_KEYS = tuple(field.name for field in fields(FeedSettings))
+NONE = FeedSettings()
+
+
+def _by_name(outer: NamedTexts, inner: NamedTexts) -> NamedTexts:
+    names = {name.lower() for name, _ in inner}
+    return (*(one for one in outer if one[0].lower() not in names), *inner)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsOf:
+    """What is set, by the addresses of feeds and the paths of folders; "" is the folder of all feeds."""
+
+    feeds: Mapping[str, FeedSettings]
+    folders: Mapping[str, FeedSettings]
+
+    def of(self, url: str, folders: Iterable[str], shown: str = "") -> Iterable[FeedSettings]:
+        """From the nearest: the feed's (by its address, also as shown), and those of its folders, inner ones first."""
+        for key in dict.fromkeys((url, shown or url)):
+            if key in self.feeds:
+                yield self.feeds[key]
+        paths: dict[str, None] = {}
+        for folder in folders:
+            names = folder.split(NESTED)
+            paths |= dict.fromkeys(NESTED.join(names[:depth]) for depth in range(len(names), 0, -1))
+        # A stable order by depth: the inner folders of all lists before the outer ones.
+        for path in (*sorted(paths, key=lambda path: -path.count(NESTED)), ""):
+            if path in self.folders:
+                yield self.folders[path]
+
+
+NOTHING_SET = SettingsOf({}, {})
+
+
+def effective_settings(
+    url: str, folders: Iterable[str], file: SettingsOf, state: SettingsOf, shown: str = ""
+) -> FeedSettings:
+    """The one place where settings are resolved: for the feed the file's before the state's, then for its folders."""
+    folders = tuple(folders)
+    sources = [list(source.of(url, folders, shown)) for source in (file, state)]
+    own = [len([key for key in dict.fromkeys((url, shown or url)) if key in source.feeds]) for source in (file, state)]
+    ordered = [one for found, count in zip(sources, own, strict=True) for one in found[:count]]
+    ordered += [one for found, count in zip(sources, own, strict=True) for one in found[count:]]
+    made = NONE
+    for one in ordered:
+        made = made.or_else(one)
+    return made
+
+
+# ---------------------------------------------------------------- reading of values
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_COOKIE = re.compile(r"[!#-+\--:<-\[\]-~]*")
+SECRET_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OURS = {
+    "authorization": 'write auth, user and password, or name a secret: { secret = "NAME" }',
+    "cookie": "write cookies",
+    "user-agent": "write user_agent",
+    "proxy-authorization": "make the address of the proxy a secret",
+}
+_OF_THE_TRANSFER = frozenset(
+    [
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "http2-settings",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "keep-alive",
+        "proxy-connection",
+        "range",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]
+)
+
+
+def _text(value: object, most: int = LONGEST_TEXT) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidValue("write a text")
+    if len(value) > most:
+        raise InvalidValue(f"write at most {most:,} characters")
+    if not value.isprintable():
+        raise InvalidValue("a line break or control character is in it; write one line")
+    return value
+
+
+def _ascii(value: object) -> str:
+    text = _text(value)
+    if not text.isascii() or text != text.strip():
+        raise InvalidValue("write printable ASCII, without blanks around it")
+    return text
+
+
+def _secret(value: object) -> SecretRef:
+    name = value["secret"] if isinstance(value, Mapping) and value.keys() == {"secret"} else value
+    if not isinstance(name, str) or not SECRET_REF.fullmatch(name):
+        raise InvalidValue('name a secret, do not write it here: letters, digits, ".", "_" and "-"')
+    return SecretRef(name)
+
+
+def _text_or_secret(value: object) -> SettingText:
+    if isinstance(value, Mapping):
+        if value.keys() != {"secret"}:
+            raise InvalidValue('write a text, or { secret = "NAME" }')
+        return _secret(value)
+    return _ascii(value)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not found:
+        raise InvalidValue("write a text, or a list of texts")
+    if len(found) > MOST_TEXTS:
+        raise InvalidValue(f"write at most {MOST_TEXTS} of them")
+    return tuple(dict.fromkeys(map(_text, found)))
+
+
+def _named(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping) or not value:
+        raise InvalidValue('write a table such as { NAME = "VALUE" }')
+    if len(value) > MOST_TEXTS:
+        raise InvalidValue(f"write at most {MOST_TEXTS} of them")
+    return cast(Mapping[str, object], value)
+
+
+def _headers(value: object) -> NamedTexts:
+    found: dict[str, tuple[str, SettingText]] = {}
+    for name, given in _named(value).items():
+        if not _TOKEN.fullmatch(name):
+            raise InvalidValue(f"{name!r:.60} is no name of a header")
+        lower = name.lower()
+        if lower in _OF_THE_TRANSFER or (lower in _OURS and not (lower == "authorization" and _is_secret(given))):
+            raise InvalidValue(f"{name} is not set here; {_OURS.get(lower, 'the fetcher sets it itself')}")
+        if lower in found:
+            raise InvalidValue(f"{name} is given twice")
+        try:
+            found[lower] = name, _text_or_secret(given)
+        except InvalidValue as error:
+            raise InvalidValue(f"{name}: {error}") from None
+    return tuple(found.values())
+
+
+def _is_secret(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _cookies(value: object) -> NamedTexts:
+    found: list[tuple[str, SettingText]] = []
+    for name, given in _named(value).items():
+        if not _TOKEN.fullmatch(name):
+            raise InvalidValue(f"{name!r:.60} is no name of a cookie")
+        text = _text_or_secret(given) if given != "" else ""
+        if isinstance(text, str) and not _COOKIE.fullmatch(text):
+            raise InvalidValue(
+                f"{name}: write no blank, quote, comma, semicolon or backslash; encode them as %20 and so on"
+            )
+        found.append((name, text))
+    if sum(len(name) + len(text) + 3 for name, text in found if isinstance(text, str)) > MOST_COOKIE_BYTES:
+        raise InvalidValue(f"together they have more than {MOST_COOKIE_BYTES:,} bytes")
+    return tuple(found)
+
+
+def _proxy(value: object) -> SettingText:
+    found = _text_or_secret(value)
+    if isinstance(found, str) and found != DIRECT:
+        check_proxy(found)
+        if "@" in urlsplit(found).netloc:
+            raise InvalidValue('a user or password is not written here; make the address a secret, { secret = "NAME" }')
+    return found
+
+
+DIRECT = "direct"  # the proxy of a feed that has none, whatever its folder says
+
+
+def check_proxy(address: str) -> None:
+    """Raises InvalidValue, without the address, which may have a password."""
+    try:
+        parts = urlsplit(address)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_fit = False
+    if not is_fit or parts.path.strip("/") or parts.query or parts.fragment:
+        raise InvalidValue(f"write http://HOST:PORT or https://HOST:PORT, or {DIRECT} for none")
+
+
+def _length(value: object, *, endless: bool = False) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidValue('write a duration such as "30min"')
+    text = str(value).strip()
+    years = re.fullmatch(r"([0-9]{1,4})\s*(?:y|years?)", text)
+    found = int(years[1]) * 365 * DAY if years else duration_us(text)
+    if found is None and not endless:
+        raise InvalidValue("INF is not allowed here")
+    return WHOLE if found is None else found
+
+
+def _interval(value: object) -> int:
+    found = _length(value)
+    if not SHORTEST_INTERVAL <= found <= 366 * DAY:
+        raise InvalidValue("write between 1min and 366d")
+    return found
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValue("write true or false")
+    return value
+
+
+def _choice(*known: str) -> Any:
+    def read(value: object) -> str:
+        if value not in known:
+            raise InvalidValue(f"write {', '.join(known[:-1])} or {known[-1]}")
+        return str(value)
+
+    return read
+
+
+def _encoding(value: object) -> str:
+    text = _text(value, 40)
+    if codec_of(text) is None and text.lower() not in ("utf-16", "utf-16le", "utf-16be"):
+        raise InvalidValue(f"{text!r} is no encoding of the web; write one such as windows-1251, shift_jis or utf-8")
+    return text.lower()
+
+
+def _identity(value: object) -> str:
+    check_identity(text := _text(value))
+    return text
+
+
+def _rules(value: object) -> tuple[str, ...]:
+    found = _texts(value)
+    for rule in found:
+        try:
+            check_rule(rule)
+        except InvalidValue as error:
+            raise InvalidValue(f"{rule!r:.100}: {error}") from None
+    return found
+
+
+def _hosts(value: object) -> tuple[str, ...]:
+    return tuple(private_host(one) for one in _texts(value))
+
+
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-9_-]{0,62}))*")
+
+
+def private_host(text: str) -> str:
+    """A host, address or network in its usual spelling. Raises InvalidValue."""
+    plain = text.strip().strip("[]").rstrip(".").lower()
+    try:
+        return str(ip_network(plain, strict=False)) if "/" in plain else str(ip_address(plain))
+    except ValueError:
+        if not _HOST.fullmatch(plain):
+            advice = "write a name like nas.lan, an address like 192.168.1.5, or a network like 192.168.1.0/24"
+            raise InvalidValue(f"{text!r:.80} is no host; {advice}") from None
+    return plain
+
+
+def is_allowed_host(host: str, address: str, allowed: Iterable[str]) -> bool:
+    """Whether a host that leads to an address inside the network is one of those allowed."""
+    name = host.strip("[]").rstrip(".").lower()
+    found = ip_address(address)
+    for one in allowed:
+        if "/" in one:
+            network = ip_network(one)
+            if found.version == network.version and found in network:
+                return True
+        elif one == name or one == str(found):
+            return True
+    return False
+
+
+_READERS: Mapping[str, Any] = {
+    "proxy": _proxy, "headers": _headers, "cookies": _cookies, "user_agent": _ascii,
+    "auth": _choice("basic", "digest", "bearer"), "user": _text, "password": _secret,
+    "interval": _interval, "longest": _interval, "encoding": _encoding, "identity": _identity, "keep": _rules,
+    "block": _rules, "versions": _choice("keep", "ignore"), "time": _choice("own", "arrival"), "ca": _text,
+    "verify": _flag, "allow_private": _hosts, "history": lambda value: _length(value, endless=True), "hub": _flag,
+}  # fmt: skip
+
+
+def _checked(made: FeedSettings) -> FeedSettings:
+    """Raises InvalidValue if keys do not go together."""
+    if made.auth == "bearer" and made.user:
+        raise InvalidValue("user: a bearer has a password, its token, and no user")
+    if (made.auth or made.user) and made.password is None:
+        raise InvalidValue('password: name the secret, as in password = { secret = "NAME" }')
+    if made.password is not None and made.auth != "bearer" and not made.user:
+        raise InvalidValue("user: write who asks, or auth = bearer")
+    if ":" in made.user:
+        raise InvalidValue("user: a name has no colon")
+    if made.interval is not None and made.longest is not None and made.interval > made.longest:
+        raise InvalidValue("longest: write at least the interval")
+    if made.ca and made.verify is False:
+        raise InvalidValue("ca: verify = false trusts everybody; write one of the two")
+    if made.user and not made.auth:
+        return replace(made, auth="basic")
+    return made
+
+
+def _plain(key: str, value: object) -> object:
+    match value:
+        case SecretRef(name):
+            return {"secret": name}
+        case int() if key in ("interval", "longest", "history"):
+            return "INF" if value == WHOLE else window_text(value)
+        case tuple() if key in ("headers", "cookies"):
+            return {name: _plain("", text) for name, text in value}
+        case tuple():
+            return list(value)
+    return value

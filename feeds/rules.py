@@ -1,0 +1,212 @@
+"""How the entries of one feed are read, where its reader says so: encoding, identity, rules to keep and block, time.
+
+The rules of a fetch stand beside what was fetched, so that whoever reads it comes to the same entries.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from typing import Any, Literal
+
+from lxml import etree
+
+from common.errors import InvalidValue
+from feeds.items import Entry, html_to_text, one_line
+
+IDENTITIES = ("guid", "link", "title")
+_FIELDS = ("title", "text", "author", "category", "link", "guid", "path")
+_LONGEST = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingRules:
+    """`encoding` is that of the feed's bytes. `identity` tells entries apart: `guid`, `link`, `title` or a path. An
+    entry is left out that meets a rule in `block`, or none in `keep`. `versions` says whether a changed entry becomes a
+    document again, `time` whether an entry has its own or the time of its arrival. "" and (): as usual."""
+
+    encoding: str = ""
+    identity: str = ""
+    keep: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    versions: Literal["", "keep", "ignore"] = ""
+    time: Literal["", "own", "arrival"] = ""
+
+    def to_table(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value}
+
+    @staticmethod
+    def from_table(table: object) -> ReadingRules:
+        """The inverse of `to_table`, without what is not valid: a crawl may be of another program."""
+        given = table if isinstance(table, Mapping) else {}
+        found: dict[str, Any] = {}
+        for field in fields(ReadingRules):
+            value = given.get(field.name)
+            if field.name in ("keep", "block"):
+                rules = value if isinstance(value, list | tuple) else ()
+                found[field.name] = tuple(
+                    rule for rule in rules if isinstance(rule, str) and _is_valid(check_rule, rule)
+                )
+            elif isinstance(value, str) and len(value) <= _LONGEST:
+                found[field.name] = value
+        if found.get("versions") not in ("keep", "ignore"):
+            found["versions"] = ""
+        if found.get("time") not in ("own", "arrival"):
+            found["time"] = ""
+        if not _is_valid(check_identity, found.get("identity", "")):
+            found["identity"] = ""
+        return ReadingRules(**found)
+
+
+def _is_valid(check: Callable[[str], None], text: str) -> bool:
+    try:
+        check(text)
+    except InvalidValue:
+        return False
+    return len(text) <= _LONGEST
+
+
+def check_identity(text: str) -> None:
+    """Raises InvalidValue if a text is none of the names, and no path either."""
+    if text and text not in IDENTITIES:
+        try:
+            _xpath(text)
+        except InvalidValue as error:
+            raise InvalidValue(f"{error}; write {', '.join(IDENTITIES)}, or a path such as ./identifier") from None
+
+
+def check_rule(text: str) -> None:
+    """Raises InvalidValue if a rule cannot be read."""
+    _rule(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """`words` in a row for each part, `pattern`, or `path`, in one of the fields."""
+
+    field: str
+    words: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    path: etree.XPath | None = None
+
+
+_PREFIX = re.compile(r"([a-z_]+):\s*(.*)", re.DOTALL)
+_QUOTED = re.compile(r'"([^"]*)"|(\S+)')
+
+
+@lru_cache(1_000)
+def _rule(text: str) -> _Rule:
+    found = _PREFIX.fullmatch(text.strip())
+    field, rest = (found[1], found[2]) if found and not found[2].startswith("//") else ("", text.strip())
+    if field and field not in _FIELDS:
+        raise InvalidValue(f"there is no field {field!r:.30}; the fields are {', '.join(_FIELDS)}")
+    if not rest:
+        raise InvalidValue("write words, a /regular expression/, or path: and a condition")
+    if field == "path":
+        return _Rule(field, path=_xpath(rest))
+    if len(rest) > 2 and rest[0] == rest[-1] == "/":
+        try:
+            return _Rule(field, pattern=re.compile(rest[1:-1], re.IGNORECASE))
+        except (re.error, RecursionError, OverflowError) as error:
+            raise InvalidValue(f"not a regular expression: {error}") from None
+    phrases = (_words(quoted or plain) for quoted, plain in _QUOTED.findall(rest))
+    words = tuple(phrase for phrase in phrases if phrase.strip())
+    if not words:
+        raise InvalidValue("it has no word")
+    return _Rule(field, words)
+
+
+@lru_cache(1_000)
+def _xpath(text: str) -> etree.XPath:
+    try:
+        return etree.XPath(text)
+    except etree.XPathError as error:
+        raise InvalidValue(f"not a path in XPath: {error}") from None
+
+
+_WORD = re.compile(r"\w+")
+
+
+def _words(text: str) -> str:
+    """The words of a text in one spelling, with a blank around each."""
+    return f" {' '.join(_WORD.findall(unicodedata.normalize('NFKC', text).casefold()))} "
+
+
+class RulesReader:
+    """Applies rules to the entries of one feed."""
+
+    def __init__(self, rules: ReadingRules) -> None:
+        self._rules = rules
+        self._keep, self._block = (tuple(map(_rule, some)) for some in (rules.keep, rules.block))
+
+    def is_left_out(self, entry: Entry, element: etree._Element | None) -> bool:
+        seen = _Seen(entry, element)
+        return any(map(seen.meets, self._block)) or (bool(self._keep) and not any(map(seen.meets, self._keep)))
+
+    def identity(self, entry: Entry, element: etree._Element | None) -> str:
+        """What tells the entry apart, "" if the rules say nothing, or it lacks that."""
+        match self._rules.identity:
+            case "":
+                return ""
+            case "guid":
+                return entry.guid
+            case "link":
+                return entry.item_url
+            case "title":
+                return one_line(entry.title)
+        return one_line(_Seen(entry, element).text_at(_xpath(self._rules.identity)))
+
+
+class _Seen:
+    """An entry, with what rules look at made once."""
+
+    def __init__(self, entry: Entry, element: etree._Element | None) -> None:
+        self._entry, self._element = entry, element
+        self._texts: dict[str, str] = {}
+        self._plain: etree._Element | None = None
+
+    def meets(self, rule: _Rule) -> bool:
+        if rule.path is not None:
+            return bool(self._at(rule.path))
+        if rule.pattern is not None:
+            return any(rule.pattern.search(text) for text in self._parts(rule.field))
+        words = self._texts.setdefault(rule.field, "  ".join(map(_words, self._parts(rule.field))))
+        return all(phrase in words for phrase in rule.words)
+
+    def text_at(self, path: etree.XPath) -> str:
+        found = self._at(path)
+        first = found[0] if isinstance(found, list) and found else ("" if isinstance(found, list) else found)
+        return "".join(map(str, first.itertext())) if isinstance(first, etree._Element) else str(first)
+
+    def _parts(self, field: str) -> Iterable[str]:
+        entry = self._entry
+        text = (entry.description, html_to_text(entry.content)) if field in ("text", "") else ()
+        match field:
+            case "title":
+                return (entry.title,)
+            case "author":
+                return entry.authors
+            case "category":
+                return entry.categories
+            case "link":
+                return (entry.item_url, *(href for _, href in entry.links))
+            case "guid":
+                return (entry.guid,)
+            case "text":
+                return text
+        return (entry.title, *text, *entry.categories)
+
+    def _at(self, path: etree.XPath) -> Any:
+        """The entry as it stands in the feed, with names without prefixes and namespaces."""
+        if self._plain is None:
+            self._plain = etree.Element("entry") if self._element is None else deepcopy(self._element)
+            for element in self._plain.iter(etree.Element):
+                element.tag = etree.QName(element).localname
+        try:
+            return path(self._plain)
+        except etree.XPathError:
+            return []
