@@ -37,7 +37,7 @@ MOST_UNREAD = 20
 def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
     """Yields a feed's entries in order and the end of the fetch, and a Reject for each that is unreadable; one Reject
     and an end without keys if the feed is. A well-formed, empty feed yields only an end; an ill-formed one what can be
-    read."""
+    read; an older page has no end, since it is no visit."""
     when = origin.modified if origin.fetched is None else origin.fetched
     try:
         if len(origin.source) > LONGEST_ADDRESS:
@@ -51,7 +51,7 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
         for number, cause in cast(list[tuple[int, str]], unread):
             place = f"{origin.name}: entry {number}"
             yield Reject(place, DEFAULT_STREAM, when, f"{place} cannot be read: {cause}", data[:RAW_KEPT])
-        fetch = Fetch(name, origin.name, origin.modified, origin.fetched)
+        fetch = Fetch(name, origin.name, origin.modified, origin.fetched, origin.page)
         keys: list[str] = []
         for row in rows:
             shown = _sighting(row, fetch)
@@ -59,11 +59,12 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
             yield shown
     except ValueError as error:  # then none of it can be trusted
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
-        if origin.source and origin.fetched is not None:
+        if origin.source and origin.fetched is not None and not origin.page:
             fetch = Fetch(origin.source, origin.name, origin.modified, origin.fetched)
             yield EndOfFetch(fetch, None, origin.address, one_line(f"{error}"))
         return
-    yield EndOfFetch(fetch, keys, origin.address)
+    if not origin.page:
+        yield EndOfFetch(fetch, keys, origin.address)
 
 
 _NONSENSE = "the process that reads it answered nonsense"
@@ -329,6 +330,10 @@ def json_feed_to_atom(feed: dict[str, Any]) -> FeedElements:
     _add(root, "title", feed.get("title"))
     _add_link(root, "alternate", feed.get("home_page_url"))
     _add_link(root, "self", feed.get("feed_url"))
+    _add_link(root, "next", feed.get("next_url"))
+    for hub in _list(feed.get("hubs")):
+        if isinstance(hub, dict) and _text(hub.get("type")).lower() == "websub":
+            _add_link(root, "hub", hub.get("url"))
     _add_authors(root, feed)
     return FeedElements(root, _json_entries(root, feed["items"]), True)
 

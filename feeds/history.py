@@ -33,12 +33,14 @@ from feeds.items import Entry, entry_identity, entry_version, one_line
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A fetch of a feed, by address or name, from file `name`; times (fetch if known, file) are microseconds."""
+    """A fetch of a feed, by address or name, from file `name`; times (fetch if known, file) are microseconds. `page`:
+    of an older page of the feed, which adds entries that are not known yet and nothing else."""
 
     feed: str
     name: str
     modified: int
     fetched: int | None
+    page: bool = False
 
     @property
     def time(self) -> int:
@@ -379,7 +381,7 @@ class History:
             self._note(fetch)
             return seen.at(time)
         met = feed.entries.get(key)
-        if met is not None and (version in met.versions or self._versions == "ignore"):
+        if met is not None and (version in met.versions or self._versions == "ignore" or fetch.page):
             return None
         changes = len(met.versions if met else ()) >= self._most
         if changes or feed.alike[version] >= self._most:
@@ -389,6 +391,8 @@ class History:
         else:
             time = change_time((seen.updated, seen.date), met.time, fetch.time)
         feed.add(key, version, time, seen.name)
+        if fetch.page:  # it is behind the window, so that it is not withdrawn when the window lacks it
+            feed.entries[key].missing = fetch.time
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
             self.future[fetch.feed] += 1

@@ -193,7 +193,7 @@ class Origin:
     """Where a feed came from: `source` is its URL or name in a crawl, `name` the file it was read from. Times are
     microseconds: `fetched` if known, and `modified`, the file's. `base` is the address that answered, if it is not
     `source`; `content_type` is the answer's. `title` and `folders` are those of the reader's list. `address` is the one
-    to fetch from now on, "" if unknown."""
+    to fetch from now on, "" if unknown. `page`: it is an older page of the feed, which says nothing of its window."""
 
     name: str
     modified: int
@@ -204,6 +204,7 @@ class Origin:
     title: str = ""
     folders: tuple[str, ...] = ()
     address: str = ""
+    page: bool = False
 
 
 def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: Iterable[str] = ()) -> bytes:

@@ -54,7 +54,7 @@ class Sidecar:
     """Metadata of a fetch: `url` is the feed's subscribed address, which stays when the feed moves, or its name in the
     crawl; `final_url` is the address that answered, and `address` the one to fetch from now on, after permanent
     redirects; `fetched` is in microseconds. `title` and `folders` are those of the reader's list. "", () and None:
-    unknown."""
+    unknown. `page`: it is an older page of the feed (see `Origin`)."""
 
     url: str = ""
     fetched: int | None = None
@@ -67,6 +67,7 @@ class Sidecar:
     title: str = ""
     folders: tuple[str, ...] = ()
     address: str = ""
+    page: bool = False
 
 
 def drop_stem(fetched: int, sha256: str) -> str:
@@ -94,6 +95,8 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
     notes = asdict(sidecar)
     fetched = notes.pop("fetched")
     notes["fetched_at"] = None if fetched is None else iso_utc(fetched)
+    if not sidecar.page:
+        del notes["page"]
     return json.dumps(notes, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
 
 
@@ -117,6 +120,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         final_url=without_credentials(_text(notes, "final_url")),
         address=without_credentials(_text(notes, "address")),
         status=status if isinstance(status, int) else 200,
+        page=notes.get("page") is True,
         title=_text(notes, "title")[:LONGEST_TITLE].strip(),
         folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
         **{key: _text(notes, key) for key in ("etag", "last_modified", "content_type", "sha256")},
@@ -165,7 +169,7 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
     answer = sidecar.final_url, sidecar.content_type
-    about = *answer, sidecar.title, sidecar.folders, sidecar.address
+    about = *answer, sidecar.title, sidecar.folders, sidecar.address, sidecar.page
     origin = Origin(name, modified, sidecar.url, fetched, *about)
     yield from read_entries(data, origin, form)
 
@@ -519,6 +523,8 @@ address."""
 TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
 """Our own fields: the feed's title, and each of its folders, in the reader's list."""
 
+PAGE = "WARC-Feed-Page"  # our own field of an older page of a feed
+
 VISITS_URI = "metadata://mmqjp/visits"  # the target of our own metadata records, which note visits
 
 _HEAD = 64 * 1024
@@ -588,7 +594,8 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
         final = without_credentials(one_line(record.rec_headers.get_header(FINAL_URI) or ""))
         title = next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip()
         about = final, _content_type(record), title, bounded_folders(_fields(record, FOLDER)), _feed_address(record)
-        yield Origin(f"{address} {date}".strip(), time, address, time, *about), data, cause
+        is_page = record.rec_headers.get_header(PAGE) is not None
+        yield Origin(f"{address} {date}".strip(), time, address, time, *about, is_page), data, cause
 
 
 def _noted_visits(record: Any, name: str) -> Iterator[NotedVisit | Reject]:

@@ -72,6 +72,8 @@ _PLAIN = frozenset({"", "text", "plain", "text/plain"})
 MOST_AUTHORS = 20
 """Maximum number of authors of a feed, which each of its entries may repeat. An entry's own do not count."""
 
+MOST_LINKS = 100  # maximum number of links of a feed itself
+
 _TO_OTHERS = frozenset({"related", "via"})  # relations of links that lead to pages other than the entry's own
 
 _T = TypeVar("_T")
@@ -89,12 +91,14 @@ _LONGEST_CAUSE = 200
 class Feed:
     """A feed's title, its site's and its own address. Each entry repeats them, so the title is cut, and an address is
     "" if it is missing or too long. Addresses have no credentials. `entries` reads the elements of the entries in
-    order, each when it is asked for; a text is why one cannot be read."""
+    order, each when it is asked for; a text is why one cannot be read. `links` are the feed's own, as relation and
+    address."""
 
     title: str
     site_url: str
     self_url: str
     entries: Iterator[tuple[etree._Element | None, feed_items.Entry | str]]
+    links: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", si
         lang=next(filter(None, map(_language, languages)), "") or reader.context(feed.head)[1],
     )
     title = reader.title(head)[: feed_items.LONGEST_TITLE].strip()
-    return Feed(title, site_url, self_url, _entries(reader, feed.entries, common))
+    links = [link for link in reader.links(head) if len(link[1]) <= feed_items.LONGEST_ADDRESS]
+    return Feed(title, site_url, self_url, _entries(reader, feed.entries, common), tuple(links[:MOST_LINKS]))
 
 
 def _entries(
@@ -220,7 +225,7 @@ class _Reader:
 
     def entry(self, element: etree._Element, feed: feed_items.Entry) -> feed_items.Entry:
         told = _children(element)
-        links = _distinct(self._links(told))
+        links = _distinct(self.links(told))
         alternates = [href for rel, href in links if rel == "alternate"]
         guid, permalink = _guid(element, told)
         item_url = self._page(told) or (guid if permalink else "") or next(iter(alternates), "")
@@ -264,7 +269,7 @@ class _Reader:
 
     def address_of(self, head: Children, rel: str) -> str:
         found = self._page(head) if rel == "alternate" else ""
-        address = found or next((href for one, href in self._links(head) if one == rel), "")
+        address = found or next((href for one, href in self.links(head) if one == rel), "")
         return feed_items.without_credentials(address) if len(address) <= feed_items.LONGEST_ADDRESS else ""
 
     def authors(self, holder: Children) -> tuple[str, ...]:
@@ -282,7 +287,7 @@ class _Reader:
         text, href = _text(link).strip(), link.get("href")
         return self._resolved(link, (href or text or href) if self._atom else (text or href))
 
-    def _links(self, told: Children) -> Iterator[tuple[str, str]]:
+    def links(self, told: Children) -> Iterator[tuple[str, str]]:
         for link in _elements(told, "link", "atom:link"):
             if address := self._href(link):
                 yield _relation(link), address

@@ -3,7 +3,7 @@
 Polite to hosts: robots.txt, limited concurrency, a delay between requests, and pauses that a host demands. An archive
 is a drop directory, or WARC files with a response record per version, and a revisit record if a feed is unchanged.
 Readers learn from it how far each feed was visited; so it also notes feeds that are about to be visited for the first
-time, and those that are not waited for."""
+time, and those that are not waited for. Older pages of a feed are stored beside its versions, and are no visits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ from common.dates import DAY, HOUR, MINUTE, SECOND, iso_utc
 from common.files import drafts, sync_directory, write_whole
 from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
-from feeds.fetch import http
+from feeds.fetch import archives, http
+from feeds.fetch.hubs import LEAST_GAP, SLOWER, HubMailbox, Hubs
+from feeds.fetch.settings import NONE, FeedSettings
 from feeds.fetch.state import (
     STATE_FILE,
     AddressClaims,
@@ -55,6 +57,7 @@ from feeds.fetch.state import (
     FetchStore,
     HostState,
     Pace,
+    PageChain,
     after_failed_visit,
     after_success,
     put_aside,
@@ -67,6 +70,7 @@ from feeds.readers import (
     FINAL_URI,
     FOLDER,
     LONGEST_ERROR,
+    PAGE,
     TITLE,
     VISITS,
     VISITS_URI,
@@ -268,6 +272,7 @@ class WarcArchive(Archive):
         digest = f"sha256:{b32encode(bytes.fromhex(about.sha256)).decode()}"
         told = {"WARC-Date": iso_utc(capture.fetched), FINAL_URI: about.final_url, "WARC-Payload-Digest": digest}
         told[ADDRESS] = about.address
+        told |= {PAGE: "older"} if about.page else {}
         headers = StatusAndHeaders(status, kept, protocol="HTTP/1.1")
         payload = io.BytesIO(body), len(body)
         record = writer.create_warc_record(
@@ -299,7 +304,8 @@ class WarcArchive(Archive):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How feeds are fetched; `agent` is the User-Agent. `spacing` is microseconds between requests."""
+    """How feeds are fetched; `agent` is the User-Agent. `spacing` is microseconds between requests. `callback` is the
+    address below which hubs call us, "" if they cannot; `of` gives what is set of a feed."""
 
     agent: str
     limits: http.ReplyLimits = http.ReplyLimits()
@@ -309,6 +315,8 @@ class Settings:
     per_host: int = 1
     spacing: int = SECOND
     allow_private: bool = False
+    callback: str = ""
+    of: Callable[[FeedState], FeedSettings] = lambda feed: NONE
 
 
 class HostGates:
@@ -408,6 +416,7 @@ class Outcome(Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     PUT_OFF = "put off"
+    PAGE = "older page"
 
 
 def own_agent() -> str:
@@ -425,20 +434,71 @@ class Visitor:
     clock: http.Clock
     random: Callable[[], float]
     settings: Settings
+    public_client: httpx.AsyncClient
+    mailbox: HubMailbox | None = None
 
     def __post_init__(self) -> None:
         self.gates = HostGates(self.store, self.clock, self.settings)
         self.robots = Robots(self.store, self.clock, self._get_robots) if self.settings.robots else None
+        post, callback, pace = self._post, self.settings.callback, self.settings.pace
+        self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace)
+        self.chains: dict[str, PageChain] = {}
+        self.reading: set[str] = set()
+        """The feeds of which a page was read since the fetch began."""
+        self.reload()
+
+    def shown(self, feed: FeedState, outcome: Outcome) -> FeedState:
+        """The feed to report after a visit: of an older page, with what is wrong there."""
+        chain = self.chains.get(feed.url)
+        return replace(feed, last_error=chain.error) if outcome is Outcome.PAGE and chain is not None else feed
+
+    def reload(self) -> None:
+        """Call after others have changed the state."""
+        self.chains = self.store.chains()
+        self.hubs.reload()
+
+    def due_at(self, feed: FeedState) -> int:
+        """When the feed or the next of its older pages is to be fetched."""
+        chain = self.chains.get(feed.url)
+        return feed.next_check if chain is None or chain.done else min(feed.next_check, chain.next_check)
+
+    def is_page_due(self, feed: FeedState) -> bool:
+        """Whether a visit reads an older page. A feed is visited for the first time after its older pages, so that its
+        stream waits for them; but it does not wait until a page that failed is tried again."""
+        chain, now = self.chains.get(feed.url), self.clock.now()
+        if chain is None or chain.done or chain.next_check > now:
+            return False
+        return not feed.fetched_at or feed.next_check > now
+
+    def _wants_pages(self, feed: FeedState) -> int | None:
+        """How far back the older pages of a feed are to be read, if it is to be asked for them now."""
+        span, chain = self.settings.of(feed).history, self.chains.get(feed.url)
+        return span if span and (chain is None or (chain.done and chain.span < span)) else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
-        """Fetches a feed once and commits the outcome. Nothing is awaited between the answer and the commit, so a
-        cancelled visit has either happened or not."""
-        visit = None
+        """Fetches a feed, or one of its older pages, once and commits the outcome. Nothing is awaited between the
+        answer and the commit, so a cancelled visit has either happened or not."""
+        if self.is_page_due(feed):
+            return await self._visit_page(feed, self.chains[feed.url])
+        visit = chain = page = None
         try:
             with self.claims.visited(feed), _failures_of_the_feed():
                 reply, address, seen = await self._ask(feed)
+                span = self._wants_pages(feed)
+                page = await self._links(reply, seen) if span or self.hubs.is_on else None
                 after = self._judged(replace(feed, address=address), reply, seen)
+            if span and page is not None:
+                known = self.chains.get(feed.url)
+                chain = archives.begun(feed.url, span, page, reply, after.sha256, self.clock.now(), known)
+            if chain is not None and not chain.done and not feed.fetched_at:
+                # What the feed lists now is its first page: a version would be a complete visit.
+                self.reading.add(feed.url)
+                self._keep_page(feed, reply, after.sha256)
+                self._save_chain(chain)
+                return feed, Outcome.PAGE
             after, outcome, visit = self._archived(feed, after, reply)
+            if outcome is Outcome.UNCHANGED and self.hubs.is_lagging(feed.url):
+                after = replace(after, next_check=min(after.next_check, self.clock.now() + LEAST_GAP))
         except http.HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
         except http.FetchedAlready as already:
@@ -458,7 +518,53 @@ class Visitor:
             visit = feed.ended(now)
         self.store.commit(after, self.archive.mark, visit)
         self.claims.update(after)
+        if chain is not None:
+            self._save_chain(chain)
+        if outcome is Outcome.STOPPED:
+            self.hubs.end(feed.url)
+        elif page is not None and found:
+            self.hubs.found(after, page, reply, wanted=self.settings.of(feed).hub is not False)
         return after, outcome
+
+    async def _visit_page(self, feed: FeedState, chain: PageChain) -> tuple[FeedState, Outcome]:
+        """Fetches the next older page of a feed, like `visit`. What goes wrong is noted of the chain."""
+        self.reading.add(feed.url)
+        try:
+            with _failures_of_the_feed():
+                get = partial(self._get_page, httpx.URL(feed.address or feed.url))
+                reply, _ = await http.follow_redirects(get, chain.next, self.settings.limits.hops)
+                if reply.status != 200:
+                    raise http.FetchError(f"the server answered {reply.status}", reply.status, self._pause(reply))
+                seen = await _looked_at(reply)
+                if seen is None or seen.kind != "feed":
+                    raise http.FetchError("the answer is not a feed", reply.status)
+                page = await self._links(reply, seen, dated=True) or archives.PageLinks()
+                after, wanted = archives.after_page(chain, reply, page, seen.sha256)
+            if wanted:
+                self._keep_page(feed, reply, seen.sha256)
+        except http.HostPaused as pause:
+            after = replace(chain, next_check=pause.until)
+        except http.FetchError as error:
+            pace = self.settings.pace
+            after = archives.after_failed_page(chain, error, self.clock.now(), pace, self.random())
+        self._save_chain(after)
+        return feed, Outcome.PAGE
+
+    def _save_chain(self, chain: PageChain) -> None:
+        self.store.save_chain(chain, self.archive.mark)
+        self.chains[chain.feed] = chain
+
+    async def _links(
+        self, reply: http.Reply, seen: http.BodySummary | None, *, dated: bool = False
+    ) -> archives.PageLinks | None:
+        if reply.status != 200 or seen is None or seen.kind != "feed":
+            return None
+        body, kind = reply.body, reply.headers.get("Content-Type", "")
+        try:
+            told = await confined_aside(archives.find_links, body, reply.url, kind, dated, size=len(body))
+        except ConfinedError as error:
+            raise http.FetchError(str(error), reply.status) from None
+        return archives.PageLinks.of_answer(reply, told)
 
     async def _ask(self, feed: FeedState) -> tuple[http.Reply, str, http.BodySummary | None]:
         sent: dict[str, str] = {}
@@ -466,7 +572,8 @@ class Visitor:
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
         # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
         newest = self.archive.newest(feed.source)
-        if newest is None or newest[1] == feed.sha256:
+        # What names the older pages is in the body.
+        if (newest is None or newest[1] == feed.sha256) and not self._wants_pages(feed):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
         reply, address = await self._followed(feed, address, sent)
@@ -499,14 +606,35 @@ class Visitor:
         delay = await self.robots.delay(url, _host(url)) if self.robots else 0
         return await self._exchange(url, headers, delay)
 
+    async def _get_page(self, feed: httpx.URL, url: httpx.URL) -> http.Reply:
+        """Fetches a page, from another host than the feed's only at a public address, whatever is allowed for that."""
+        delay = await self.robots.delay(url, _host(url)) if self.robots else 0
+        is_own = (url.host, url.port) == (feed.host, feed.port)
+        return await self._exchange(url, {}, delay, None if is_own else self.public_client)
+
+    async def _post(self, url: httpx.URL, form: Mapping[str, str]) -> http.Reply:
+        """Sends a form to a hub."""
+        post, hops = partial(self._exchange, form=form), self.settings.limits.hops
+        with _failures_of_the_feed():
+            reply, _ = await http.follow_redirects(post, str(url), hops)
+        self._pause(reply)
+        return reply
+
     async def _get_robots(self, url: httpx.URL) -> http.Reply:
         reply, _ = await http.follow_redirects(self._exchange, str(url), self.settings.limits.hops)
         return reply
 
-    async def _exchange(self, url: httpx.URL, headers: Mapping[str, str] = {}, delay: int = 0) -> http.Reply:
+    async def _exchange(
+        self,
+        url: httpx.URL,
+        headers: Mapping[str, str] = {},
+        delay: int = 0,
+        client: httpx.AsyncClient | None = None,
+        form: Mapping[str, str] | None = None,
+    ) -> http.Reply:
         sent = {"User-Agent": self.settings.agent, **headers}
         async with self.gates.turn(_host(url), delay):
-            return await http.exchange(self.client, url, sent, self.settings.limits)
+            return await http.exchange(client or self.client, url, sent, self.settings.limits, form)
 
     def _judged(self, feed: FeedState, reply: http.Reply, seen: http.BodySummary | None) -> FeedState:
         """The feed as an answer says. Raises FetchError if the body is not a feed."""
@@ -519,24 +647,46 @@ class Visitor:
             etag, changed, sha256, hints = "", "", seen.sha256, seen.hints
         etag, changed = _validator(reply, "ETag") or etag, _validator(reply, "Last-Modified") or changed
         fetched = feed.fetched_at if sha256 == feed.sha256 else now
-        check = after_success(now, http.fresh_for(reply.headers, now), hints, self.settings.pace, self.random())
+        check = after_success(now, http.fresh_for(reply.headers, now), hints, self._pace(feed), self.random())
         hints = replace(hints, wait=check - now)
         found = replace(feed, etag=etag, last_modified=changed, fetched_at=fetched, sha256=sha256, hints=hints)
         return replace(found, next_check=check, checked_at=now, status=reply.status, errors=0, last_error="")
 
+    def _pace(self, feed: FeedState) -> Pace:
+        """A feed whose hub pushes is polled more slowly, unless its interval is set."""
+        if self.settings.of(feed).interval is not None or not self.hubs.is_active(feed.url):
+            return self.settings.pace
+        return replace(self.settings.pace, interval=SLOWER * self.settings.pace.interval)
+
+    def _keep_page(self, feed: FeedState, reply: http.Reply, sha256: str) -> None:
+        """Stores an older page, apart from the versions of the feed."""
+        now = max(self.clock.now(), feed.fetched_at + 1)
+        capture = _capture(replace(feed, checked_at=now, sha256=sha256), reply)
+        self.archive.keep(
+            replace(capture, about=replace(capture.about, page=True, address=""), source=f"{feed.source}{OLDER}")
+        )
+
     def _archived(
         self, feed: FeedState, found: FeedState, reply: http.Reply
     ) -> tuple[FeedState, Outcome, NotedVisit | None]:
-        etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
-        told = without_credentials(reply.url), reply.status, etag, changed, kind
-        address = without_credentials(found.address or feed.url)
-        about = Sidecar(feed.shown, found.checked_at, *told, found.sha256, feed.title, feed.folders, address)
-        capture = Capture(about, feed.source, reply.headers.multi_items(), reply.body)
+        capture = _capture(found, reply)
         since, sha256 = self.archive.newest(feed.source) or (feed.fetched_at, feed.sha256)
         if reply.status == 200 and found.sha256 != sha256:
             self.archive.keep(capture)
             return found, Outcome.NEW, None
         return replace(found, fetched_at=since), Outcome.UNCHANGED, self.archive.met_again(capture, since)
+
+
+OLDER = "-older"  # ends the names of the folders with older pages, beside those of the versions
+
+
+def _capture(feed: FeedState, reply: http.Reply) -> Capture:
+    """What an answer gave, as of the check that `feed` has."""
+    etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
+    told = without_credentials(reply.url), reply.status, etag, changed, kind
+    address = without_credentials(feed.address or feed.url)
+    about = Sidecar(feed.shown, feed.checked_at, *told, feed.sha256, feed.title, feed.folders, address)
+    return Capture(about, feed.source, reply.headers.multi_items(), reply.body)
 
 
 async def _looked_at(reply: http.Reply) -> http.BodySummary | None:
@@ -584,6 +734,8 @@ class FetchReport:
 
     def add(self, feed: FeedState, outcome: Outcome) -> None:
         self.counts[outcome] += 1
+        if outcome is Outcome.PAGE:
+            return
         if outcome in (Outcome.FAILED, Outcome.STOPPED):
             self.failures[feed.url] = feed
         else:
@@ -646,26 +798,32 @@ async def fetch_feeds(
     report = FetchReport()
     waiting = {feed.url: feed for feed in feeds if not feed.stopped}
     client = http.open_client(settings.allow_private, settings.concurrency, world.resolve)
+    public = http.open_client(False, settings.concurrency, world.resolve)
     claims = AddressClaims(feeds)
-    visitor = Visitor(client, store, archive, claims, world.clock, world.random, settings)
+    mailbox = None if changes is None else HubMailbox(changes.state)
+    visitor = Visitor(client, store, archive, claims, world.clock, world.random, settings, public, mailbox)
     notes = VisitNotes(store, archive, world.clock)
     notes.write()  # what a kill left, as it was
     busy: set[str] = set()
 
     async def visit(feed: FeedState) -> None:
         try:
-            after, outcome = await visitor.visit(feed)
+            more = True
+            while more:
+                feed, outcome = await visitor.visit(feed)
+                report.add(feed, outcome)
+                if told is not None:
+                    told(report, visitor.shown(feed, outcome), outcome)
+                # If this does not go on for ever, the older pages, and the feed after them, are read now.
+                more = changes is None and not feed.stopped and visitor.due_at(feed) <= world.clock.now()
         finally:
             busy.discard(feed.url)
-        report.add(after, outcome)
-        if told is not None:
-            told(report, after, outcome)
-        if changes is not None and not after.stopped:
-            waiting[after.url] = after
+        if changes is not None and not feed.stopped:
+            waiting[feed.url] = feed
 
     under_way: set[asyncio.Task[Any]] = set()
     stopped: asyncio.Task[Any] = asyncio.create_task(stop.wait())
-    async with client:
+    async with client, public:
         try:
             while True:
                 if changes is not None:
@@ -679,10 +837,15 @@ async def fetch_feeds(
                         waiting[feed.url] = feed
                     if changed or removed:
                         notes.write()
+                        visitor.reload()
+                    for feed in visitor.hubs.take(busy):
+                        claims.update(feed)
+                        waiting[feed.url] = feed
+                    under_way |= {asyncio.create_task(visitor.hubs.ask(one)) for one in visitor.hubs.due()}
                 now = world.clock.now()
                 # The longest overdue first: a killed process left them.
-                due = sorted((f for f in waiting.values() if f.next_check <= now), key=lambda f: f.next_check)
-                notes.expect(due)
+                due = sorted((f for f in waiting.values() if visitor.due_at(f) <= now), key=visitor.due_at)
+                notes.expect(feed for feed in due if feed.url not in visitor.reading)
                 for feed in due:
                     busy.add(feed.url)
                     under_way.add(asyncio.create_task(visit(waiting.pop(feed.url))))
@@ -692,8 +855,10 @@ async def fetch_feeds(
                         notes.write()
                         return report
                 notes.turn(is_round_over=not under_way)
-                next_checks = [feed.next_check for feed in waiting.values()]
-                alarm = {asyncio.create_task(world.clock.sleep_until(min(next_checks)))} if waiting else set()
+                next_checks = list(map(visitor.due_at, waiting.values()))
+                if (asked := visitor.hubs.next_check()) is not None:
+                    next_checks.append(asked)
+                alarm = {asyncio.create_task(world.clock.sleep_until(min(next_checks)))} if next_checks else set()
                 longest, tasks = None if changes is None else LOOK, under_way | alarm | {stopped}
                 done, _ = await asyncio.wait(tasks, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
                 await _ended(alarm)

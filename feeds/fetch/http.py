@@ -309,12 +309,19 @@ def _no_address(text: str, cause: str) -> FetchError:
     return FetchError(f"{redact_userinfo(text)!r:.200} is no address: {WRITE_ENCODED if '@' in text else cause}")
 
 
-async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: ReplyLimits) -> Reply:
-    """GETs an address. Raises FetchError for any failure. The caller judges the status."""
+async def exchange(
+    client: httpx.AsyncClient,
+    url: httpx.URL,
+    headers: Mapping[str, str],
+    limits: ReplyLimits,
+    form: Mapping[str, str] | None = None,
+) -> Reply:
+    """GETs an address, or POSTs a form to it. Raises FetchError for any failure. The caller judges the status."""
     timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
     sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
+    asked = client.stream("GET" if form is None else "POST", url, headers=sent, data=form, timeout=timeout)
     try:
-        async with asyncio.timeout(limits.total), client.stream("GET", url, headers=sent, timeout=timeout) as answer:
+        async with asyncio.timeout(limits.total), asked as answer:
             raw = await _read(answer, limits.body) if answer.status_code == 200 else b""
             return Reply(str(url), answer.status_code, answer.headers, await _decoded(answer, raw, limits.body))
     except TimeoutError:

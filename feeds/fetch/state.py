@@ -16,7 +16,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -153,7 +153,6 @@ FORMAT = 2  # The file's format. Rows have digests since 2.
 
 _NAMES = [field.name for field in fields(FeedState)]
 _COLUMNS = ", ".join(_NAMES)
-_VISIT_COLUMNS = ", ".join(field.name for field in fields(NotedVisit))
 _SCHEMA = """
 CREATE TABLE feeds (
     url TEXT PRIMARY KEY, source TEXT NOT NULL UNIQUE, title TEXT NOT NULL, folder TEXT NOT NULL,
@@ -169,10 +168,21 @@ CREATE TABLE hosts (
 CREATE TABLE archive (mark TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0);
 """
 _TABLES = {"feeds": "url", "hosts": "host", "archive": "mark"}
+_PAGES = """CREATE TABLE IF NOT EXISTS page_chains (
+    feed TEXT PRIMARY KEY, span INTEGER NOT NULL, since INTEGER NOT NULL, relation TEXT NOT NULL, next TEXT NOT NULL,
+    pages INTEGER NOT NULL, bytes INTEGER NOT NULL, seen TEXT NOT NULL, failures INTEGER NOT NULL,
+    next_check INTEGER NOT NULL, error TEXT NOT NULL, done INTEGER NOT NULL, digest INTEGER NOT NULL DEFAULT 0
+)"""
+_HUBS = """CREATE TABLE IF NOT EXISTS hub_subscriptions (
+    token TEXT PRIMARY KEY, feed TEXT NOT NULL, hub TEXT NOT NULL, topic TEXT NOT NULL, callback TEXT NOT NULL,
+    secret TEXT NOT NULL, mode TEXT NOT NULL, next_check INTEGER NOT NULL, until INTEGER NOT NULL,
+    pushed_at INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0
+)"""
 _VISITS = """CREATE TABLE IF NOT EXISTS noted_visits (
     feed TEXT PRIMARY KEY, time INTEGER NOT NULL, outcome TEXT NOT NULL, since INTEGER, status INTEGER NOT NULL,
     error TEXT NOT NULL, address TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0
-)"""  # Older versions made no such table, and pass over it.
+)"""
+_ADDED = _VISITS, _PAGES, _HUBS  # Older versions made no such tables, and pass over them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,63 @@ class HostState:
     paused_until: int = 0
     robots: str | None = None
     robots_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PageChain:
+    """How far the older pages of a feed were read (see `feeds.fetch.archives`), by its subscribed address: wanted are
+    entries of the last `span` before the chain was begun, after `since`. `relation` is that of the links that are
+    followed, `next` the page to read next, at `next_check`; "" if there is none. `seen` are digests of addresses and
+    bodies. `failures` counts those in a row; `error` is the last one, or why the chain ended early, once it is `done`.
+    Times are microseconds."""
+
+    feed: str
+    span: int
+    since: int
+    relation: str = ""
+    next: str = ""
+    pages: int = 0
+    bytes: int = 0
+    seen: str = ""
+    failures: int = 0
+    next_check: int = 0
+    error: str = ""
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HubSubscription:
+    """A subscription of `topic` at a WebSub hub for a feed (see `feeds.fetch.hubs`). `token` is the secret part of the
+    address below `callback` that the hub calls, `secret` the key of its signatures. `mode` is what the hub is to do,
+    "subscribe" or "unsubscribe"; it is asked at `next_check`. `until` is the end of the lease, 0 before the hub has
+    verified it. `failures` counts those in a row, and `error` is the last. Times are microseconds, 0 for never."""
+
+    token: str
+    feed: str
+    hub: str
+    topic: str
+    callback: str
+    secret: str
+    mode: str = "subscribe"
+    next_check: int = 0
+    until: int = 0
+    pushed_at: int = 0
+    failures: int = 0
+    error: str = ""
+
+
+def find_subscription(path: Path, token: str) -> HubSubscription | None:
+    """Looks a subscription up beside the running fetch, without the checks of a whole file, since strangers may cause
+    it. Raises sqlite3.Error."""
+    if not path.is_file():
+        return None
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        columns = f"{_names(HubSubscription)}, digest"
+        try:
+            rows = database.execute(f"SELECT {columns} FROM hub_subscriptions WHERE token = ?", (token,)).fetchall()
+        except sqlite3.OperationalError:  # a file of an older version has no such table
+            return None
+    return next((HubSubscription(*row) for *row, digest in rows if digest == _digest(row)), None)
 
 
 class FetchIsRunning(SourceError):
@@ -228,8 +295,8 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         self._digests = number == FORMAT
         if not self._digests and self._lock is not None:
             self._add_digests()
-        if self._lock is not None:
-            self._rows(_VISITS)
+        for table in _ADDED if self._lock is not None else ():
+            self._rows(table)
         # A power failure may take back the last commits, in order: what they told is then fetched or found again.
         self._database.execute("PRAGMA synchronous = NORMAL")
 
@@ -275,6 +342,9 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         """All feeds in order of addition. Raises SourceError if a row is damaged."""
         return [_feed(row) for row in self._sealed(_COLUMNS, "feeds ORDER BY rowid")]
 
+    def feed(self, url: str) -> FeedState | None:
+        return next(map(_feed, self._sealed(_COLUMNS, "feeds WHERE url = ?", url)), None)
+
     def add(self, feeds: Iterable[FeedState]) -> None:
         """Adds unknown feeds. A known feed gets a new title, if there is one, with its folders."""
         with self._transaction():
@@ -293,6 +363,9 @@ class FetchStore(AbstractContextManager["FetchStore"]):
                 known = map(_feed, self._sealed(_COLUMNS, "feeds WHERE url = ?", url))
                 self._add_visits(feed.ended(self._now()) for feed in known)
                 self._rows("DELETE FROM feeds WHERE url = ?", url)
+                self._rows("DELETE FROM page_chains WHERE feed = ?", url)
+                for one in self.subscriptions(url):
+                    self._put("hub_subscriptions", replace(one, mode="unsubscribe", next_check=0, failures=0))
 
     def commit(self, feed: FeedState, mark: str | None = None, visit: NotedVisit | None = None) -> None:
         with self._transaction():
@@ -304,7 +377,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
 
     def visits(self) -> list[NotedVisit]:
         """The last visit of each feed that the archive has yet to note, in order."""
-        return [NotedVisit(*row) for row in self._sealed(_VISIT_COLUMNS, "noted_visits ORDER BY rowid")]
+        return [NotedVisit(*row) for row in self._sealed(_names(NotedVisit), "noted_visits ORDER BY rowid")]
 
     def add_visits(self, visits: Iterable[NotedVisit]) -> None:
         with self._transaction():
@@ -321,6 +394,42 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         for visit in visits:
             row = astuple(visit)
             self._rows("INSERT OR REPLACE INTO noted_visits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row, _digest(row))
+
+    def chains(self) -> dict[str, PageChain]:
+        """The chains of older pages, by feed."""
+        rows = self._sealed(_names(PageChain), "page_chains") if self._has("page_chains") else []
+        return {str(row[0]): PageChain(*row[:-1], bool(row[-1])) for row in rows}
+
+    def save_chain(self, chain: PageChain, mark: str | None = None) -> None:
+        with self._transaction():
+            self._put("page_chains", chain)
+            if mark is not None:
+                self._set_mark(mark)
+
+    def subscriptions(self, feed: str | None = None) -> list[HubSubscription]:
+        """The subscriptions at hubs: of a feed, or all."""
+        if not self._has("hub_subscriptions"):
+            return []
+        where, values = ("WHERE feed = ?", (feed,)) if feed is not None else ("", ())
+        found = self._sealed(_names(HubSubscription), f"hub_subscriptions {where} ORDER BY rowid", *values)
+        return [HubSubscription(*row) for row in found]
+
+    def save_subscription(self, one: HubSubscription) -> None:
+        with self._transaction():
+            self._put("hub_subscriptions", one)
+
+    def drop_subscription(self, token: str) -> None:
+        with self._told():
+            self._rows("DELETE FROM hub_subscriptions WHERE token = ?", token)
+
+    def _has(self, table: str) -> bool:
+        """Whether there is a table that older versions did not make."""
+        with self._told():
+            return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", table))
+
+    def _put(self, table: str, one: PageChain | HubSubscription) -> None:
+        row = astuple(one)
+        self._rows(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(row) + 1))})", *row, _digest(row))
 
     def archive_mark(self) -> str:
         return next((str(row[0]) for row in self._sealed("mark", "archive")), "")
@@ -356,6 +465,10 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             if digest is not None and digest != _digest(row):
                 raise self._damaged(f"a row of {where.split()[0]} is not what was written")
         return [tuple(row) for *row, _ in rows]
+
+
+def _names(kind: type) -> str:
+    return ", ".join(field.name for field in fields(kind))
 
 
 def _locked(path: Path) -> BinaryIO:
@@ -424,6 +537,8 @@ class FeedChange:
         for url in self.retry:
             if url in known and url not in self.remove:
                 store.commit(replace(known[url], next_check=0, stopped=False))
+                if (chain := store.chains().get(url)) is not None and chain.error and chain.next:
+                    store.save_chain(replace(chain, failures=0, next_check=0, done=False))
         wanted = self.urls.difference(self.remove)
         return [feed for feed in store.feeds() if feed.url in wanted]
 
@@ -449,6 +564,7 @@ def change_feeds(
 
 class ChangesOf:
     def __init__(self, state: Path) -> None:
+        self.state = state
         self._directory = state.with_name(DIRECTORY.format(state.name))
 
     def ask(self, change: FeedChange) -> Path:

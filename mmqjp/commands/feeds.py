@@ -182,8 +182,11 @@ def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     if report.counts:
-        counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
-        done = f"{pluralise(report.counts.total(), 'visit')}: {counts}"
+        pages = report.counts[Outcome.PAGE]
+        shown = [outcome for outcome in Outcome if outcome is not Outcome.PAGE]
+        counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in shown)
+        done = f"{pluralise(report.counts.total() - pages, 'visit')}: {counts}"
+        done += f", and {pluralise(pages, 'older page')}" if pages else ""
     elif waiting := [feed.next_check for feed in feeds if not feed.stopped]:
         done = f"none is due before {iso_utc(min(waiting))[:16]}Z"
     else:
