@@ -96,6 +96,14 @@ def decode_text(data: bytes, content_type: str = "") -> str:
     return text if invalid <= beyond_ascii else data.decode("cp1252", "replace")
 
 
+def decode_as(data: bytes, label: str) -> str:
+    """The text in an encoding that the reader has named, whatever the bytes declare; as usual if there is none such."""
+    codec = codec_of(label)
+    if codec is None and label.lower().startswith("utf-16"):
+        return data.decode(label, "replace").lstrip("\ufeff")
+    return decode_text(data) if codec is None else _decoded(data.removeprefix(codecs.BOM_UTF8), codec)
+
+
 def _decoded(data: bytes, codec: str) -> str:
     if codec != "euc_jp":
         return data.decode(codec, "replace")

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Literal, cast
 
@@ -20,11 +21,19 @@ from lxml import etree
 
 from common.xml import read_prolog, xml_parser
 from feeds.confined import ConfinedError, answer_for, confined
-from feeds.decoding import declare_prefixes, decode_text, mend_references, windows_references, without_declaration
+from feeds.decoding import (
+    declare_prefixes,
+    decode_as,
+    decode_text,
+    mend_references,
+    windows_references,
+    without_declaration,
+)
 from feeds.documents import DEFAULT_STREAM, INT64, FeedError, Reject, is_text
 from feeds.files import RAW_KEPT
 from feeds.history import EndOfFetch, Fetch, Sighting, sightings
 from feeds.items import LONGEST_ADDRESS, Entry, Origin, is_url, item_xml, looks_like_markup, one_line, xml_text
+from feeds.rules import AS_USUAL, RulesReader
 from feeds.xml_feed import ATOM, MODULES, XML_LANG, Feed, FeedElements, feed_elements, read_elements
 
 EntryForm = Literal["item", "raw"]
@@ -53,10 +62,16 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
             yield Reject(place, DEFAULT_STREAM, when, f"{place} cannot be read: {cause}", data[:RAW_KEPT])
         fetch = Fetch(name, origin.name, origin.modified, origin.fetched, origin.page)
         keys: list[str] = []
+        rules = origin.reading or AS_USUAL
         for row in rows:
+            if isinstance(row, str):  # an entry that is left out is there nevertheless
+                keys.append(row)
+                continue
             shown = _sighting(row, fetch)
             keys.append(shown.key)
-            yield shown
+            if rules.time == "arrival":
+                shown = replace(shown, date=None, updated=None, undated=False)
+            yield replace(shown, versions=rules.versions) if rules.versions else shown
     except ValueError as error:  # then none of it can be trusted
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         if origin.source and origin.fetched is not None and not origin.page:
@@ -84,14 +99,15 @@ def _is_time(value: object) -> bool:
     return value is None or (isinstance(value, int) and value in INT64)
 
 
-def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[object]]:
+def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[object] | str]:
     """The work of the process that parses feeds: a row with the feed's name and its unreadable entries, then one for
-    each entry, with the fields of its sighting. Raises FeedError if nothing can be read. May take long."""
+    each entry, with the fields of its sighting, or only its key if it is left out. Raises FeedError if nothing can be
+    read. May take long."""
     feed, found = read_feed(data, origin, form)
     fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
     unread: list[tuple[int, str]] = []
 
-    def readable() -> Iterator[tuple[Entry, bytes]]:
+    def readable() -> Iterator[tuple[Entry, bytes, str]]:
         for number, one in enumerate(found, 1):
             if isinstance(one, str):
                 unread.append((number, one))
@@ -106,17 +122,22 @@ def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[ob
         unread[MOST_UNREAD - 1 :] = [(number, more)]
     yield [fetch.feed, unread]
     for one in chain(first, shown):
+        if not one.xml:
+            yield one.key
+            continue
         told = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated, one.name
         yield [one.id, cast(bytes, one.xml).decode(), *told]
 
 
-Found = Iterator[tuple[Entry, bytes] | str]
+Found = Iterator[tuple[Entry, bytes, str] | str]
 
 
 def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, Found]:
-    """Parses a feed. Its entries, each with its document or else why it cannot be read, are read when they are asked
-    for. Both raise FeedError if nothing can be read, or if the documents are too large for the feed."""
-    text = decode_text(data, origin.content_type).lstrip("\ufeff \t\r\n")
+    """Parses a feed. Its entries are read when they are asked for: each with its document, an empty one if the origin's
+    rules leave it out, and with the identity that they give it, or else why it cannot be read. Both raise FeedError if
+    nothing can be read, or if the documents are too large for the feed."""
+    encoding = origin.reading.encoding if origin.reading else ""
+    text = (decode_as(data, encoding) if encoding else decode_text(data, origin.content_type)).lstrip("\ufeff \t\r\n")
     base = next((url for url in (origin.base, origin.source) if is_url(url) and len(url) <= LONGEST_ADDRESS), "")
     if text.startswith(("{", "[")):
         if form == "raw":
@@ -131,15 +152,21 @@ def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, Found
 def _documents(feed: Feed, origin: Origin, form: EntryForm, most: int) -> Found:
     member = _name(origin, feed), origin.title or feed.title, origin.folders
     left = most
+    rules = RulesReader(origin.reading) if origin.reading not in (None, AS_USUAL) else None
     for element, entry in feed.entries:
         if isinstance(entry, str):
             yield entry
+            continue
+        seen = rules and rules.seen(entry, element)
+        identity = seen.identity() if seen else ""
+        if seen and seen.is_left_out():
+            yield entry, b"", identity
             continue
         body = item_xml(entry, *member) if form == "item" or element is None else _document(element, feed)
         left -= len(body)
         if left < 0:
             raise FeedError(f"the documents of its entries take more than {most:,} bytes")
-        yield entry, body
+        yield entry, body, identity
 
 
 def _name(origin: Origin, feed: Feed) -> str:

@@ -30,6 +30,8 @@ from feeds.documents import (
 )
 from feeds.items import Entry, entry_identity, entry_version, one_line
 
+Versions = Literal["keep", "ignore"]  # whether a changed entry becomes a document again
+
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
@@ -61,7 +63,8 @@ class Sighting:
     """An entry as seen in a fetch. `key` identifies it within its feed; `version` hashes the content that makes a
     version. `date` and `updated` are the entry's own, in microseconds, None if missing. A history that was written
     before addresses were compared in their canonical spelling knows the entry by `former_key` and `former_version`.
-    `undated`: it has a date that cannot be read. `name` is its guid, else its link, as its document has it."""
+    `undated`: it has a date that cannot be read. `name` is its guid, else its link, as its document has it. `versions`
+    is what is set of its feed, "" if nothing is."""
 
     id: str
     xml: bytes | str = field(repr=False)
@@ -74,6 +77,7 @@ class Sighting:
     former_version: str = ""
     undated: bool = False
     name: str = ""
+    versions: Versions | Literal[""] = ""
 
     def at(self, time: int) -> Document:
         return Document(self.id, self.xml, DEFAULT_STREAM, time, feed=self.fetch.visited)
@@ -122,20 +126,21 @@ def size_of(item: InputItem | Visit | None) -> int | None:
             return 0
 
 
-def sightings(found: Iterable[tuple[Entry, bytes | str]], fetch: Fetch) -> Iterator[Sighting]:
-    """The sightings of a fetch, given each of its entries and that entry's document. All are read before the first
-    sighting: a key depends on how often its feed repeats an identity. An id is the feed, the identity and a hash of the
-    version, so that a changed entry gets a new one."""
+def sightings(found: Iterable[tuple[Entry, bytes | str, str]], fetch: Fetch) -> Iterator[Sighting]:
+    """The sightings of a fetch, given each of its entries, that entry's document, and its identity if the reader has
+    chosen one, else "". All are read before the first sighting: a key depends on how often its feed repeats an
+    identity. An id is the feed, the identity and a hash of the version, so that a changed entry gets a new one."""
     rows: list[tuple[Any, ...]] = []
     identities: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
-    for entry, body in found:
-        identity, version = entry_identity(entry), entry_version(entry)
+    for entry, body, chosen in found:
+        known = replace(entry, guid=chosen) if chosen else entry
+        identity, version = entry_identity(known), entry_version(entry)
         id, name = one_line(f"{fetch.feed} {identity} {version}"), one_line(entry.guid or entry.item_url)
         former = _hash(entry_version(entry, canonical=False))
         undated = entry.date is None and entry.date_text != ""
         rows.append((id, body, _hash(version), entry.date, entry.updated, former, undated, name))
         identities[0].append((identity, canonical_url(entry.item_url)))
-        identities[1].append((entry_identity(entry, canonical=False), entry.item_url))
+        identities[1].append((entry_identity(known, canonical=False), entry.item_url))
     keys = zip(*map(_keys, identities), strict=True)
     rows.reverse()
     for key, former_key in keys:
@@ -150,7 +155,7 @@ def encode_sighting(shown: Sighting | EndOfFetch | NotedVisit) -> str:
             return json.dumps([None, astuple(shown)], separators=(",", ":"))
         case Sighting():
             what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
-            what += [shown.former_key, shown.former_version, shown.undated, shown.name]
+            what += [shown.former_key, shown.former_version, shown.undated, shown.name, shown.versions]
         case EndOfFetch():
             what = [None if shown.keys is None else sorted(shown.keys), shown.address, shown.error]
     return json.dumps([astuple(shown.fetch), what], separators=(",", ":"))
@@ -190,8 +195,6 @@ def _keys(entries: Sequence[tuple[str, str]]) -> Iterator[str]:
 def _hash(*parts: str) -> str:
     return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
-
-Versions = Literal["keep", "ignore"]  # whether a changed entry becomes a document again
 
 MOST_VERSIONS = 20
 """Maximum number of versions of an entry that become documents, and of entries that differ only in their guids."""
@@ -381,7 +384,8 @@ class History:
             self._note(fetch)
             return seen.at(time)
         met = feed.entries.get(key)
-        if met is not None and (version in met.versions or self._versions == "ignore" or fetch.page):
+        ignores = (seen.versions or self._versions) == "ignore" or fetch.page
+        if met is not None and (version in met.versions or ignores):
             return None
         changes = len(met.versions if met else ()) >= self._most
         if changes or feed.alike[version] >= self._most:

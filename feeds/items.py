@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from html import unescape
 from html.parser import HTMLParser
 from itertools import islice
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import nh3
@@ -19,6 +20,9 @@ from lxml import etree
 
 from common.dates import iso_utc
 from common.urls import canonical_url, without_tracking
+
+if TYPE_CHECKING:
+    from feeds.rules import ReadingRules
 
 _USER = re.compile(r"//[^/?#\s]*@")
 _BEFORE = re.compile(r"\A((?:https?|feed|file|ftp|gemini|gopher)://)?.*@", re.DOTALL | re.IGNORECASE)
@@ -193,7 +197,8 @@ class Origin:
     """Where a feed came from: `source` is its URL or name in a crawl, `name` the file it was read from. Times are
     microseconds: `fetched` if known, and `modified`, the file's. `base` is the address that answered, if it is not
     `source`; `content_type` is the answer's. `title` and `folders` are those of the reader's list. `address` is the one
-    to fetch from now on, "" if unknown. `page`: it is an older page of the feed, which says nothing of its window."""
+    to fetch from now on, "" if unknown. `page`: it is an older page of the feed, which says nothing of its window.
+    `reading` is what the reader says of how entries are read."""
 
     name: str
     modified: int
@@ -205,6 +210,7 @@ class Origin:
     folders: tuple[str, ...] = ()
     address: str = ""
     page: bool = False
+    reading: ReadingRules | None = None
 
 
 def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: Iterable[str] = ()) -> bytes:

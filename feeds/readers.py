@@ -45,6 +45,7 @@ from feeds.feed import EntryForm, is_json_feed, read_entries
 from feeds.history import InputItem, NotedVisit
 from feeds.items import LONGEST_TITLE, Origin, bounded_folders, one_line, without_credentials
 from feeds.json_documents import json_to_xml, load_json
+from feeds.rules import AS_USUAL, ReadingRules
 
 _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 
@@ -53,8 +54,8 @@ _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 class Sidecar:
     """Metadata of a fetch: `url` is the feed's subscribed address, which stays when the feed moves, or its name in the
     crawl; `final_url` is the address that answered, and `address` the one to fetch from now on, after permanent
-    redirects; `fetched` is in microseconds. `title` and `folders` are those of the reader's list. "", () and None:
-    unknown. `page`: it is an older page of the feed (see `Origin`)."""
+    redirects; `fetched` is in microseconds. `title`, `folders` and `reading` are what the reader says of it. "", () and
+    None: unknown. `page`: it is an older page of the feed (see `Origin`)."""
 
     url: str = ""
     fetched: int | None = None
@@ -68,6 +69,7 @@ class Sidecar:
     folders: tuple[str, ...] = ()
     address: str = ""
     page: bool = False
+    reading: ReadingRules = AS_USUAL
 
 
 def drop_stem(fetched: int, sha256: str) -> str:
@@ -97,6 +99,9 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
     notes["fetched_at"] = None if fetched is None else iso_utc(fetched)
     if not sidecar.page:
         del notes["page"]
+    del notes["reading"]
+    if reading := sidecar.reading.to_table():
+        notes["reading"] = reading
     return json.dumps(notes, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
 
 
@@ -123,6 +128,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         page=notes.get("page") is True,
         title=_text(notes, "title")[:LONGEST_TITLE].strip(),
         folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
+        reading=ReadingRules.from_table(notes.get("reading")),
         **{key: _text(notes, key) for key in ("etag", "last_modified", "content_type", "sha256")},
     )
 
@@ -169,7 +175,7 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
     if fetched is None and (named := read_stem(path.stem)):
         fetched = named[0]
     answer = sidecar.final_url, sidecar.content_type
-    about = *answer, sidecar.title, sidecar.folders, sidecar.address, sidecar.page
+    about = *answer, sidecar.title, sidecar.folders, sidecar.address, sidecar.page, sidecar.reading
     origin = Origin(name, modified, sidecar.url, fetched, *about)
     yield from read_entries(data, origin, form)
 
@@ -520,8 +526,8 @@ FINAL_URI, ADDRESS = "WARC-Final-URI", "WARC-Feed-Address"
 """Our own fields: the address that answered, and the one to fetch from now on. A record's target is the subscribed
 address."""
 
-TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
-"""Our own fields: the feed's title, and each of its folders, in the reader's list."""
+TITLE, FOLDER, READING = "WARC-Feed-Title", "WARC-Feed-Folder", "WARC-Feed-Reading"
+"""Our own fields: the feed's title, and each of its folders, in the reader's list; its rules for reading, in JSON."""
 
 PAGE = "WARC-Feed-Page"  # our own field of an older page of a feed
 
@@ -595,7 +601,8 @@ def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, by
         title = next(_fields(record, TITLE), "")[:LONGEST_TITLE].strip()
         about = final, _content_type(record), title, bounded_folders(_fields(record, FOLDER)), _feed_address(record)
         is_page = record.rec_headers.get_header(PAGE) is not None
-        yield Origin(f"{address} {date}".strip(), time, address, time, *about, is_page), data, cause
+        reading = ReadingRules.from_json(record.rec_headers.get_header(READING) or "")
+        yield Origin(f"{address} {date}".strip(), time, address, time, *about, is_page, reading), data, cause
 
 
 def _noted_visits(record: Any, name: str) -> Iterator[NotedVisit | Reject]:

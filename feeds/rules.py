@@ -5,6 +5,7 @@ The rules of a fetch stand beside what was fetched, so that whoever reads it com
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +40,18 @@ class ReadingRules:
     def to_table(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value}
 
+    def to_json(self) -> str:
+        """In ASCII, for a header; "" if nothing is set."""
+        return "" if self == AS_USUAL else json.dumps(self.to_table())
+
+    @staticmethod
+    def from_json(text: str) -> ReadingRules:
+        """Like `from_table`."""
+        try:
+            return ReadingRules.from_table(json.loads(text)) if text else AS_USUAL
+        except (ValueError, RecursionError):
+            return AS_USUAL
+
     @staticmethod
     def from_table(table: object) -> ReadingRules:
         """The inverse of `to_table`, without what is not valid: a crawl may be of another program."""
@@ -60,6 +73,9 @@ class ReadingRules:
         if not _is_valid(check_identity, found.get("identity", "")):
             found["identity"] = ""
         return ReadingRules(**found)
+
+
+AS_USUAL = ReadingRules()
 
 
 def _is_valid(check: Callable[[str], None], text: str) -> bool:
@@ -140,54 +156,57 @@ class RulesReader:
     """Applies rules to the entries of one feed."""
 
     def __init__(self, rules: ReadingRules) -> None:
-        self._rules = rules
-        self._keep, self._block = (tuple(map(_rule, some)) for some in (rules.keep, rules.block))
+        self.identity = rules.identity
+        self.keep, self.block = (tuple(map(_rule, some)) for some in (rules.keep, rules.block))
 
-    def is_left_out(self, entry: Entry, element: etree._Element | None) -> bool:
-        seen = _Seen(entry, element)
-        return any(map(seen.meets, self._block)) or (bool(self._keep) and not any(map(seen.meets, self._keep)))
+    def seen(self, entry: Entry, element: etree._Element | None) -> SeenEntry:
+        return SeenEntry(self, entry, element)
 
-    def identity(self, entry: Entry, element: etree._Element | None) -> str:
+
+class SeenEntry:
+    """An entry, with what rules look at made once."""
+
+    def __init__(self, rules: RulesReader, entry: Entry, element: etree._Element | None) -> None:
+        self._rules, self._entry, self._element = rules, entry, element
+        self._texts: dict[str, str] = {}
+        self._plain: etree._Element | None = None
+
+    def is_left_out(self) -> bool:
+        if any(map(self._meets, self._rules.block)):
+            return True
+        return bool(self._rules.keep) and not any(map(self._meets, self._rules.keep))
+
+    def identity(self) -> str:
         """What tells the entry apart, "" if the rules say nothing, or it lacks that."""
         match self._rules.identity:
             case "":
                 return ""
             case "guid":
-                return entry.guid
+                return self._entry.guid
             case "link":
-                return entry.item_url
+                return self._entry.item_url
             case "title":
-                return one_line(entry.title)
-        return one_line(_Seen(entry, element).text_at(_xpath(self._rules.identity)))
+                return one_line(self._entry.title)
+        found = self._at(_xpath(self._rules.identity))
+        first = (found[0] if found else "") if isinstance(found, list) else found
+        return one_line("".join(map(str, first.itertext())) if isinstance(first, etree._Element) else str(first))
 
-
-class _Seen:
-    """An entry, with what rules look at made once."""
-
-    def __init__(self, entry: Entry, element: etree._Element | None) -> None:
-        self._entry, self._element = entry, element
-        self._texts: dict[str, str] = {}
-        self._plain: etree._Element | None = None
-
-    def meets(self, rule: _Rule) -> bool:
+    def _meets(self, rule: _Rule) -> bool:
         if rule.path is not None:
             return bool(self._at(rule.path))
         if rule.pattern is not None:
             return any(rule.pattern.search(text) for text in self._parts(rule.field))
-        words = self._texts.setdefault(rule.field, "  ".join(map(_words, self._parts(rule.field))))
-        return all(phrase in words for phrase in rule.words)
-
-    def text_at(self, path: etree.XPath) -> str:
-        found = self._at(path)
-        first = found[0] if isinstance(found, list) and found else ("" if isinstance(found, list) else found)
-        return "".join(map(str, first.itertext())) if isinstance(first, etree._Element) else str(first)
+        if rule.field not in self._texts:
+            self._texts[rule.field] = "|".join(map(_words, self._parts(rule.field)))
+        return all(phrase in self._texts[rule.field] for phrase in rule.words)
 
     def _parts(self, field: str) -> Iterable[str]:
         entry = self._entry
-        text = (entry.description, html_to_text(entry.content)) if field in ("text", "") else ()
         match field:
             case "title":
                 return (entry.title,)
+            case "text":
+                return (entry.description, html_to_text(entry.content))
             case "author":
                 return entry.authors
             case "category":
@@ -196,12 +215,10 @@ class _Seen:
                 return (entry.item_url, *(href for _, href in entry.links))
             case "guid":
                 return (entry.guid,)
-            case "text":
-                return text
-        return (entry.title, *text, *entry.categories)
+        return (*self._parts("title"), *self._parts("text"), *entry.categories)
 
     def _at(self, path: etree.XPath) -> Any:
-        """The entry as it stands in the feed, with names without prefixes and namespaces."""
+        """What a path finds in the entry as it stands in the feed, with names without prefixes and namespaces."""
         if self._plain is None:
             self._plain = etree.Element("entry") if self._element is None else deepcopy(self._element)
             for element in self._plain.iter(etree.Element):

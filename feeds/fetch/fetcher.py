@@ -43,12 +43,23 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from common.dates import DAY, HOUR, MINUTE, SECOND, iso_utc
+from common.errors import InputError
 from common.files import drafts, sync_directory, write_whole
 from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
 from feeds.fetch import archives, http
 from feeds.fetch.hubs import LEAST_GAP, SLOWER, HubMailbox, Hubs
-from feeds.fetch.settings import NONE, FeedSettings
+from feeds.fetch.settings import (
+    NONE,
+    NOTHING_SET,
+    Access,
+    FeedSettings,
+    SecretValue,
+    SettingsOf,
+    access_of,
+    effective_settings,
+    no_secret,
+)
 from feeds.fetch.state import (
     STATE_FILE,
     AddressClaims,
@@ -71,6 +82,7 @@ from feeds.readers import (
     FOLDER,
     LONGEST_ERROR,
     PAGE,
+    READING,
     TITLE,
     VISITS,
     VISITS_URI,
@@ -80,6 +92,7 @@ from feeds.readers import (
     sidecar_json,
     visits_text,
 )
+from feeds.rules import ReadingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +291,7 @@ class WarcArchive(Archive):
         record = writer.create_warc_record(
             about.url, kind, *payload, http_headers=headers, warc_headers_dict=told | fields
         )
-        titles = [(TITLE, about.title)] if about.title else []
+        titles = [one for one in ((TITLE, about.title), (READING, about.reading.to_json())) if one[1]]
         for name, value in [*titles, *((FOLDER, folder) for folder in about.folders)]:
             record.rec_headers.add_header(name, value)
         self._append(writer, record)
@@ -304,8 +317,9 @@ class WarcArchive(Archive):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How feeds are fetched; `agent` is the User-Agent. `spacing` is microseconds between requests. `callback` is the
-    address below which hubs call us, "" if they cannot; `of` gives what is set of a feed."""
+    """How feeds are fetched, but for what is set of each; `agent` is the User-Agent. `spacing` is microseconds between
+    requests. `callback` is the address below which hubs call us, "" if they cannot. `feeds` are the settings of the
+    configuration file, and `secret` gives the value of a secret that some name."""
 
     agent: str
     limits: http.ReplyLimits = http.ReplyLimits()
@@ -316,7 +330,8 @@ class Settings:
     spacing: int = SECOND
     allow_private: bool = False
     callback: str = ""
-    of: Callable[[FeedState], FeedSettings] = lambda feed: NONE
+    feeds: SettingsOf = NOTHING_SET
+    secret: SecretValue = no_secret
 
 
 class HostGates:
@@ -368,19 +383,19 @@ def crawl_delay(rules: str, url: str) -> float | None:
 
 
 class Robots:
-    """The rules of hosts, fetched once a day with `get` and stored in the state."""
+    """The rules of hosts, fetched once a day and stored in the state."""
 
-    def __init__(self, store: FetchStore, clock: http.Clock, get: Callable[[httpx.URL], Awaitable[http.Reply]]) -> None:
-        self._store, self._clock, self._get = store, clock, get
+    def __init__(self, store: FetchStore, clock: http.Clock) -> None:
+        self._store, self._clock = store, clock
         self._asking: dict[str, asyncio.Lock] = {}
 
-    async def delay(self, url: httpx.URL, host: str) -> int:
-        """Microseconds that the rules demand between requests, 0 if none. Raises FetchError if the address is
-        disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
+    async def delay(self, url: httpx.URL, host: str, get: Callable[[httpx.URL], Awaitable[http.Reply]]) -> int:
+        """Microseconds that the rules, fetched with `get`, demand between requests, 0 if none. Raises FetchError if the
+        address is disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
         async with self._asking.setdefault(host, asyncio.Lock()):
             state = self._store.host(host)
             if state.robots is None or state.robots_at + DAY <= self._clock.now():
-                state = await self._asked(url, host)
+                state = await self._asked(url, host, get)
         text = state.robots
         later = self._clock.now() + DAY
         try:
@@ -391,9 +406,9 @@ class Robots:
             raise http.FetchError(f"robots.txt of {host} does not allow it", not_before=later)
         return min(int(seconds * SECOND), LONGEST_DELAY)
 
-    async def _asked(self, url: httpx.URL, host: str) -> HostState:
+    async def _asked(self, url: httpx.URL, host: str, get: Callable[[httpx.URL], Awaitable[http.Reply]]) -> HostState:
         try:
-            reply = await self._get(url.copy_with(path="/robots.txt", query=None, fragment=None))
+            reply = await get(url.copy_with(path="/robots.txt", query=None, fragment=None))
             if reply.status >= 500 or reply.status == 429:
                 raise http.FetchError(f"the server answered {reply.status}", reply.status)
         except http.FetchError as error:
@@ -423,9 +438,19 @@ def own_agent() -> str:
     return f"mmqjp/{version('mmqjp')} (feed fetcher)"
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Makes the requests of one visit of a feed."""
+
+    settings: FeedSettings
+    client: httpx.AsyncClient
+    access: Access
+
+
 @dataclass
 class Visitor:
-    """Fetches single feeds. `random` gives numbers in [0, 1), for the jitter."""
+    """Fetches single feeds. `random` gives numbers in [0, 1), for the jitter. `open` opens a client for the route of
+    one feed."""
 
     client: httpx.AsyncClient
     store: FetchStore
@@ -434,12 +459,15 @@ class Visitor:
     clock: http.Clock
     random: Callable[[], float]
     settings: Settings
+    open: Callable[[http.Route], httpx.AsyncClient]
     public_client: httpx.AsyncClient
     mailbox: HubMailbox | None = None
 
     def __post_init__(self) -> None:
         self.gates = HostGates(self.store, self.clock, self.settings)
-        self.robots = Robots(self.store, self.clock, self._get_robots) if self.settings.robots else None
+        self.robots = Robots(self.store, self.clock) if self.settings.robots else None
+        usual = Access(httpx.URL("http://localhost/"), http.DIRECT_ROUTE, self.settings.agent)
+        self.usual = Asker(NONE, self.client, usual)
         post, callback, pace = self._post, self.settings.callback, self.settings.pace
         self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace)
         self.chains: dict[str, PageChain] = {}
@@ -470,9 +498,24 @@ class Visitor:
             return False
         return not feed.fetched_at or feed.next_check > now
 
-    def _wants_pages(self, feed: FeedState) -> int | None:
+    def settings_of(self, feed: FeedState) -> FeedSettings:
+        return effective_settings(feed.url, feed.folders, self.settings.feeds, self.store.settings(), feed.shown)
+
+    @asynccontextmanager
+    async def asking(self, feed: FeedState, settings: FeedSettings) -> AsyncIterator[Asker]:
+        """Raises FetchError if the feed cannot be asked as it is set."""
+        try:
+            access = access_of(settings, feed.url, self.settings.agent, self.settings.secret)
+        except InputError as error:
+            raise http.FetchError(str(error)) from None
+        async with AsyncExitStack() as held:
+            is_usual = access.route == http.DIRECT_ROUTE
+            client = self.client if is_usual else await held.enter_async_context(self.open(access.route))
+            yield Asker(settings, client, access)
+
+    def _wants_pages(self, feed: FeedState, settings: FeedSettings) -> int | None:
         """How far back the older pages of a feed are to be read, if it is to be asked for them now."""
-        span, chain = self.settings.of(feed).history, self.chains.get(feed.url)
+        span, chain = settings.history, self.chains.get(feed.url)
         return span if span and (chain is None or (chain.done and chain.span < span)) else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
@@ -481,22 +524,25 @@ class Visitor:
         if self.is_page_due(feed):
             return await self._visit_page(feed, self.chains[feed.url])
         visit = chain = page = None
+        settings = self.settings_of(feed)
         try:
             with self.claims.visited(feed), _failures_of_the_feed():
-                reply, address, seen = await self._ask(feed)
-                span = self._wants_pages(feed)
+                async with self.asking(feed, settings) as asker:
+                    reply, address, seen = await self._ask(feed, asker)
+                span = self._wants_pages(feed, settings)
                 page = await self._links(reply, seen) if span or self.hubs.is_on else None
-                after = self._judged(replace(feed, address=address), reply, seen)
+                pace = self._pace(feed, settings)
+                after = self._judged(replace(feed, address=address), reply, seen, pace)
             if span and page is not None:
                 known = self.chains.get(feed.url)
                 chain = archives.begun(feed.url, span, page, reply, after.sha256, self.clock.now(), known)
             if chain is not None and not chain.done and not feed.fetched_at:
                 # What the feed lists now is its first page: a version would be a complete visit.
                 self.reading.add(feed.url)
-                self._keep_page(feed, reply, after.sha256)
+                self._keep_page(feed, reply, after.sha256, settings.reading)
                 self._save_chain(chain)
                 return feed, Outcome.PAGE
-            after, outcome, visit = self._archived(feed, after, reply)
+            after, outcome, visit = self._archived(feed, after, reply, settings.reading)
             if outcome is Outcome.UNCHANGED and self.hubs.is_lagging(feed.url):
                 after = replace(after, next_check=min(after.next_check, self.clock.now() + LEAST_GAP))
         except http.HostPaused as pause:
@@ -523,16 +569,18 @@ class Visitor:
         if outcome is Outcome.STOPPED:
             self.hubs.end(feed.url)
         elif page is not None and found:
-            self.hubs.found(after, page, reply, wanted=self.settings.of(feed).hub is not False)
+            self.hubs.found(after, page, reply, wanted=settings.hub is not False)
         return after, outcome
 
     async def _visit_page(self, feed: FeedState, chain: PageChain) -> tuple[FeedState, Outcome]:
         """Fetches the next older page of a feed, like `visit`. What goes wrong is noted of the chain."""
         self.reading.add(feed.url)
+        settings = self.settings_of(feed)
         try:
             with _failures_of_the_feed():
-                get = partial(self._get_page, httpx.URL(feed.address or feed.url))
-                reply, _ = await http.follow_redirects(get, chain.next, self.settings.limits.hops)
+                async with self.asking(feed, settings) as asker:
+                    get = partial(self._get_page, asker, httpx.URL(feed.address or feed.url))
+                    reply, _ = await http.follow_redirects(get, chain.next, self.settings.limits.hops)
                 if reply.status != 200:
                     raise http.FetchError(f"the server answered {reply.status}", reply.status, self._pause(reply))
                 seen = await _looked_at(reply)
@@ -541,7 +589,7 @@ class Visitor:
                 page = await self._links(reply, seen, dated=True) or archives.PageLinks()
                 after, wanted = archives.after_page(chain, reply, page, seen.sha256)
             if wanted:
-                self._keep_page(feed, reply, seen.sha256)
+                self._keep_page(feed, reply, seen.sha256, settings.reading)
         except http.HostPaused as pause:
             after = replace(chain, next_check=pause.until)
         except http.FetchError as error:
@@ -566,27 +614,29 @@ class Visitor:
             raise http.FetchError(str(error), reply.status) from None
         return archives.PageLinks.of_answer(reply, told)
 
-    async def _ask(self, feed: FeedState) -> tuple[http.Reply, str, http.BodySummary | None]:
+    async def _ask(self, feed: FeedState, asker: Asker) -> tuple[http.Reply, str, http.BodySummary | None]:
         sent: dict[str, str] = {}
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
         # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
         newest = self.archive.newest(feed.source)
         # What names the older pages is in the body.
-        if (newest is None or newest[1] == feed.sha256) and not self._wants_pages(feed):
+        if (newest is None or newest[1] == feed.sha256) and not self._wants_pages(feed, asker.settings):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
-        reply, address = await self._followed(feed, address, sent)
+        reply, address = await self._followed(feed, asker, address, sent)
         seen = await _looked_at(reply)
         if seen is not None and seen.kind == "page":
             if not seen.feeds:
                 raise http.FetchError("it is a page, and names no feed", 200)
-            reply, address = await self._followed(feed, seen.feeds[0], {})
+            reply, address = await self._followed(feed, asker, seen.feeds[0], {})
             seen = await _looked_at(reply)
         return reply, address, seen
 
-    async def _followed(self, feed: FeedState, address: str, headers: dict[str, str]) -> tuple[http.Reply, str]:
-        get, claim = partial(self._get, headers=headers), partial(self.claims.claim, feed)
+    async def _followed(
+        self, feed: FeedState, asker: Asker, address: str, headers: dict[str, str]
+    ) -> tuple[http.Reply, str]:
+        get, claim = partial(self.get, asker, headers=headers), partial(self.claims.claim, feed)
         reply, address = await http.follow_redirects(get, address, self.settings.limits.hops, claim)
         if reply.status == 410:
             raise http.Gone("the server says that it is gone for good (410)", 410)
@@ -602,41 +652,47 @@ class Visitor:
             self.gates.pause(_host(httpx.URL(reply.url)), min(until, self.clock.now() + DAY))
         return until
 
-    async def _get(self, url: httpx.URL, headers: dict[str, str]) -> http.Reply:
-        delay = await self.robots.delay(url, _host(url)) if self.robots else 0
-        return await self._exchange(url, headers, delay)
+    async def get(self, asker: Asker, url: httpx.URL, headers: Mapping[str, str] = {}) -> http.Reply:
+        """GETs an address for a feed, when its host may be asked. Raises FetchError, HostPaused."""
+        delay = 0
+        if self.robots:
+            delay = await self.robots.delay(url, _host(url), partial(self._get_robots, asker))
+        return await self._exchange(asker, url, headers, delay)
 
-    async def _get_page(self, feed: httpx.URL, url: httpx.URL) -> http.Reply:
+    async def _get_page(self, asker: Asker, feed: httpx.URL, url: httpx.URL) -> http.Reply:
         """Fetches a page, from another host than the feed's only at a public address, whatever is allowed for that."""
-        delay = await self.robots.delay(url, _host(url)) if self.robots else 0
         is_own = (url.host, url.port) == (feed.host, feed.port)
-        return await self._exchange(url, {}, delay, None if is_own else self.public_client)
+        if not is_own and not asker.access.route.proxy:
+            asker = replace(asker, client=self.public_client)
+        return await self.get(asker, url)
 
     async def _post(self, url: httpx.URL, form: Mapping[str, str]) -> http.Reply:
         """Sends a form to a hub."""
-        post, hops = partial(self._exchange, form=form), self.settings.limits.hops
+        post, hops = partial(self._exchange, self.usual, form=form), self.settings.limits.hops
         with _failures_of_the_feed():
             reply, _ = await http.follow_redirects(post, str(url), hops)
         self._pause(reply)
         return reply
 
-    async def _get_robots(self, url: httpx.URL) -> http.Reply:
-        reply, _ = await http.follow_redirects(self._exchange, str(url), self.settings.limits.hops)
+    async def _get_robots(self, asker: Asker, url: httpx.URL) -> http.Reply:
+        exchange = partial(self._exchange, asker)
+        reply, _ = await http.follow_redirects(exchange, str(url), self.settings.limits.hops)
         return reply
 
     async def _exchange(
         self,
+        asker: Asker,
         url: httpx.URL,
         headers: Mapping[str, str] = {},
         delay: int = 0,
-        client: httpx.AsyncClient | None = None,
         form: Mapping[str, str] | None = None,
     ) -> http.Reply:
-        sent = {"User-Agent": self.settings.agent, **headers}
+        access, limits = asker.access, self.settings.limits
         async with self.gates.turn(_host(url), delay):
-            return await http.exchange(client or self.client, url, sent, self.settings.limits, form)
+            sent = {**access.headers(url), **headers}
+            return await http.exchange(asker.client, url, sent, limits, access.auth_for(url), form)
 
-    def _judged(self, feed: FeedState, reply: http.Reply, seen: http.BodySummary | None) -> FeedState:
+    def _judged(self, feed: FeedState, reply: http.Reply, seen: http.BodySummary | None, pace: Pace) -> FeedState:
         """The feed as an answer says. Raises FetchError if the body is not a feed."""
         now = max(self.clock.now(), feed.fetched_at + 1)
         if seen is None:
@@ -647,29 +703,32 @@ class Visitor:
             etag, changed, sha256, hints = "", "", seen.sha256, seen.hints
         etag, changed = _validator(reply, "ETag") or etag, _validator(reply, "Last-Modified") or changed
         fetched = feed.fetched_at if sha256 == feed.sha256 else now
-        check = after_success(now, http.fresh_for(reply.headers, now), hints, self._pace(feed), self.random())
+        check = after_success(now, http.fresh_for(reply.headers, now), hints, pace, self.random())
         hints = replace(hints, wait=check - now)
         found = replace(feed, etag=etag, last_modified=changed, fetched_at=fetched, sha256=sha256, hints=hints)
         return replace(found, next_check=check, checked_at=now, status=reply.status, errors=0, last_error="")
 
-    def _pace(self, feed: FeedState) -> Pace:
+    def _pace(self, feed: FeedState, settings: FeedSettings) -> Pace:
         """A feed whose hub pushes is polled more slowly, unless its interval is set."""
-        if self.settings.of(feed).interval is not None or not self.hubs.is_active(feed.url):
-            return self.settings.pace
-        return replace(self.settings.pace, interval=SLOWER * self.settings.pace.interval)
+        usual = self.settings.pace
+        slower = SLOWER if self.hubs.is_active(feed.url) else 1
+        interval = slower * usual.interval if settings.interval is None else settings.interval
+        if settings.longest is None:
+            return replace(usual, interval=interval)
+        return replace(usual, interval=min(interval, settings.longest), longest=settings.longest)
 
-    def _keep_page(self, feed: FeedState, reply: http.Reply, sha256: str) -> None:
+    def _keep_page(self, feed: FeedState, reply: http.Reply, sha256: str, reading: ReadingRules) -> None:
         """Stores an older page, apart from the versions of the feed."""
         now = max(self.clock.now(), feed.fetched_at + 1)
-        capture = _capture(replace(feed, checked_at=now, sha256=sha256), reply)
+        capture = _capture(replace(feed, checked_at=now, sha256=sha256), reply, reading)
         self.archive.keep(
             replace(capture, about=replace(capture.about, page=True, address=""), source=f"{feed.source}{OLDER}")
         )
 
     def _archived(
-        self, feed: FeedState, found: FeedState, reply: http.Reply
+        self, feed: FeedState, found: FeedState, reply: http.Reply, reading: ReadingRules
     ) -> tuple[FeedState, Outcome, NotedVisit | None]:
-        capture = _capture(found, reply)
+        capture = _capture(found, reply, reading)
         since, sha256 = self.archive.newest(feed.source) or (feed.fetched_at, feed.sha256)
         if reply.status == 200 and found.sha256 != sha256:
             self.archive.keep(capture)
@@ -680,12 +739,13 @@ class Visitor:
 OLDER = "-older"  # ends the names of the folders with older pages, beside those of the versions
 
 
-def _capture(feed: FeedState, reply: http.Reply) -> Capture:
+def _capture(feed: FeedState, reply: http.Reply, reading: ReadingRules) -> Capture:
     """What an answer gave, as of the check that `feed` has."""
     etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
     told = without_credentials(reply.url), reply.status, etag, changed, kind
     address = without_credentials(feed.address or feed.url)
-    about = Sidecar(feed.shown, feed.checked_at, *told, feed.sha256, feed.title, feed.folders, address)
+    shown = feed.title, feed.folders, address
+    about = Sidecar(feed.shown, feed.checked_at, *told, feed.sha256, *shown, reading=reading)
     return Capture(about, feed.source, reply.headers.multi_items(), reply.body)
 
 
@@ -708,6 +768,9 @@ def _failures_of_the_feed() -> Iterator[None]:
     """Turns errors caused by a server or feed into that feed's failure; errors of our state pass."""
     try:
         yield
+    except http.InsideError as error:
+        advice = "if it is yours, mmqjp feeds set ADDRESS --allow-private HOST allows it"
+        raise http.FetchError(f"{error}; {advice}", error.status) from None
     except (http.FetchError, http.FetchedAlready, http.HostPaused, SourceError, sqlite3.Error):
         raise
     except Exception as error:
@@ -797,11 +860,13 @@ async def fetch_feeds(
     stop = stop or asyncio.Event()
     report = FetchReport()
     waiting = {feed.url: feed for feed in feeds if not feed.stopped}
-    client = http.open_client(settings.allow_private, settings.concurrency, world.resolve)
+    open_client = partial(http.open_client, settings.allow_private, settings.concurrency, world.resolve)
+    client = open_client(http.DIRECT_ROUTE)
     public = http.open_client(False, settings.concurrency, world.resolve)
     claims = AddressClaims(feeds)
     mailbox = None if changes is None else HubMailbox(changes.state)
-    visitor = Visitor(client, store, archive, claims, world.clock, world.random, settings, public, mailbox)
+    around = world.clock, world.random, settings
+    visitor = Visitor(client, store, archive, claims, *around, open_client, public, mailbox)
     notes = VisitNotes(store, archive, world.clock)
     notes.write()  # what a kill left, as it was
     busy: set[str] = set()

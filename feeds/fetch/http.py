@@ -16,9 +16,12 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import brotli
@@ -92,6 +95,38 @@ def _inner(ip: IPv6Address) -> IPv4Address | None:
     if ip in _SIX_TO_FOUR:
         return IPv4Address(int(ip) >> 80 & 0xFFFFFFFF)
     return ip.ipv4_mapped
+
+
+_INSIDE = (".localhost", ".local", ".lan", ".home", ".internal", ".intranet", ".corp", ".private", ".home.arpa")
+"""Endings of names that no public name has, or that networks use inside."""
+
+
+def is_inside(host: str) -> bool:
+    """Whether a host is inside a network, as far as its spelling tells: other names may lead there, too.
+
+    >>> [is_inside(host) for host in ("192.168.1.5", "nas", "nas.lan", "2130706433", "a.example")]
+    [True, True, True, True, False]
+    """
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        return not is_public(str(ip_address(name)))
+    except ValueError:
+        with suppress(OSError):  # 127.1 and 0x7f000001 are addresses, too
+            return not is_public(socket.inet_ntoa(socket.inet_aton(name)))
+        return "." not in name or name.endswith(_INSIDE)
+
+
+def is_allowed(host: str, address: str, allowed: Iterable[str]) -> bool:
+    """Whether an address may be connected to: it is public, or its host, itself or its network is one of those."""
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        found = ip_address(address.strip("[]"))
+    except ValueError:
+        return name in allowed
+    if is_public(str(found)):
+        return True
+    networks = (ip_network(one) for one in allowed if "/" in one)
+    return name in allowed or str(found) in allowed or any(found in network for network in networks)
 
 
 class Clock:
@@ -266,7 +301,7 @@ ACCEPT = (
     "application/xml;q=0.8, text/xml;q=0.8, text/html;q=0.5, */*;q=0.1"
 )
 _BROKEN = httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException
-_TROUBLE = httpx.HTTPError, httpx.InvalidURL, *_BROKEN, OSError
+_TROUBLE = httpx.HTTPError, httpx.InvalidURL, httpcore.ProxyError, *_BROKEN, OSError
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +349,15 @@ async def exchange(
     url: httpx.URL,
     headers: Mapping[str, str],
     limits: ReplyLimits,
+    auth: httpx.Auth | None = None,
     form: Mapping[str, str] | None = None,
 ) -> Reply:
-    """GETs an address, or POSTs a form to it. Raises FetchError for any failure. The caller judges the status."""
+    """GETs an address, or POSTs a form to it, by default with the user and password that are in it. Raises FetchError
+    for any failure. The caller judges the status."""
     timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
     sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
-    asked = client.stream("GET" if form is None else "POST", url, headers=sent, data=form, timeout=timeout)
+    about: dict[str, Any] = {"headers": sent, "data": form, "timeout": timeout} | ({"auth": auth} if auth else {})
+    asked = client.stream("GET" if form is None else "POST", url, **about)
     try:
         async with asyncio.timeout(limits.total), asked as answer:
             raw = await _read(answer, limits.body) if answer.status_code == 200 else b""
@@ -500,9 +538,32 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+ONLY_PUBLIC = "only public addresses are fetched from"
+
+
+class InsideError(FetchError):
+    """The host has no public address."""
+
+
+def refused_host(host: str, addresses: Iterable[str]) -> InsideError:
+    return InsideError(f"{host} leads to {', '.join(addresses) or 'nothing'}, and {ONLY_PUBLIC}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a feed is reached: the hosts that may have addresses inside the network, a proxy's address, and whom TLS
+    trusts: also the authorities in a file `ca`, or everybody if it does not `verify`. A proxy looks up the names that
+    it is asked for, so it decides which addresses they may have."""
+
+    allowed: tuple[str, ...] = ()
+    proxy: str = ""
+    ca: str = ""
+    verify: bool = True
+
+
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    def __init__(self, allow_private: bool, resolve: Resolve = resolve_host) -> None:
-        self._allow_private, self._resolve = allow_private, resolve
+    def __init__(self, allow_private: bool, resolve: Resolve = resolve_host, allowed: tuple[str, ...] = ()) -> None:
+        self._allow_private, self._resolve, self._allowed = allow_private, resolve, allowed
         self._network = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -522,10 +583,9 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         except (OSError, UnicodeError) as error:
             cause = getattr(error, "strerror", "") or error
             raise httpcore.ConnectError(f"{host} cannot be resolved: {cause}") from None
-        allowed = [address for address in addresses if self._allow_private or is_public(address)]
+        allowed = [address for address in addresses if self._allow_private or is_allowed(host, address, self._allowed)]
         if not allowed:
-            shown = ", ".join(addresses) or "nothing"
-            raise FetchError(f"{host} leads to {shown}, and only public addresses are fetched from")
+            raise refused_host(host, addresses)
         trouble: Exception | None = None
         for address in allowed:
             try:
@@ -548,15 +608,31 @@ class _Body(httpx.AsyncByteStream):
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """httpx over a GuardedBackend, without proxies. Errors are httpcore's or a FetchError."""
+    """httpx over a GuardedBackend, and the route's proxy if it has one. Errors are httpcore's or a FetchError."""
 
-    def __init__(self, backend: GuardedBackend, tls: ssl.SSLContext, connections: int) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls, max_connections=connections, keepalive_expiry=5.0, network_backend=backend
-        )
+    def __init__(self, allow_private: bool, connections: int, resolve: Resolve, route: Route) -> None:
+        self._allow_private, self._route = allow_private, route
+        about: dict[str, Any] = {
+            "ssl_context": tls_context(route.ca, route.verify), "max_connections": connections, "keepalive_expiry": 5.0,
+        }  # fmt: skip
+        if not route.proxy:
+            backend = GuardedBackend(allow_private, resolve, route.allowed)
+            self._pool: httpcore.AsyncConnectionPool = httpcore.AsyncConnectionPool(network_backend=backend, **about)
+            return
+        proxy = httpx.Proxy(route.proxy)
+        self._pool = httpcore.AsyncHTTPProxy(
+            httpcore.URL(
+                scheme=proxy.url.raw_scheme, host=proxy.url.raw_host, port=proxy.url.port, target=proxy.url.raw_path
+            ),
+            proxy_auth=proxy.raw_auth, network_backend=GuardedBackend(True, resolve),
+            proxy_ssl_context=about["ssl_context"] if proxy.url.scheme == "https" else None, **about,
+        )  # fmt: skip
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
+        is_unguarded = self._route.proxy and not self._allow_private  # by the address that it connects to
+        if is_unguarded and is_inside(url.host) and not is_allowed(url.host, url.host, self._route.allowed):
+            raise refused_host(url.host, [url.host])
         address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         sent = httpcore.Request(
             request.method, address, headers=request.headers.raw, content=request.stream, extensions=request.extensions
@@ -568,9 +644,32 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-def open_client(allow_private: bool, connections: int, resolve: Resolve = resolve_host) -> httpx.AsyncClient:
-    """A client whose every connection is guarded, without redirects, proxies or cookies."""
-    tls = ssl.create_default_context(cafile=certifi.where())
+@lru_cache(100)
+def _tls_context(usual: str, ca: str, changed: int, verify: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=usual)
+    if ca:
+        context.load_verify_locations(cafile=ca)
+    if not verify:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def tls_context(ca: str = "", verify: bool = True) -> ssl.SSLContext:
+    """Trusts the well-known authorities and those in a file. Raises FetchError if that cannot be read."""
+    try:
+        return _tls_context(certifi.where(), ca, Path(ca).stat().st_mtime_ns if ca else 0, verify)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        cause = getattr(error, "strerror", None) or error
+        raise FetchError(f"ca: {ca} cannot be read as certificates in PEM: {cause}") from None
+
+
+DIRECT_ROUTE = Route()
+
+
+def open_client(
+    allow_private: bool, connections: int, resolve: Resolve = resolve_host, route: Route = DIRECT_ROUTE
+) -> httpx.AsyncClient:
+    """A client whose every connection is guarded, without redirects and cookies. Raises FetchError."""
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    transport = GuardedTransport(GuardedBackend(allow_private, resolve), tls, connections)
+    transport = GuardedTransport(allow_private, connections, resolve, route)
     return httpx.AsyncClient(transport=transport, trust_env=False, cookies=no_cookies)

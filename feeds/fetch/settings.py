@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from ipaddress import ip_address, ip_network
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
+import httpx
+
 from common.bounds import INFINITE, duration_us, window_text
 from common.dates import DAY, MINUTE
 from common.errors import InputError, InvalidValue
 from feeds.decoding import codec_of
+from feeds.fetch.http import Route, web_address
 from feeds.items import NESTED
 from feeds.rules import ReadingRules, check_identity, check_rule
 
@@ -193,6 +196,66 @@ def effective_settings(
     for one in ordered:
         made = made.or_else(one)
     return made
+
+
+SecretValue = Callable[[str], str]
+"""Gives a secret by its name. Raises an InputError that names it, and never has its value."""
+
+
+def no_secret(name: str) -> str:
+    raise InvalidValue(f"the secret {name} is not known here")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the requests of one feed are made. What may be secret goes to the host of the feed's own address alone,
+    never without the encryption that this has."""
+
+    home: httpx.URL
+    route: Route
+    agent: str
+    own: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auth: httpx.Auth | None = None
+
+    def headers(self, url: httpx.URL) -> dict[str, str]:
+        return {"User-Agent": self.agent, **(self.own if self.is_home(url) else {})}
+
+    def auth_for(self, url: httpx.URL) -> httpx.Auth | None:
+        return self.auth if self.is_home(url) else None
+
+    def is_home(self, url: httpx.URL) -> bool:
+        ports = {"http": 80, "https": 443}
+        here, there = ((one.scheme, one.port or ports[one.scheme]) for one in (self.home, url))
+        return self.home.host == url.host and (here == there or (here, there) == (("http", 80), ("https", 443)))
+
+
+def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue) -> Access:
+    """Resolves secrets. Raises InputError for one that is missing, or is none of a kind that can be sent."""
+
+    def value(text: SettingText, what: str) -> str:
+        found = secret(text.name) if isinstance(text, SecretRef) else text
+        if not (found.isascii() and found.isprintable()):
+            raise InvalidValue(f"{what}: its secret has characters that cannot be sent")
+        return found
+
+    own = {name: value(text, name) for name, text in settings.headers}
+    if settings.cookies:
+        own["Cookie"] = "; ".join(f"{name}={value(text, f'the cookie {name}')}" for name, text in settings.cookies)
+    auth: httpx.Auth | None = None
+    if settings.password is not None:
+        password = secret(settings.password.name)
+        if settings.auth == "bearer":
+            own["Authorization"] = f"Bearer {value(password, 'password')}"
+        else:
+            auth = (httpx.DigestAuth if settings.auth == "digest" else httpx.BasicAuth)(settings.user, password)
+    proxy = "" if settings.proxy == DIRECT else value(settings.proxy, "proxy")
+    if proxy:
+        try:
+            check_proxy(proxy)
+        except InvalidValue as error:
+            raise InvalidValue(f"proxy: {error}") from None
+    route = Route(settings.allow_private, proxy, settings.ca, settings.verify is not False)
+    return Access(web_address(url), route, settings.user_agent or agent, own, auth)
 
 
 # ---------------------------------------------------------------- reading of values
@@ -412,20 +475,6 @@ def private_host(text: str) -> str:
             advice = "write a name like nas.lan, an address like 192.168.1.5, or a network like 192.168.1.0/24"
             raise InvalidValue(f"{text!r:.80} is no host; {advice}") from None
     return plain
-
-
-def is_allowed_host(host: str, address: str, allowed: Iterable[str]) -> bool:
-    """Whether a host that leads to an address inside the network is one of those allowed."""
-    name = host.strip("[]").rstrip(".").lower()
-    found = ip_address(address)
-    for one in allowed:
-        if "/" in one:
-            network = ip_network(one)
-            if found.version == network.version and found in network:
-                return True
-        elif one == name or one == str(found):
-            return True
-    return False
 
 
 _READERS: Mapping[str, Any] = {

@@ -15,11 +15,11 @@ import re
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ from common.dates import DAY, EPOCH, HOUR, MINUTE
 from common.files import keep_private, lock, make_private_file, write_whole
 from feeds.documents import Now, SourceError, now_us
 from feeds.fetch.http import FetchedAlready, FetchError, Gone, Hints
+from feeds.fetch.settings import NONE, NOTHING_SET, BadSettings, FeedSettings, SettingsOf, effective_settings
 from feeds.history import NotedVisit
 from feeds.items import without_credentials
 
@@ -182,7 +183,11 @@ _VISITS = """CREATE TABLE IF NOT EXISTS noted_visits (
     feed TEXT PRIMARY KEY, time INTEGER NOT NULL, outcome TEXT NOT NULL, since INTEGER, status INTEGER NOT NULL,
     error TEXT NOT NULL, address TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0
 )"""
-_ADDED = _VISITS, _PAGES, _HUBS  # Older versions made no such tables, and pass over them.
+_SETTINGS = """CREATE TABLE IF NOT EXISTS settings (
+    scope TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (scope, name)
+)"""
+_ADDED = _VISITS, _PAGES, _HUBS, _SETTINGS  # Older versions made no such tables, and pass over them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,9 @@ class HostState:
     paused_until: int = 0
     robots: str | None = None
     robots_at: int = 0
+
+
+SettingsScope = Literal["feed", "folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +273,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         """Raises SourceError if the file is missing, is not ours, has another format, or is locked by a writer."""
         self._lock: BinaryIO | None = None
         self._now = now
+        self._settings: SettingsOf | None = None
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
@@ -366,6 +375,30 @@ class FetchStore(AbstractContextManager["FetchStore"]):
                 self._rows("DELETE FROM page_chains WHERE feed = ?", url)
                 for one in self.subscriptions(url):
                     self._put("hub_subscriptions", replace(one, mode="unsubscribe", next_check=0, failures=0))
+                self._rows("DELETE FROM settings WHERE scope = 'feed' AND name = ?", url)
+                self._settings = None
+
+    def settings(self) -> SettingsOf:
+        """The settings of feeds and folders. Raises SourceError if a row is damaged."""
+        if self._settings is None:
+            self._settings = SettingsOf({}, {})
+            if self._has("settings"):
+                found: dict[str, dict[str, FeedSettings]] = {"feed": {}, "folder": {}}
+                for scope, name, text in self._sealed("scope, name, settings", "settings ORDER BY scope, name"):
+                    found[scope][name] = FeedSettings.from_json(text, f"{self._path}: settings of {name}: ")
+                self._settings = SettingsOf(found["feed"], found["folder"])
+        return self._settings
+
+    def change_settings(self, scope: SettingsScope, name: str, table: Mapping[str, object]) -> None:
+        """Sets keys of a feed (by its address) or folder (by its path); None unsets one. Raises BadSettings."""
+        known = self.settings().feeds if scope == "feed" else self.settings().folders
+        made = known.get(name, NONE).changed(table)
+        with self._transaction():
+            self._rows("DELETE FROM settings WHERE scope = ? AND name = ?", scope, name)
+            if made != NONE:
+                row = scope, name, made.to_json()
+                self._rows("INSERT INTO settings VALUES (?, ?, ?, ?)", *row, _digest(row))
+        self._settings = None
 
     def commit(self, feed: FeedState, mark: str | None = None, visit: NotedVisit | None = None) -> None:
         with self._transaction():
@@ -509,28 +542,43 @@ POLL = 0.05  # seconds between two polls for an applied change
 
 @dataclass(frozen=True, slots=True)
 class AddedFeed:
-    """A feed to add, by its address as requested. A title or folder of "" leaves the known one."""
+    """A feed to add, by its address as requested. A title or folder of "" leaves the known one. `settings` are keys to
+    set, as JSON."""
 
     url: str
     title: str = ""
     folder: str = ""
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChange:
+    """Keys to set of a feed or folder, as a table in JSON; null unsets one."""
+
+    scope: SettingsScope
+    name: str
+    table: str
 
 
 @dataclass(frozen=True, slots=True)
 class FeedChange:
-    """Feeds to add, addresses of feeds to remove, and of feeds to make due now, even if stopped."""
+    """Feeds to add, addresses of feeds to remove, and of feeds to make due now, even if stopped; and settings."""
 
     add: tuple[AddedFeed, ...] = ()
     remove: tuple[str, ...] = ()
     retry: tuple[str, ...] = ()
+    settings: tuple[SettingsChange, ...] = ()
 
     @property
     def urls(self) -> frozenset[str]:
-        return frozenset((*(feed.url for feed in self.add), *self.remove, *self.retry))
+        of_feeds = (one.name for one in self.settings if one.scope == "feed")
+        return frozenset((*(feed.url for feed in self.add), *self.remove, *self.retry, *of_feeds))
 
     def make(self, store: FetchStore) -> list[FeedState]:
-        """Applies the change. Returns the feeds that were added or are due now. Raises SourceError."""
+        """Applies the change. Returns the feeds that were added, are due now or have other settings. Raises
+        SourceError, BadSettings."""
         known = {feed.url: feed for feed in store.feeds()}
+        before = store.settings()
         folders = {one.url: one.folder or (known[one.url].folder if one.url in known else "") for one in self.add}
         store.add(FeedState(one.url, source_name(one.url), one.title, folders[one.url]) for one in self.add)
         store.remove(self.remove)
@@ -539,8 +587,28 @@ class FeedChange:
                 store.commit(replace(known[url], next_check=0, stopped=False))
                 if (chain := store.chains().get(url)) is not None and chain.error and chain.next:
                     store.save_chain(replace(chain, failures=0, next_check=0, done=False))
+        for added in self.add:
+            if added.settings:
+                store.change_settings("feed", added.url, json.loads(added.settings))
+        for one in self.settings:
+            store.change_settings(one.scope, one.name, json.loads(one.table))
         wanted = self.urls.difference(self.remove)
+        if store.settings() is not before:
+            wanted = wanted.union(_ask_anew(store, before))
         return [feed for feed in store.feeds() if feed.url in wanted]
+
+
+def _ask_anew(store: FetchStore, before: SettingsOf) -> Iterator[str]:
+    """Readies feeds that have other settings now, and gives their addresses: their answers may be others, so validators
+    are dropped; what fails may be mended, so it is tried; a shorter interval counts from the last visit."""
+    for feed in store.feeds():
+        old, new = (effective_settings(feed.url, feed.folders, NOTHING_SET, one) for one in (before, store.settings()))
+        if old != new:
+            longest = min((one for one in (new.longest, new.interval) if one is not None), default=None)
+            sooner = feed.next_check if longest is None else min(feed.next_check, feed.checked_at + longest)
+            due = 0 if feed.errors else sooner
+            store.commit(replace(feed, etag="", last_modified="", next_check=due))
+            yield feed.url
 
 
 def change_feeds(
@@ -584,7 +652,9 @@ class ChangesOf:
             if (change := _read(path)) is not None:
                 if not change.urls.isdisjoint(busy):
                     break
-                made = {feed.url: feed for feed in change.make(store)}
+                made: dict[str, FeedState] = {}
+                with suppress(BadSettings):  # whoever asks has checked them
+                    made = {feed.url: feed for feed in change.make(store)}
                 removed = removed.union(change.remove).difference(made)
                 changed = {url: feed for url, feed in (changed | made).items() if url not in removed}
             path.unlink(missing_ok=True)
@@ -595,7 +665,8 @@ def _read(path: Path) -> FeedChange | None:
     try:
         found = json.loads(path.read_bytes())
         texts = tuple(map(str, found["remove"])), tuple(map(str, found["retry"]))
-        return FeedChange(tuple(AddedFeed(**one) for one in found["add"]), *texts)
+        added = tuple(AddedFeed(**one) for one in found["add"])
+        return FeedChange(added, *texts, tuple(SettingsChange(**one) for one in found.get("settings", ())))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

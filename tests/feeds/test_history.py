@@ -43,7 +43,7 @@ def fetched(hours: int) -> Origin:
 
 def seen(origin: Origin, *entries: Entry) -> list[Sighting | EndOfFetch]:
     fetch = Fetch(origin.source or origin.name, origin.name, origin.modified, origin.fetched)
-    shown = list(sightings(((entry, item_xml(entry).decode()) for entry in entries), fetch))
+    shown = list(sightings(((entry, item_xml(entry).decode(), "") for entry in entries), fetch))
     return [*shown, EndOfFetch(fetch, [one.key for one in shown])]
 
 
