@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -18,6 +18,7 @@ import click
 
 from common.files import is_shared, make_inside
 from common.tools import gc_frozen
+from feeds.fetch.hubs import CALLBACK
 from feeds.history import History
 from feeds.tail import Tail
 from mmqjp.commands import options
@@ -157,9 +158,10 @@ _BackgroundTask = Callable[[Session, Log, Event], AbstractContextManager[FreeMem
 """Runs beside a service; receives the engine, the log and the stop event."""
 
 
-def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> None:
+def run_service(given: StreamOptions, beside: _BackgroundTask | None = None, public_url: str = "") -> None:
     """Runs a service until Ctrl-C or SIGTERM, or until its sources are read. With `beside`, sources and `--output` are
-    optional, and feeds added later are fetched too."""
+    optional, and feeds added later are fetched too; hubs of feeds are subscribed to if they find the page at
+    `public_url`."""
     only_spark: dict[str, object] = {"--checkpoint": given.checkpoint, "--source-format": given.source_format}
     only_spark |= options.only_on_spark(given.patterns)
     choice = chosen_engine(given.engine, given.state, given.master, only_spark=only_spark)
@@ -205,6 +207,8 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
             metrics.event("started", engine=choice.engine, **why, state=given.state, queries=queries)
             if drops is not None and subscribed is not None:
                 job = given.fetching.job(subscribed, drops.directory)
+                if public_url:
+                    job = replace(job, settings=replace(job.settings, callback=public_url + CALLBACK))
                 around.enter_context(fetching(job, metrics, stop, watch=given.trigger is not None))
             with questions, gc_frozen():
                 service.run(given.trigger, stop)
@@ -320,7 +324,7 @@ def public_url(context: click.Context, parameter: click.Parameter, value: str | 
 )  # fmt: skip
 @click.option(
     "--public-url", metavar="URL", callback=public_url,
-    help="The URL under which browsers find the page, if it is behind a proxy.",
+    help="The URL under which browsers find the page, if it is behind a proxy, and hubs of feeds, which push then.",
 )  # fmt: skip
 @click.option("--no-token", is_flag=True, help="Let everybody on this machine use the page.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
@@ -356,7 +360,7 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     page = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form)
     with listen(*address) as listening:
         if holder is None:
-            run_service(given, partial(_served_beside, page, listening))
+            run_service(given, partial(_served_beside, page, listening), public_url)
         else:
             _serve_attached(page, listening)
 

@@ -10,11 +10,12 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from feeds.fetch.hubs import CALLBACK
 from mmqjp.service.pushes import MOST_BYTES
 from mmqjp.web.site import API, ATTEMPTS_SECONDS, STATIC, Access, Hosts, TooManyAttempts, plain_error_response
 
-OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/")
-"""Paths and prefixes that need no token: static files, and feeds, whose addresses have keys."""
+OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/", CALLBACK)
+"""Paths and prefixes that need no token: static files, and feeds and what hubs call, whose addresses have keys."""
 
 DATA = (API, "/sql/answer")
 """Prefixes for scripts and downloads of this site, refused to requests from other pages."""
@@ -52,6 +53,11 @@ class _BadBody(Exception):
 
 def is_push(scope: Scope) -> bool:
     return bool(scope["method"] == "POST" and scope["path"] == PUSH_PATH)
+
+
+def is_hub(scope: Scope) -> bool:
+    """Whether a hub calls, whose pushes have a signature and are read in parts."""
+    return bool(scope["path"].startswith(CALLBACK))
 
 
 def needs_no_token(path: str) -> bool:
@@ -113,7 +119,7 @@ class Guard:
             await response(scope, receive, send_headed)
 
     def _most_bytes(self, scope: Scope) -> int:
-        return MOST_BYTES if is_push(scope) else self._largest
+        return MOST_BYTES if is_push(scope) or is_hub(scope) else self._largest
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the response to a refused request; None if it is allowed."""
@@ -129,7 +135,7 @@ class Guard:
         bearer = token.strip() if kind.lower() == "bearer" else None
         # Browsers send at least one of two headers with a form; scripts send a token and neither.
         unsaid = bearer is not None or not self._has_cookie(headers)
-        if scope["method"] not in SAFE and not self._comes_from_here(headers, unsaid=unsaid):
+        if scope["method"] not in SAFE and not is_hub(scope) and not self._comes_from_here(headers, unsaid=unsaid):
             text = "this form belongs to another page: open the page here, and send it again"
             return plain_error_response(path, 403, text)
         if path.startswith(DATA) and not self._comes_from_here(headers, unsaid=True):
