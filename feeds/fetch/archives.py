@@ -48,8 +48,9 @@ class PageLinks:
     def of_answer(cls, reply: Reply, told: object) -> PageLinks:
         """The links of the headers, and what `find_links` told. Raises FetchError for what that does not give."""
         match told:
-            case [[*links], int() | None as newest] if all(isinstance(link, list) and len(link) == 2 for link in links):
-                named = [(str(link[0]), str(link[1])) for link in links]
+            case [[*links], int() | None as newest]:
+                pairs = (link for link in links if isinstance(link, list) and len(link) == 2)
+                named = [(str(rel), str(address)) for rel, address in pairs]
                 return cls((*header_links(reply.headers, reply.url), *named), newest)
         raise FetchError("the process that looked at the answer told nonsense")
 

@@ -450,7 +450,7 @@ class Asker:
 @dataclass
 class Visitor:
     """Fetches single feeds. `random` gives numbers in [0, 1), for the jitter. `open` opens a client for the route of
-    one feed."""
+    one feed, and `open_public` one that goes inside the network only where the route says so."""
 
     client: httpx.AsyncClient
     store: FetchStore
@@ -460,7 +460,7 @@ class Visitor:
     random: Callable[[], float]
     settings: Settings
     open: Callable[[http.Route], httpx.AsyncClient]
-    public_client: httpx.AsyncClient
+    open_public: Callable[[http.Route], httpx.AsyncClient]
     mailbox: HubMailbox | None = None
 
     def __post_init__(self) -> None:
@@ -660,17 +660,23 @@ class Visitor:
         return await self._exchange(asker, url, headers, delay)
 
     async def _get_page(self, asker: Asker, feed: httpx.URL, url: httpx.URL) -> http.Reply:
-        """Fetches a page, from another host than the feed's only at a public address, whatever is allowed for that."""
-        is_own = (url.host, url.port) == (feed.host, feed.port)
-        if not is_own and not asker.access.route.proxy:
-            asker = replace(asker, client=self.public_client)
-        return await self.get(asker, url)
+        """Fetches a page. On another host than the feed's, it is fetched from inside the network only if that is set of
+        the feed."""
+        if (url.host, url.port) == (feed.host, feed.port) or asker.access.route.proxy:
+            return await self.get(asker, url)
+        async with self.open_public(asker.access.route) as client:
+            return await self.get(replace(asker, client=client), url)
 
-    async def _post(self, url: httpx.URL, form: Mapping[str, str]) -> http.Reply:
-        """Sends a form to a hub."""
-        post, hops = partial(self._exchange, self.usual, form=form), self.settings.limits.hops
+    async def _post(self, url: str, hub: httpx.URL, form: Mapping[str, str]) -> http.Reply:
+        """Sends a form to the hub of a feed, on its route while it is there."""
+        feed = self.store.feed(url)
         with _failures_of_the_feed():
-            reply, _ = await http.follow_redirects(post, str(url), hops)
+            async with AsyncExitStack() as held:
+                asker = self.usual
+                if feed is not None:
+                    asker = await held.enter_async_context(self.asking(feed, self.settings_of(feed)))
+                post, hops = partial(self._exchange, asker, form=form), self.settings.limits.hops
+                reply, _ = await http.follow_redirects(post, str(hub), hops)
         self._pause(reply)
         return reply
 
@@ -862,11 +868,11 @@ async def fetch_feeds(
     waiting = {feed.url: feed for feed in feeds if not feed.stopped}
     open_client = partial(http.open_client, settings.allow_private, settings.concurrency, world.resolve)
     client = open_client(http.DIRECT_ROUTE)
-    public = http.open_client(False, settings.concurrency, world.resolve)
+    open_public = partial(http.open_client, False, settings.concurrency, world.resolve)
     claims = AddressClaims(feeds)
     mailbox = None if changes is None else HubMailbox(changes.state)
     around = world.clock, world.random, settings
-    visitor = Visitor(client, store, archive, claims, *around, open_client, public, mailbox)
+    visitor = Visitor(client, store, archive, claims, *around, open_client, open_public, mailbox)
     notes = VisitNotes(store, archive, world.clock)
     notes.write()  # what a kill left, as it was
     busy: set[str] = set()
@@ -888,7 +894,7 @@ async def fetch_feeds(
 
     under_way: set[asyncio.Task[Any]] = set()
     stopped: asyncio.Task[Any] = asyncio.create_task(stop.wait())
-    async with client, public:
+    async with client:
         try:
             while True:
                 if changes is not None:

