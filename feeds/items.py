@@ -51,6 +51,27 @@ def redact_userinfo(text: str) -> str:
 
 LONGEST_TITLE = 1_000  # maximum number of characters of a feed's name or a folder's path, which each entry repeats
 NESTED = "/"  # separates the names of nested folders
+_NAMES = re.compile(r"(?:[^/\\]|\\.?)+", re.DOTALL)
+
+
+def folder_path(names: Iterable[str]) -> str:
+    r"""The path of nested folders. A slash in a name is written as `\/`, and a backslash as two.
+
+    >>> folder_path(["News", "TV/Radio"]), folder_names(r"News/TV\/Radio")
+    ('News/TV\\/Radio', ['News', 'TV/Radio'])
+    """
+    return NESTED.join(name.replace("\\", "\\\\").replace(NESTED, f"\\{NESTED}") for name in names)
+
+
+def folder_names(path: str) -> list[str]:
+    """The inverse of `folder_path`."""
+    return [re.sub(r"\\(.)", r"\1", name) for name in path_parts(path)]
+
+
+def path_parts(path: str) -> list[str]:
+    """The parts of a folder's path, as they are written in it."""
+    return _NAMES.findall(path)
+
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(
@@ -251,7 +272,7 @@ def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for folder in bounded_folders(folders):
-        names = folder.split(NESTED, MOST_FOLDERS)
+        names = path_parts(folder)
         for depth in range(1, len(names) + 1):
             if len(found) < MOST_FOLDERS and (path := NESTED.join(names[:depth])):
                 found[path] = None
@@ -266,7 +287,9 @@ def bounded_folders(folders: Iterable[str]) -> tuple[str, ...]:
 def _bounded(path: str) -> str:
     if len(path) <= LONGEST_TITLE:
         return path
-    return path[: LONGEST_TITLE + 1].rpartition(NESTED)[0] or path[:LONGEST_TITLE]
+    parts, length = path_parts(path[: LONGEST_TITLE + 2]), 0
+    fit = [part for part in parts[:-1] if (length := length + len(part) + 1) <= LONGEST_TITLE + 1]
+    return NESTED.join(fit) or path[:LONGEST_TITLE]
 
 
 def _leaf(item: etree._Element, name: str, value: str) -> None:

@@ -2,133 +2,292 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from html import unescape
 from itertools import groupby
 from pathlib import Path
-from typing import cast
+from types import MappingProxyType
+from typing import NamedTuple, cast
 
 from lxml import etree
 
 from common.errors import InvalidValue
 from common.xml import read_prolog, xml_parser
-from feeds.decoding import decode_text, mend_references, without_declaration
+from feeds.decoding import declare_prefixes, decode_text, mend_references, without_declaration
 from feeds.documents import SourceError
 from feeds.fetch.http import FetchError, web_address
+from feeds.fetch.settings import FILE_ONLY, NONE, BadSettings, FeedSettings
 from feeds.fetch.state import FeedState, source_name
 from feeds.files import TooLargeError, printable, read_file
-from feeds.items import LONGEST_TITLE, MOST_FOLDERS, NESTED, one_line, redact_userinfo, without_credentials
+from feeds.items import (
+    LONGEST_TITLE,
+    MOST_FOLDERS,
+    NESTED,
+    folder_names,
+    folder_path,
+    one_line,
+    path_parts,
+    redact_userinfo,
+    without_credentials,
+)
 
-_USED = frozenset({"title", "text", "xmlurl"})
+NAMESPACE = "urn:mmqjp:opml"
+"""Of attributes with the settings of feeds and folders: those of `FeedSettings`, as texts or as JSON."""
+
+_OURS = f"{{{NAMESPACE}}}"
+_USED = frozenset({"title", "text", "xmlurl", "url", "type"})
+_FEED_TYPES = frozenset({"rss", "atom", "feed", "rdf", "json"})
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFeed:
-    """A listed feed: its address as written, title and folder ("" if it has none), and the line."""
+    """A listed feed: its address as written, title and folder ("" if it has none), the line, and what is set of it."""
 
     url: str
     title: str = ""
     folder: str = ""
     line: int = 0
+    settings: FeedSettings = NONE
 
 
-def read_opml(data: bytes) -> list[ListedFeed]:
-    """The feeds of an OPML list, at any depth, in order. Raises InvalidValue if it is not XML or not OPML."""
-    text = without_declaration(decode_text(data).lstrip())
-    if refused := read_prolog(text.encode()).refused:
+@dataclass(frozen=True, slots=True)
+class Outlines:
+    """The feeds of a list in order, what is set of its folders, and what is wrong with settings."""
+
+    feeds: list[ListedFeed] = field(default_factory=list)
+    folders: dict[str, FeedSettings] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+
+def read_opml(data: bytes) -> Outlines:
+    """The feeds of an OPML list, at any depth. What is not well-formed is read as far as its outlines can be made out.
+    Raises InvalidValue if it is not XML or not OPML."""
+    text = decode_text(data)
+    text = without_declaration(text[max(text.find("<"), 0) :])
+    if refused := read_prolog(text.encode("utf-8", "replace")).refused:
         raise InvalidValue(refused)
     try:
         root = _root(text)
     except etree.XMLSyntaxError as error:
         try:
-            root = _root(mend_references(text))
+            root = _root(declare_prefixes(mend_references(text), {"mmqjp": NAMESPACE}))
         except etree.XMLSyntaxError:
-            raise InvalidValue(f"not well-formed: {error.msg}") from None
-    body = next((child for child in root if _name(child) == "body"), None)
-    if _name(root) != "opml" or body is None:
+            if not _OPML.search(text):
+                raise InvalidValue(f"not well-formed: {error.msg}") from None
+            return _outlines(_tags(text))
+    body = next((child for child in root if _name(child) == "body"), root)
+    if _name(root) != "opml":
         raise InvalidValue("XML, but not OPML: it has no <opml> with a <body>")
-    return list(_outline_feeds(body))
+    return _outlines(_elements(body))
 
 
 def _root(text: str) -> etree._Element:
-    return etree.fromstring(text.encode(), xml_parser(elements_only=True))
+    return etree.fromstring(text.encode("utf-8", "replace"), xml_parser(elements_only=True))
 
 
-def _outline_feeds(body: etree._Element) -> Iterator[ListedFeed]:
+_Tag = tuple[dict[str, str] | None, int]
+"""The attributes of an outline that begins, by names in lower case, and its line; None for one that ends."""
+
+
+def _elements(body: etree._Element) -> Iterator[_Tag]:
     # A stack of ours, because outlines may be nested more deeply than functions may call each other.
-    # `full`: a name around the outline had no room in the path, so those inside are left out too.
-    waiting = [(child, "", False) for child in reversed(body)]
+    waiting: list[etree._Element | None] = list(reversed(body))
     while waiting:
-        outline, folder, full = waiting.pop()
-        if _name(outline) != "outline":
+        outline = waiting.pop()
+        if outline is None:
+            yield None, 0
+        elif _name(outline) == "outline":
+            # By name: to get the values of all takes lxml time in the square of their number.
+            names = [str(name) for name in outline.keys()]  # noqa: SIM118
+            used = [name for name in names if name.lower() in _USED or name.startswith(_OURS)]
+            yield {name.lower(): outline.get(name, "") for name in used}, cast(int, outline.sourceline)
+            waiting += [None, *reversed(outline)]
+
+
+_OPML = re.compile(r"<(?:opml|outline)\b", re.IGNORECASE)
+_OUTLINE = re.compile(r"<!--.*?(?:-->|\Z)|<(/?)outline\b", re.IGNORECASE | re.DOTALL)
+_ATTRIBUTE = re.compile(r"""[\s"'/]*+([A-Za-z_:][\w:.-]{0,99})\s{0,9}=\s{0,9}(["']?)""")
+_END = re.compile(r"\s*+(/?)>")
+_LONGEST_VALUE, MOST_BROKEN = 2_048, 1_000  # of characters; of outlines with a value that has no end
+_AFTER = r"(?=\s{0,99}/?>|\s{1,99}[A-Za-z_:][\w:.-]{0,99}\s{0,9}=)"
+_CLOSING = {quote: re.compile(f"{quote}{_AFTER}") for quote in "\"'"}
+_BARE = re.compile(r"[^\s>]*")
+
+
+def _tags(text: str) -> Iterator[_Tag]:
+    """The outlines of a text that is not XML. A value ends at the quote behind which the next attribute begins, or the
+    tag ends; so there may be quotes, `<` and `&` in it. Raises InvalidValue if too many have none."""
+    place, line, broken = 0, 1, 0
+    while (found := _OUTLINE.search(text, place)) is not None:
+        line += text.count("\n", place, found.start())
+        place = found.end()
+        if found[0].startswith("<!"):
+            line += found[0].count("\n")
             continue
-        # By name: to get the values of all takes lxml time in the square of their number.
-        used = [str(name) for name in outline.keys() if str(name).lower() in _USED]  # noqa: SIM118
-        values = {name.lower(): one_line(outline.get(name, "")) for name in used}
+        if found[1]:
+            yield None, line
+            continue
+        values: dict[str, str] = {}
+        begun = place
+        while (attribute := _ATTRIBUTE.match(text, place)) is not None:
+            start, quote = attribute.end(), attribute[2]
+            end = (_CLOSING[quote] if quote else _BARE).search(text, start, start + _LONGEST_VALUE)
+            if end is None:
+                if (broken := broken + 1) > MOST_BROKEN:
+                    raise InvalidValue("not well-formed, and its outlines cannot be made out")
+                break
+            name = attribute[1].lower().replace("mmqjp:", _OURS, 1)
+            values.setdefault(name, unescape(text[start : end.start() if quote else end.end()]))
+            place = end.end()
+        yield values, line
+        closed = _END.match(text, place)
+        if closed is not None and closed[1]:
+            yield None, line
+        line += text.count("\n", begun, place)
+
+
+def _outlines(tags: Iterable[_Tag]) -> Outlines:
+    found = Outlines()
+    folders: list[tuple[str, bool]] = [("", False)]
+    # The second: a name around the outline had no room in the path, so those inside are left out too.
+    for attributes, line in tags:
+        if attributes is None:
+            if len(folders) > 1:
+                folders.pop()
+            continue
+        values = {name: one_line(value) for name, value in attributes.items() if name in _USED}
         title = (values.get("title") or values.get("text", ""))[:LONGEST_TITLE].strip()
-        inside = folder
-        if values.get("xmlurl"):
-            yield ListedFeed(values["xmlurl"], title, folder, cast(int, outline.sourceline))
+        url = values.get("xmlurl") or (values.get("url") if values.get("type", "").lower() in _FEED_TYPES else "")
+        folder, full = folders[-1]
+        if url:
+            found.feeds.append(ListedFeed(url, title, folder, line, _settings(attributes, line, found)))
         elif title and not full:
-            path = f"{folder}{NESTED}{title}" if folder else title
+            name = folder_path([title])
+            path = f"{folder}{NESTED}{name}" if folder else name
             full = len(path) > LONGEST_TITLE
-            inside = folder if full else path
-        waiting += [(child, inside, full) for child in reversed(outline)]
+            folder = folder if full else path
+            if not full and (settings := _settings(attributes, line, found)) != NONE:
+                found.folders[path] = settings
+        folders.append((folder, full))
+    return found
+
+
+def _settings(attributes: Mapping[str, str], line: int, found: Outlines) -> FeedSettings:
+    """What is set in a list, but for what could harm who takes it over: a list may be anybody's."""
+    texts = {name.removeprefix(_OURS): value for name, value in attributes.items() if name.startswith(_OURS)}
+    if not texts:
+        return NONE
+    place = f"line {line}: "
+    try:
+        made = FeedSettings.from_table({key: _value(text) for key, text in texts.items()}, place)
+    except BadSettings as error:
+        found.complaints.append(f"{error}; its settings are left out")
+        return NONE
+    secret = {key for key in made.to_table() if replace(NONE, **{key: getattr(made, key)}).secrets()}
+    left_out = [key for key in made.to_table() if key in FILE_ONLY | secret]
+    if left_out:
+        more = {"auth", "user"} if "password" in left_out else set()
+        made = made.without({*left_out, *more})
+        found.complaints.append(f"{place}{', '.join(left_out)}: not taken from a list; mmqjp feeds set sets it")
+    return made
+
+
+def _value(text: str) -> object:
+    if text[:1] in ("[", "{") or text in ("true", "false"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text
 
 
 def _name(element: etree._Element) -> str:
     return etree.QName(element).localname.lower()
 
 
-def write_opml(feeds: Iterable[ListedFeed]) -> bytes:
-    root = etree.Element("opml", version="2.0")
+def write_opml(feeds: Iterable[ListedFeed], folders: Mapping[str, FeedSettings] = MappingProxyType({})) -> bytes:
+    """Settings are attributes in NAMESPACE. Secrets have their names only."""
+    listed = sorted(feeds, key=lambda feed: feed.folder)
+    has_settings = any(folders.values()) or any(feed.settings != NONE for feed in listed)
+    root = etree.Element("opml", nsmap={"mmqjp": NAMESPACE} if has_settings else None, version="2.0")
     etree.SubElement(etree.SubElement(root, "head"), "title").text = "Feeds"
     body = etree.SubElement(root, "body")
-    for folder, inside in groupby(sorted(feeds, key=lambda feed: feed.folder), key=lambda feed: feed.folder):
-        holder = body
-        for name in filter(None, folder.split(NESTED)):
+    for folder, inside in groupby(listed, key=lambda feed: feed.folder):
+        holder, path = body, ""
+        for part, name in zip(path_parts(folder), folder_names(folder), strict=True):
             last = holder[-1] if len(holder) else None
+            path = f"{path}{NESTED}{part}" if path else part
             known = last is not None and last.get("text") == name and last.get("xmlUrl") is None
-            holder = last if known and last is not None else etree.SubElement(holder, "outline", text=name, title=name)
+            if known and last is not None:
+                holder = last
+            else:
+                about = _attributes(folders.get(path, NONE))
+                holder = etree.SubElement(holder, "outline", about, text=name, title=name)
         for feed in inside:
             title = feed.title or feed.url
-            etree.SubElement(holder, "outline", type="rss", text=title, title=title, xmlUrl=feed.url)
+            about = _attributes(feed.settings)
+            etree.SubElement(holder, "outline", about, type="rss", text=title, title=title, xmlUrl=feed.url)
     return etree.tostring(root, encoding="utf-8", xml_declaration=True, pretty_print=True)
+
+
+def _attributes(settings: FeedSettings) -> dict[str, str]:
+    table = settings.to_table()
+    return {
+        f"{_OURS}{key}": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in table.items()
+    }
 
 
 _HINT = "a list of feeds is an OPML file, a text file with an address a line, or an http(s) address"
 
 
-def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
-    """The distinct feeds of lists, in their initial state, and for each bad address the reason. A repeated feed has its
-    first title and all its folders. Raises SourceError if a list cannot be read."""
-    return _feeds((name, listed) for name in lists for listed in _listed(name))
+class FeedLists(NamedTuple):
+    """The distinct feeds of lists, in their initial state, what is left out and why, and what is set of feeds, by their
+    addresses, and of folders."""
+
+    feeds: list[FeedState]
+    complaints: list[str]
+    settings: dict[str, FeedSettings]
+    folders: dict[str, FeedSettings]
 
 
-def read_feed_list(data: bytes, name: str) -> tuple[list[FeedState], list[str]]:
+def read_feed_lists(lists: Iterable[str]) -> FeedLists:
+    """A repeated feed has its first title and all its folders. Raises SourceError if a list cannot be read."""
+    return _feeds((name, _listed(name)) for name in lists)
+
+
+def read_feed_list(data: bytes, name: str) -> FeedLists:
     """Like `read_feed_lists`, for the content of one list. Raises SourceError."""
-    return _feeds((name, listed) for listed in _parsed(data, name))
+    return _feeds([(name, _parsed(data, name))])
 
 
-def _feeds(lists: Iterable[tuple[str, ListedFeed]]) -> tuple[list[FeedState], list[str]]:
+def _feeds(lists: Iterable[tuple[str, Outlines]]) -> FeedLists:
     titles: dict[str, str] = {}
     folders: dict[str, dict[str, None]] = {}
-    complaints = []
-    for name, listed in lists:
-        try:
-            url = _address(listed.url)
-        except FetchError as error:
-            place = f"{name}:{listed.line}: " if listed.line else ""
-            complaints.append(without_credentials(f"{place}{error}; it is left out"))
-            continue
-        # Some writers of lists repeat the address where there is no title, and so does ours.
-        titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
-        inside = folders.setdefault(url, {})
-        if listed.folder and len(inside) < MOST_FOLDERS:
-            inside[listed.folder] = None
+    complaints: list[str] = []
+    settings: dict[str, FeedSettings] = {}
+    of_folders: dict[str, FeedSettings] = {}
+    for name, outlines in lists:
+        complaints += (f"{name}: {complaint}" for complaint in outlines.complaints)
+        of_folders |= outlines.folders
+        for listed in outlines.feeds:
+            try:
+                url = _address(listed.url)
+            except FetchError as error:
+                place = f"{name}:{listed.line}: " if listed.line else ""
+                complaints.append(without_credentials(f"{place}{error}; it is left out"))
+                continue
+            # Some writers of lists repeat the address where there is no title, and so does ours.
+            titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
+            settings[url] = settings.get(url, NONE).or_else(listed.settings)
+            inside = folders.setdefault(url, {})
+            if listed.folder and len(inside) < MOST_FOLDERS:
+                inside[listed.folder] = None
     feeds = [FeedState(url, source_name(url), title, "\n".join(folders[url])) for url, title in titles.items()]
-    return feeds, complaints
+    return FeedLists(feeds, complaints, settings, of_folders)
 
 
 def feed_of_address(address: str) -> FeedState:
@@ -145,10 +304,10 @@ def _address(text: str) -> str:
     return str(web_address(_FEED_SCHEME.sub(lambda found: "http://" if found[1] else "", text)))
 
 
-def _listed(name: str) -> list[ListedFeed]:
+def _listed(name: str) -> Outlines:
     path = Path(name)
     if "://" in name and not path.exists():
-        return [ListedFeed(name)]
+        return Outlines([ListedFeed(name)])
     shown = printable(redact_userinfo(name) if ":" in name else name)  # it may be an address that went wrong
     try:
         data = read_file(path)
@@ -161,10 +320,10 @@ def _listed(name: str) -> list[ListedFeed]:
     return _parsed(data, shown)
 
 
-def _parsed(data: bytes, shown: str) -> list[ListedFeed]:
+def _parsed(data: bytes, shown: str) -> Outlines:
     try:
         text = decode_text(data)
-        if text.lstrip().startswith("<"):
+        if text.lstrip().startswith("<") or _OPML.search(text, 0, 1_000):
             return read_opml(data)
         if "\0" in text or "\ufffd" in text or (data and not text):
             raise InvalidValue("not a text")
@@ -172,4 +331,4 @@ def _parsed(data: bytes, shown: str) -> list[ListedFeed]:
     except InvalidValue as error:
         raise SourceError(shown, str(error), _HINT) from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, 1))
-    return [ListedFeed(line, line=number) for number, line in stripped if line and not line.startswith("#")]
+    return Outlines([ListedFeed(line, line=number) for number, line in stripped if line and not line.startswith("#")])

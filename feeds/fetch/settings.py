@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -21,9 +22,10 @@ import httpx
 from common.bounds import INFINITE, duration_us, window_text
 from common.dates import DAY, MINUTE
 from common.errors import InputError, InvalidValue
+from common.files import with_home
 from feeds.decoding import codec_of
-from feeds.fetch.http import Route, web_address
-from feeds.items import NESTED
+from feeds.fetch.http import FetchError, Route, web_address
+from feeds.items import NESTED, path_parts, redact_userinfo
 from feeds.rules import ReadingRules, check_identity, check_rule
 
 
@@ -140,6 +142,10 @@ class FeedSettings:
     def without(self, keys: Iterable[str]) -> FeedSettings:
         return replace(self, **{key: getattr(NONE, key) for key in keys})
 
+    def at_home(self, directory: Path) -> FeedSettings:
+        """With paths relative to a directory."""
+        return replace(self, ca=str(directory / with_home(self.ca)) if self.ca else "")
+
     def secrets(self) -> tuple[SecretRef, ...]:
         texts = (self.proxy, self.password, *(value for _, value in (*self.headers, *self.cookies)))
         return tuple(one for one in texts if isinstance(one, SecretRef))
@@ -165,6 +171,14 @@ class SettingsOf:
     feeds: Mapping[str, FeedSettings]
     folders: Mapping[str, FeedSettings]
 
+    def over(self, lower: SettingsOf) -> SettingsOf:
+        """Both; for one feed or folder, those of `lower` for what is open here."""
+
+        def joined(ours: Mapping[str, FeedSettings], theirs: Mapping[str, FeedSettings]) -> dict[str, FeedSettings]:
+            return {name: ours.get(name, NONE).or_else(theirs.get(name, NONE)) for name in (*theirs, *ours)}
+
+        return SettingsOf(joined(self.feeds, lower.feeds), joined(self.folders, lower.folders))
+
     def of(self, url: str, folders: Iterable[str], shown: str = "") -> Iterable[FeedSettings]:
         """From the nearest: the feed's (by its address, also as shown), and those of its folders, inner ones first."""
         for key in dict.fromkeys((url, shown or url)):
@@ -172,15 +186,37 @@ class SettingsOf:
                 yield self.feeds[key]
         paths: dict[str, None] = {}
         for folder in folders:
-            names = folder.split(NESTED)
+            names = path_parts(folder)
             paths |= dict.fromkeys(NESTED.join(names[:depth]) for depth in range(len(names), 0, -1))
         # A stable order by depth: the inner folders of all lists before the outer ones.
-        for path in (*sorted(paths, key=lambda path: -path.count(NESTED)), ""):
+        for path in (*sorted(paths, key=lambda path: -len(path_parts(path))), ""):
             if path in self.folders:
                 yield self.folders[path]
 
 
 NOTHING_SET = SettingsOf({}, {})
+
+
+def read_feed_tables(settings: Mapping[str, object], path: Path) -> SettingsOf:
+    """The settings of feeds and folders in a configuration file, to whose directory paths are relative. Raises
+    BadSettings."""
+    found: dict[str, dict[str, FeedSettings]] = {scope: {} for scope in ("feed", "folder")}
+    for scope, made in found.items():
+        tables = settings.get(scope, {})
+        for name, table in tables.items() if isinstance(tables, Mapping) else [("", tables)]:
+            place = f'the configuration {path}: {scope}."{redact_userinfo(name):.100}"'
+            if not isinstance(table, Mapping):
+                raise BadSettings(f'{place}: write a table, as in [{scope}."NAME"]')
+            one = FeedSettings.from_table(table, f"{place}.")
+            made[_address_of(name, place) if scope == "feed" else name] = one.at_home(path.parent)
+    return SettingsOf(found["feed"], found["folder"])
+
+
+def _address_of(text: str, place: str) -> str:
+    try:
+        return str(web_address(text))
+    except FetchError as error:
+        raise BadSettings(f"{place}: {error}") from None
 
 
 def effective_settings(
@@ -262,7 +298,7 @@ def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue)
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _COOKIE = re.compile(r"[!#-+\--:<-\[\]-~]*")
-SECRET_REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SECRET_REF = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _OURS = {
     "authorization": 'write auth, user and password, or name a secret: { secret = "NAME" }',
     "cookie": "write cookies",
@@ -314,7 +350,7 @@ def _ascii(value: object) -> str:
 def _secret(value: object) -> SecretRef:
     name = value["secret"] if isinstance(value, Mapping) and value.keys() == {"secret"} else value
     if not isinstance(name, str) or not SECRET_REF.fullmatch(name):
-        raise InvalidValue('name a secret, do not write it here: letters, digits, ".", "_" and "-"')
+        raise InvalidValue("name a secret, do not write it here: lower-case letters, digits, - and _")
     return SecretRef(name)
 
 

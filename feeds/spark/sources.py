@@ -244,7 +244,7 @@ class _Live:
         if not options.get("state"):
             raise SourceError(LIVE_SOURCE, "no state", 'name a directory: .option("state", "state/")')
         self.state = local_path(options["state"])
-        feeds, complaints = read_feed_lists(lists)
+        feeds, complaints, *_ = read_feed_lists(lists)
         if complaints:
             raise SourceError(LIVE_SOURCE, complaints[0].removesuffix("; it is left out"))
         settings = Settings(

@@ -1,4 +1,4 @@
-"""Configuration files: the options of commands, and sinks, in TOML."""
+"""Configuration files: the options of commands, sinks, and the settings of feeds, in TOML."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from common.files import with_home
 NAME = "mmqjp.toml"
 
 SINK_TABLES = frozenset({"secrets", "sinks"})
+FEED_TABLES = frozenset({"feed", "folder"})
 
 DefaultMap = dict[str, Any]  # option values by command and parameter, nested for groups, in click's format
 
@@ -34,7 +35,14 @@ def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
                 read_tables(settings, path)
             except BadSink as error:
                 raise click.UsageError(str(error)) from None
-        options = {key: value for key, value in settings.items() if key not in SINK_TABLES}
+        if FEED_TABLES & settings.keys():
+            from feeds.fetch.settings import BadSettings, read_feed_tables  # as above
+
+            try:
+                read_feed_tables(settings, path)
+            except BadSettings as error:
+                raise click.UsageError(str(error)) from None
+        options = {key: value for key, value in settings.items() if key not in SINK_TABLES | FEED_TABLES}
         found = _merged(_defaults(group, options, path), found)
     return found
 
@@ -178,7 +186,7 @@ def table_of(given: Iterable[str], *, empty: bool = False) -> dict[str, Any]:
         key = key.strip()
         # What was given is not shown: it may be a secret.
         if not equals or not key.isprintable() or not key:
-            raise click.UsageError("write KEY=VALUE for each key of the sink")
+            raise click.UsageError("write KEY=VALUE for each key")
         if key in table:
             raise click.UsageError(f'{key[:60]} is given twice; write a list, as in \'queries=["a", "b"]\'')
         if not value and not empty:

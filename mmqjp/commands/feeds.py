@@ -4,6 +4,8 @@ version is stored. The fetch options are shared with other commands; a fetch run
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import signal
 import sys
 import textwrap
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,15 +22,37 @@ from feeds.documents import now_us
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import ReplyLimits
 from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, Pace, change_feeds
+from feeds.fetch.settings import (
+    NONE,
+    NOTHING_SET,
+    BadSettings,
+    FeedSettings,
+    SecretValue,
+    SettingsOf,
+    effective_settings,
+    read_feed_tables,
+)
+from feeds.fetch.state import (
+    STATE_FILE,
+    AddedFeed,
+    FeedChange,
+    FeedState,
+    FetchStore,
+    Pace,
+    SettingsChange,
+    SettingsScope,
+    change_feeds,
+)
 from feeds.items import LONGEST_TITLE, one_line, without_credentials
 from mmqjp.commands.command_line import Failure, Interrupted, debug_option
+from mmqjp.commands.configuration import read_configurations, table_of
 from mmqjp.commands.console import console
-from mmqjp.commands.formats import check_output, data_file, tz_option
+from mmqjp.commands.formats import check_output, data_file, tables_of, tz_option
 from mmqjp.commands.options import AtLeast, duration, feed_memory_option, number, option, parse_duration, with_options
 from mmqjp.present.item import TimeFormat
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service import drops
+from mmqjp.sinks.secrets import Secrets, store_secret
 
 _ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
 _INDENT = " " * 9
@@ -87,6 +112,23 @@ def user_agent(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
+def configured_settings(context: click.Context) -> SettingsOf:
+    """Returns the settings of feeds in the command's configuration. Raises UsageError."""
+    found = NOTHING_SET
+    for path, settings in read_configurations(context.find_root().params.get("config")):
+        try:
+            found = found.over(read_feed_tables(settings, path))
+        except BadSettings as error:
+            raise click.UsageError(str(error)) from None
+    return found
+
+
+def secret_values(context: click.Context, file: Path) -> SecretValue:
+    """Returns a function that gives the values of secrets to the fetcher with a state file."""
+    secrets = Secrets(tables_of(context)().secrets, drops.secrets_home(file))
+    return lambda name: drops.secret_value(secrets, name)
+
+
 _finite = partial(duration, callback=finite_duration)
 
 
@@ -117,11 +159,14 @@ class FetchOptions:
     )
 
     def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
+        """Raises UsageError if the configuration cannot be used."""
+        context = click.get_current_context()
         connect, read, total = (time / SECOND for time in (self.connect_timeout, self.read_timeout, self.timeout))
         limits = ReplyLimits(body=self.most_bytes, connect=connect, read=read, total=total, hops=self.most_redirects)
+        secret = secret_values(context, state or out / STATE_FILE)
         settings = Settings(
             self.user_agent, limits, Pace(self.interval), self.robots, self.concurrency, self.per_host, self.spacing,
-            self.allow_private,
+            self.allow_private, feeds=configured_settings(context), secret=secret,
         )  # fmt: skip
         return Job(feeds, out, settings, warc, state)
 
@@ -139,12 +184,17 @@ def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
 
 def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
     """Returns the feeds of lists. Reports invalid addresses on standard error; raises Failure if none is valid."""
-    feeds, complaints = read_feed_lists(lists)
-    for complaint in complaints:
+    return [feed for feed, _ in _read_lists(lists)]
+
+
+def _read_lists(lists: Sequence[str]) -> list[tuple[FeedState, FeedSettings]]:
+    """Like `listed_feeds`, with what the lists set of each."""
+    found = read_feed_lists(lists)
+    for complaint in found.complaints:
         click.echo(f"mmqjp: {printable_line(complaint)}", err=True)
-    if complaints and not feeds:
+    if found.complaints and not found.feeds:
         raise Failure("none of the addresses in the lists can be fetched; correct the lists")
-    return feeds
+    return [(feed, found.settings.get(feed.url, NONE)) for feed in found.feeds]
 
 
 async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[FeedState], bool]:
@@ -209,6 +259,12 @@ _state_option = click.option(
 )  # fmt: skip
 
 
+_allow_private_option = click.option(
+    "--allow-private", metavar="HOST", multiple=True,
+    help="A host that may have an address inside your network: a name, an address, or a network like 192.168.1.0/24.",
+)  # fmt: skip
+
+
 @click.group()
 @debug_option
 def feeds() -> None:
@@ -218,6 +274,7 @@ def feeds() -> None:
     Examples:
       mmqjp feeds list --state crawl/
       mmqjp feeds add https://example.org/feed --folder News --state crawl/
+      mmqjp feeds set https://example.org/feed interval=15min --state crawl/
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
 
@@ -250,30 +307,179 @@ def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
 )  # fmt: skip
 @click.option("--folder", metavar="NAME", default="", help="The folder to put the feeds into, as News or News/World.")
 @click.option("--title", metavar="TEXT", default="", help="What you call the feed.  [default: its own title]")
+@click.option(
+    "--history", metavar="DURATION", help="How far back to read the feed's older pages, like 2y. INF: all of them."
+)
+@_allow_private_option
+@click.option("--set", "keys", metavar="KEY=VALUE", multiple=True, help="A setting, as of mmqjp feeds set.")
 @debug_option
-def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> None:
-    """Add feeds, or give feeds that are known already a folder or title.
+def add(
+    addresses: tuple[str, ...], state: Path, folder: str, title: str, history: str | None,
+    allow_private: tuple[str, ...], keys: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Add feeds, or give feeds that are known already a folder, a title or settings.
 
     \b
     Examples:
       mmqjp feeds add https://example.org/feed --folder News --state crawl/
       mmqjp feeds add subscriptions.opml --state crawl/
+      mmqjp feeds add https://example.org/feed --history 2y --set interval=30min --state crawl/
 
     A LIST is an OPML file or a text file with one address per line. The feeds
     are fetched by mmqjp fetch without a LIST, and by mmqjp run, stream and
-    serve with --fetch without a LIST.
+    serve with --fetch without a LIST. Settings that an OPML file has of a feed
+    are taken over, but for those that could harm: mmqjp feeds set sets them.
     """
     folder, title = _name(folder, "--folder"), _name(title, "--title")
-    named = (listed_feeds([one]) if Path(one).is_file() else [drops.feed_named(one)] for one in addresses)
-    wanted = {one.url: AddedFeed(one.url, title or one.title, folder or one.folder) for some in named for one in some}
-    if title and len(wanted) > 1:
-        raise click.UsageError("--title is for one feed, and several are given")
+    table = _table(keys, allow_private) | ({} if history is None else {"history": history})
     file = drops.new_state_file(state)
-    known = {feed.url for feed in drops.known_feeds(file)} if file.exists() else set()
-    made = change_feeds(file, FeedChange(add=tuple(wanted.values())), WAIT)
-    new = len(wanted.keys() - known)
-    told = f"{pluralise(new, 'new feed')}, {pluralise(len(known) + new, 'feed')} in all"
+    given = FeedSettings.from_table(table)
+    _require_secrets(given, file)
+    named: dict[str, FeedState] = {}
+    listed: dict[str, FeedSettings] = {}
+    for one in addresses:
+        if Path(one).is_file():
+            for feed, settings in _read_lists([one]):
+                named[feed.url], listed[feed.url] = feed, settings
+        else:
+            feed = drops.feed_named(one)
+            named[feed.url] = feed
+    if title and len(named) > 1:
+        raise click.UsageError("--title is for one feed, and several are given")
+    known = drops.known_feeds(file) if file.exists() else []
+    outside, refused = drops.without_private(named.values(), known, given, _settings(file))
+    for complaint in refused:
+        if len(named) == 1:
+            raise Failure(complaint)
+        click.echo(f"mmqjp: {printable_line(complaint)}; it is left out", err=True)
+    added = []
+    for feed in outside:
+        own = listed.get(feed.url, NONE).to_table() | given.to_table()
+        text = FeedSettings.from_table(own).to_json() if own else ""
+        added.append(AddedFeed(feed.url, title or feed.title, folder or feed.folder, text))
+    made = change_feeds(file, FeedChange(add=tuple(added)), WAIT) if added else True
+    new = len({feed.url for feed in added}.difference(feed.url for feed in known))
+    there = f", {len(added) - new:,} {'was' if len(added) - new == 1 else 'were'} there" if new < len(added) else ""
+    told = f"{pluralise(new, 'new feed')}{there}, {pluralise(len(known) + new, 'feed')} in all"
     click.echo(f"mmqjp: {told}{'' if made else LATER}", err=True)
+
+
+@feeds.command("set")
+@click.argument("given", nargs=-1, required=True, metavar="[ADDRESS]... KEY=VALUE...")
+@click.option("--folder", "folders", metavar="NAME", multiple=True, help="A folder, for what its feeds do not set.")
+@click.option("--all", "for_all", is_flag=True, help="All feeds, for what neither they nor their folders set.")
+@_allow_private_option
+@_state_option
+@debug_option
+def set_keys(
+    given: tuple[str, ...], folders: tuple[str, ...], for_all: bool, allow_private: tuple[str, ...], state: Path
+) -> None:
+    """Change how feeds are asked and read. A key without a value (KEY=) gets its default.
+
+    \b
+    Examples:
+      mmqjp feeds set https://example.org/feed interval=15min 'block=["title:sponsored"]' --state crawl/
+      mmqjp feeds set --folder News versions=ignore --state crawl/
+      mmqjp feeds set https://example.org/feed user=ada password=example --state crawl/
+      mmqjp feeds set http://nas.lan/feed --allow-private nas.lan --state crawl/
+
+    docs/fetching.md describes all keys. A VALUE that begins with a bracket, a
+    brace or a quote is TOML. A fetch that is running takes the change in, and
+    asks with it the next time. Settings of the configuration file are changed
+    there.
+    """
+    addresses = [one for one in given if not _KEY.match(one)]
+    table = _table([one for one in given if _KEY.match(one)], allow_private)
+    if not table:
+        raise click.UsageError("write what to set, as in interval=30min")
+    if not (addresses or folders or for_all):
+        raise click.UsageError("name feeds by their addresses, or folders with --folder, or --all")
+    file = drops.state_file(state)
+    known = _settings(file)
+    scopes: list[tuple[SettingsScope, str]] = [("feed", feed.url) for feed in _chosen(_known(state), addresses, state)]
+    scopes += [("folder", name) for name in (*(_name(one, "--folder") for one in folders), *([""] if for_all else []))]
+    for scope, name in scopes:
+        before = (known.feeds if scope == "feed" else known.folders).get(name, NONE)
+        after = before.changed(table)
+        _require_secrets(after, file)
+        if after.verify is False and before.verify is not False:
+            what = without_credentials(name) or "all feeds"
+            click.echo(f"mmqjp: warning: {UNVERIFIED.format(what)}", err=True)
+    changes = tuple(SettingsChange(scope, name, json.dumps(table)) for scope, name in scopes)
+    made = change_feeds(file, FeedChange(settings=changes), WAIT)
+    where = configured_settings(click.get_current_context())
+    fixed = [name for scope, name in scopes if name in (where.feeds if scope == "feed" else where.folders)]
+    for name in fixed:
+        click.echo(f"mmqjp: the configuration has settings of {without_credentials(name)}, which go before", err=True)
+    click.echo(f"mmqjp: {pluralise(len(scopes), 'setting')} changed{'' if made else LATER}", err=True)
+
+
+@feeds.command()
+@click.argument("address")
+@click.option("--json", "as_json", is_flag=True, help="Print an object of JSON.")
+@_state_option
+@debug_option
+def show(address: str, as_json: bool, state: Path) -> None:
+    """Show what is set of a feed, by itself, its folders and the configuration. Secrets have their names only.
+
+    \b
+    Example:
+      mmqjp feeds show https://example.org/feed --state crawl/
+    """
+    (feed,) = _chosen(_known(state), [address], state)
+    file = drops.state_file(state)
+    configured = configured_settings(click.get_current_context())
+    found = effective_settings(feed.url, feed.folders, configured, _settings(file), feed.shown)
+    table = found.to_table()
+    if as_json:
+        with data_file(None) as output:
+            output.write(json_line({"url": feed.shown, "settings": table}))
+        return
+    click.echo(f"{printable_line(feed.shown)}{'' if table else ': nothing is set'}")
+    for key, value in table.items():
+        click.echo(f"  {key} = {printable_line(value if isinstance(value, str) else json.dumps(value))}")
+    if found.verify is False:
+        click.echo(f"mmqjp: warning: {UNVERIFIED.format(feed.shown)}", err=True)
+
+
+@feeds.command()
+@click.argument("name")
+@_state_option
+@debug_option
+def secret(name: str, state: Path) -> None:
+    """Store a secret that settings name, such as a password. It is read from standard input, and never shown.
+
+    \b
+    Examples:
+      mmqjp feeds secret example --state crawl/
+      pass show example.org | mmqjp feeds secret example --state crawl/
+    """
+    asked = click.prompt("Secret", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    store_secret(drops.secrets_home(drops.state_file(state)), name, asked.strip())
+    click.echo(f"mmqjp: {name}: stored", err=True)
+
+
+UNVERIFIED = "{}: the certificate is not checked, so anybody on the way can read and change what is fetched"
+
+_KEY = re.compile(r"[a-z_]+=")
+
+
+def _table(keys: Sequence[str], allow_private: Sequence[str]) -> dict[str, Any]:
+    return table_of(keys, empty=True) | ({"allow_private": list(allow_private)} if allow_private else {})
+
+
+def _settings(file: Path) -> SettingsOf:
+    if not file.exists():
+        return NOTHING_SET
+    with FetchStore(file) as store:
+        return store.settings()
+
+
+def _require_secrets(settings: FeedSettings, file: Path) -> None:
+    """Raises an InputError for a secret that is not known: somebody may have written the secret in its place."""
+    value = secret_values(click.get_current_context(), file)
+    for one in settings.secrets():
+        value(one.name)
 
 
 @feeds.command()
@@ -332,7 +538,7 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
     Example:
       mmqjp feeds export --state crawl/ --output feeds.opml
     """
-    found = drops.as_opml(_known(state), passwords=passwords)
+    found = drops.as_opml(_known(state), _settings(drops.state_file(state)), passwords=passwords)
     with data_file(check_output(output)) as file:
         file.write(found)
 

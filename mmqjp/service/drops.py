@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,16 +17,18 @@ from pathlib import Path
 from threading import Event
 from time import time_ns
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from common.dates import HOUR
-from common.errors import InputError
+from common.errors import InputError, InvalidValue
 from common.files import make_inside
 from common.tools import in_batches
 from feeds.documents import Document, Now, SourceItem, now_us
 from feeds.feed import EntryForm
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, remove_read
-from feeds.fetch.http import FetchError
+from feeds.fetch.http import FetchError, is_allowed, is_inside
 from feeds.fetch.lists import ListedFeed, feed_of_address, write_opml
+from feeds.fetch.settings import NONE, NOTHING_SET, FeedSettings, SettingsOf, effective_settings
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore
 from feeds.history import History, InputItem, Sighting, size_of
 from feeds.items import redact_userinfo, without_credentials
@@ -36,6 +38,7 @@ from mmqjp.documents.admission import BATCH_BYTES
 from mmqjp.engine import Session
 from mmqjp.service.log import Log, in_background
 from mmqjp.service.loop import listing
+from mmqjp.sinks.secrets import Secrets
 from mmqjp.state.engine_choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
@@ -151,11 +154,15 @@ def known_feeds(file: Path) -> list[FeedState]:
         return store.feeds()
 
 
-def as_opml(feeds: Sequence[FeedState], *, passwords: bool = False) -> bytes:
-    """Exports feeds that have not stopped as OPML, under their current addresses."""
+def as_opml(feeds: Sequence[FeedState], settings: SettingsOf, *, passwords: bool = False) -> bytes:
+    """Exports feeds that have not stopped as OPML, under their current addresses, with what is set of them and of
+    folders."""
     shown = str if passwords else without_credentials
-    known = ((shown(feed.address or feed.url), feed) for feed in feeds if not feed.stopped)
-    return write_opml(ListedFeed(url, feed.title, folder) for url, feed in known for folder in feed.folders or ("",))
+    listed = (
+        ListedFeed(shown(feed.address or feed.url), feed.title, folder, settings=settings.feeds.get(feed.url, NONE))
+        for feed in feeds if not feed.stopped for folder in feed.folders or ("",)
+    )  # fmt: skip
+    return write_opml(listed, settings.folders)
 
 
 def feed_named(address: str) -> FeedState:
@@ -164,6 +171,37 @@ def feed_named(address: str) -> FeedState:
         return feed_of_address(address)
     except FetchError as error:
         raise NoSuchFeed(f"{without_credentials(str(error))}; name a feed by its http or https address") from None
+
+
+def secrets_home(file: Path) -> Path:
+    """Returns the directory below which the secrets of a fetcher's state file are."""
+    return file.parent.parent if file.parent.name == DROPS else file.parent
+
+
+def secret_value(secrets: Secrets, name: str) -> str:
+    """Returns the value of a secret. Raises SecretError, InvalidValue."""
+    if name not in secrets.names():  # the name is not shown, which may be the secret itself
+        known = ", ".join(secrets.names()) or "none"
+        advice = "mmqjp feeds secret NAME stores one, and [secrets] of the configuration names others"
+        raise InvalidValue(f"a secret is named that is not known (known: {known}); {advice}")
+    return secrets.value(name)
+
+
+def without_private(
+    feeds: Iterable[FeedState], known: Iterable[FeedState], given: FeedSettings, settings: SettingsOf
+) -> tuple[list[FeedState], list[str]]:
+    """Returns the feeds without new ones whose hosts are inside the network and not allowed, and why those are left
+    out."""
+    there, kept, refused = {feed.url for feed in known}, [], []
+    for feed in feeds:
+        host = urlsplit(feed.url).hostname or ""
+        allowed = given.or_else(effective_settings(feed.url, feed.folders, NOTHING_SET, settings)).allow_private
+        if feed.url in there or not is_inside(host) or is_allowed(host, host, allowed):
+            kept.append(feed)
+        else:
+            advice = f"if it is yours, --allow-private {host} of mmqjp feeds add allows it"
+            refused.append(f"{feed.shown}: {host} is not a public address, and only those are fetched from; {advice}")
+    return kept, refused
 
 
 MOST_COMPARED = 10_000  # maximum number of feeds among which the one with the nearest address is sought

@@ -286,16 +286,23 @@ class Secrets:
 
 def make_secret(state: Path, name: str) -> str:
     """Makes and returns 32 random bytes as in Standard Webhooks. Raises BadSink, SecretError if there, OSError."""
+    value = f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
+    store_secret(state, name, value)
+    return value
+
+
+def store_secret(state: Path, name: str, value: str) -> None:
+    """Raises BadSink, SecretError if there is one or the value cannot be one, OSError."""
     check_secret_name(name)
     if name in RESERVED_SECRET_NAMES:
         raise BadSink(f"the name {name} is reserved: choose another one")
-    value = f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
+    if not value or not value.isprintable() or len(value.encode("utf-8", "replace")) > MOST_BYTES:
+        raise SecretError(f"the secret {name} is empty, too long, or has control characters; write one line")
     make_state(state)
     directory = make_inside(state, SECRETS)
     directory.chmod(0o700)  # also of a shared state
     if not make_secret_file(directory / name, f"{value}\n".encode()):
         raise SecretError(f"the secret {name} exists; remove {directory / name} to make it anew")
-    return value
 
 
 def _value(name: str, source: SecretSource) -> str:

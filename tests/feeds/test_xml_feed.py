@@ -508,7 +508,7 @@ def test_feeds_and_lists_are_read_in_their_encoding(declared, codec, title):
     feed = declaration + rss(f"<item><title>{title}</title></item>")
     assert values(feed.encode(codec), "title") == [title]
     outline = f"<opml><body><outline text='{title} A&B' xmlUrl='https://a.example/'/></body></opml>"
-    ((listed,), complaints) = read_feed_list((declaration + outline).encode(codec), "l")
+    ((listed,), complaints, *_) = read_feed_list((declaration + outline).encode(codec), "l")
     assert (listed.title, complaints) == (f"{title} A&B", [])
 
 

@@ -246,7 +246,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
 
     @routes.post("/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or one address a line")
     def add_list(opml: Annotated[bytes, Body(media_type="text/x-opml")]) -> FeedsChanged:
-        found, complaints = read_feed_list(opml, "the list")
+        found, complaints, *_ = read_feed_list(opml, "the list")
         return _added(site, [AddedFeed(feed.url, feed.title, feed.folder) for feed in found], complaints)
 
     @routes.delete("/api/v1/feeds", tags=["feeds"], summary="Remove a feed")

@@ -73,7 +73,7 @@ def test_passwords_are_kept_by_the_fetcher_alone(server: FeedServer, tmp_path: P
     assert b'"same"' in found and f"{server.url('/feed')} ".encode() in found
     call("feeds", "list", "--state", crawl)
     exported = call("feeds", "export", "--state", crawl)
-    assert {feed.url for feed in read_opml(exported)} >= {server.url("/feed"), server.url("/named")}
+    assert {feed.url for feed in read_opml(exported).feeds} >= {server.url("/feed"), server.url("/named")}
     call("feeds", "retry", "--state", crawl, server.url("/missing"))
     call("feeds", "retry", "--state", crawl, with_password(server, "/none"), status=1)
     assert not any(secret.decode() in text for secret in SECRETS for text in shown)
@@ -82,7 +82,7 @@ def test_passwords_are_kept_by_the_fetcher_alone(server: FeedServer, tmp_path: P
     # The host is told, now and the next time, and who asks for the passwords gets them.
     assert all(request.headers.get("Authorization") == SENT for request in server.log)
     whole = mmqjp("feeds", "export", "--state", crawl, "--passwords").stdout.encode()
-    assert {feed.url for feed in read_opml(whole)} >= {with_password(server, "/feed")}
+    assert {feed.url for feed in read_opml(whole).feeds} >= {with_password(server, "/feed")}
     assert mmqjp("feeds", "retry", "--state", crawl, with_password(server, "/missing")).exit_code == 0
 
 

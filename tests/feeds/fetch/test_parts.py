@@ -165,7 +165,7 @@ OPML = """<?xml version="1.0"?><opml version="1.0"><head/><body>
 
 
 def test_opml_of_any_nesting():
-    assert read_opml(OPML.encode()) == [
+    assert read_opml(OPML.encode()).feeds == [
         ListedFeed("https://top.example/feed", "Top", "", 2),
         ListedFeed("https://world.example/feed", "Feed & Co", "News/World", 4),
         ListedFeed("feed://news.example/rss", "N", "News", 5),
@@ -177,7 +177,7 @@ def test_lists_of_every_kind_together_each_feed_once(tmp_path):
     (tmp_path / "a.opml").write_text(OPML)
     (tmp_path / "b.txt").write_text("\ufeff# mine\nhttps://TOP.example:443/feed#x\n\n  not an address\n", "utf-8")
     names = [str(tmp_path / "a.opml"), str(tmp_path / "b.txt"), "https://third.example"]
-    feeds, complaints = read_feed_lists(names)
+    feeds, complaints, *_ = read_feed_lists(names)
     assert [feed.url for feed in feeds] == [
         "https://top.example/feed", "https://world.example/feed", "http://news.example/rss", "https://third.example/",
     ]  # fmt: skip
