@@ -48,7 +48,7 @@ from common.files import drafts, sync_directory, write_whole
 from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
 from feeds.fetch import archives, http
-from feeds.fetch.hubs import LEAST_GAP, SLOWER, HubMailbox, Hubs
+from feeds.fetch.hubs import SLOWER, HubMailbox, Hubs
 from feeds.fetch.settings import (
     NONE,
     NOTHING_SET,
@@ -544,7 +544,7 @@ class Visitor:
                 return feed, Outcome.PAGE
             after, outcome, visit = self._archived(feed, after, reply, settings.reading)
             if outcome is Outcome.UNCHANGED and self.hubs.is_lagging(feed.url):
-                after = replace(after, next_check=min(after.next_check, self.clock.now() + LEAST_GAP))
+                after = replace(after, next_check=min(after.next_check, self.clock.now() + self.hubs.gap))
         except http.HostPaused as pause:
             after, outcome = replace(feed, next_check=max(feed.next_check, pause.until)), Outcome.PUT_OFF
         except http.FetchedAlready as already:

@@ -35,7 +35,7 @@ MOST_FAILURES = 5  # failures in a row after which a hub is not asked any more t
 REFUSED = DAY  # after a refusal, a hub is asked again
 
 SLOWER = 4  # how many times slower a feed is polled whose hub pushes
-LEAST_GAP = MINUTE  # between two visits of which pushes are the reason
+GAPS = 60  # into how many parts pushes may cut the interval of a feed
 LAG = 5 * MINUTE  # for which a push that shows nothing new is followed by further visits: a hub may be ahead of a cache
 
 WAITS = "the hub has not confirmed it yet"
@@ -118,6 +118,11 @@ class Hubs:
             if one.callback != self.callback:  # where the page was before, no hub finds it
                 self.store.save_subscription(replace(one, next_check=0))
         self.reload()
+
+    @property
+    def gap(self) -> int:
+        """The least time between two visits of a feed for the sake of pushes."""
+        return self.pace.interval // GAPS
 
     @property
     def is_on(self) -> bool:
@@ -255,11 +260,11 @@ class Hubs:
         return []
 
     def _due(self, url: str, now: int) -> list[FeedState]:
-        """Makes a feed due, but not sooner than LEAST_GAP after its last visit."""
+        """Makes a feed due, but not sooner than `gap` after its last visit."""
         feed = self.store.feed(url)
         if feed is None or feed.stopped:
             return []
-        feed = replace(feed, next_check=min(feed.next_check, max(now, feed.checked_at + LEAST_GAP)))
+        feed = replace(feed, next_check=min(feed.next_check, max(now, feed.checked_at + self.gap)))
         self.store.commit(feed)
         return [feed]
 

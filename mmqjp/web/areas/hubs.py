@@ -3,26 +3,21 @@ need no token; nothing but a message to the fetch comes of a call."""
 
 from __future__ import annotations
 
-import sqlite3
-
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
 from feeds.fetch.hubs import CALLBACK, HubMailbox, Signature
 from feeds.fetch.state import STATE_FILE, HubSubscription, find_subscription
 from mmqjp.service.drops import DROPS
-from mmqjp.web.site import NO_STORE, Site
+from mmqjp.web.site import NO_STORE, Site, plain_error_response
 
 LONGEST = 2_000  # maximum length, in characters, of what a hub asks and gives as reason
 
 
 def hub_router(site: Site, routes: APIRouter) -> None:
     def subscription(token: str) -> HubSubscription | None:
-        try:
-            return find_subscription(site.state / DROPS / STATE_FILE, token)
-        except sqlite3.Error:
-            raise HTTPException(503, "the state of the fetch cannot be read now") from None
+        return find_subscription(site.state / DROPS / STATE_FILE, token)
 
     def mailbox() -> HubMailbox:
         return HubMailbox(site.state / DROPS / STATE_FILE)
@@ -33,12 +28,12 @@ def hub_router(site: Site, routes: APIRouter) -> None:
         mode, topic, challenge = (asked.get(f"hub.{name}", "") for name in ("mode", "topic", "challenge"))
         known = subscription(token)
         if known is None or topic != known.topic:
-            raise HTTPException(404, "no such subscription is wanted")
+            return plain_error_response(CALLBACK, 404, "no such subscription is wanted")
         if mode == "denied":
             mailbox().leave(token, "denied", reason=asked.get("hub.reason", "")[:LONGEST])
             return PlainTextResponse("noted\n", headers=NO_STORE)
         if mode != known.mode or not 0 < len(challenge) <= LONGEST:
-            raise HTTPException(404, "no such subscription is wanted")
+            return plain_error_response(CALLBACK, 404, "no such subscription is wanted")
         mailbox().leave(token, "verified", mode=mode, lease=asked.get("hub.lease_seconds", "")[:LONGEST])
         return PlainTextResponse(challenge, headers=NO_STORE)
 
@@ -46,7 +41,7 @@ def hub_router(site: Site, routes: APIRouter) -> None:
     async def push(request: Request, token: str) -> Response:
         known = await run_in_threadpool(subscription, token)
         if known is None or known.mode != "subscribe":
-            raise HTTPException(410, "there is no such subscription any more")
+            return plain_error_response(CALLBACK, 410, "there is no such subscription any more")
         signature = Signature(request.headers.get("x-hub-signature", ""), known.secret)
         async for part in request.stream():
             signature.update(part)

@@ -39,7 +39,7 @@ def in_json(number: int, link: str = "") -> str:
     return json.dumps({**feed, "next_url": link} if link else feed)
 
 
-def serve_chain(server, pages, write=paged) -> str:
+def serve_chain(server, pages, write=paged):
     """A feed with a chain of pages, each of which names the one before it. Returns its address."""
     for number in range(pages):
         server.serve(f"/{number}", write(number, f"/{number + 1}" if number + 1 < pages else ""))

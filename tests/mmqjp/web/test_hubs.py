@@ -1,0 +1,348 @@
+"""WebSub: the fetcher's side and the page's, with a hub that behaves as told; and a service with a hub on loopback."""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from queue import Queue
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from common.dates import DAY, HOUR, MINUTE, SECOND
+from feeds.fetch.archives import PageLinks
+from feeds.fetch.http import FetchError, HostPaused, Reply
+from feeds.fetch.hubs import CALLBACK, LEASE, LONGEST_LEASE, MOST_FAILURES, WAITS, HubMailbox, Hubs, subscription_text
+from feeds.fetch.state import STATE_FILE, FeedChange, FeedState, FetchStore, HubSubscription, Pace, source_name
+from mmqjp.web.site import Site
+from tests.support.feed_server import START, Hours, Request, answer, closed_port, rss
+from tests.support.served import served
+from tests.support.web import URL, site_of, stranger
+
+FEED, HUB, TOPIC = "https://news.example/feed", "https://hub.example/", "https://news.example/self"
+LINKS = PageLinks((("hub", HUB), ("self", TOPIC)))
+ANSWER = Reply(FEED, 200, httpx.Headers(), b"")
+
+
+class World:
+    """A feed, the fetcher's subscriptions, the page, and a hub, which is asked by `post`."""
+
+    def __init__(self, site: Site, store: FetchStore) -> None:
+        self.store, self.clock = store, Hours()
+        self.hub: Callable[[Mapping[str, str]], int] = self.agree
+        self.client = stranger(site)
+        self.mailbox = HubMailbox(site.state / "drops" / STATE_FILE)
+        self.posts: list[tuple[str, dict[str, str]]] = []
+        store.add([FeedState(FEED, source_name(FEED), next_check=START + HOUR, checked_at=START - HOUR)])
+        self.hubs = self.restarted()
+
+    def restarted(self, callback: str = URL + CALLBACK) -> Hubs:
+        self.hubs = Hubs(self.store, self.mailbox, callback, self.post, self.clock, lambda: 0.0, Pace())
+        return self.hubs
+
+    async def post(self, feed: str, hub: httpx.URL, form: Mapping[str, str]) -> Reply:
+        self.posts.append((str(hub), dict(form)))
+        return replace(ANSWER, status=self.hub(form))
+
+    def agree(self, form: Mapping[str, str], lease: int = LEASE // SECOND) -> int:
+        """Confirms before it answers."""
+        assert self.called(form, lease=str(lease)) == (200, "c-h-a-l-l-e-n-g-e")
+        return 202
+
+    def called(self, form: Mapping[str, str], lease: str = "864000", **changed: str) -> tuple[int, str]:
+        asked = {name: form[f"hub.{name}"] for name in ("mode", "topic")}
+        asked |= {"challenge": "c-h-a-l-l-e-n-g-e", "lease_seconds": lease} | changed
+        path = urlsplit(form["hub.callback"]).path
+        found = self.client.get(path, params={f"hub.{name}": value for name, value in asked.items()})
+        return found.status_code, found.text
+
+    def found(self, links: PageLinks = LINKS, wanted: bool = True) -> None:
+        self.hubs.found(self.feed, links, ANSWER, wanted=wanted)
+
+    def turn(self, later: int = 0, busy: tuple[str, ...] = ()) -> list[str]:
+        """What the fetch does each second. Returns the feeds that became due."""
+        self.clock.time += later
+        due = self.hubs.take(busy)
+        for one in self.hubs.due():
+            asyncio.run(self.hubs.ask(one))
+        return [feed.url for feed in (*due, *self.hubs.take(busy))]
+
+    @property
+    def feed(self) -> FeedState:
+        found = self.store.feed(FEED)
+        assert found is not None
+        return found
+
+    @property
+    def one(self) -> HubSubscription:
+        (found,) = self.store.subscriptions()
+        return found
+
+    def push(self, body: bytes = b"<feed/>", method: str = "sha256", **headers: str) -> int:
+        digest = hmac.new(self.one.secret.encode(), body, getattr(hashlib, method)).hexdigest()
+        sent = {"X-Hub-Signature": f"{method}={digest}", **headers}
+        return self.client.post(f"{CALLBACK}{self.one.token}", content=body, headers=sent).status_code  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def world(engine, tmp_path):
+    with FetchStore(tmp_path / "drops" / STATE_FILE, write=True, now=lambda: START) as store:
+        yield World(site_of(engine, tmp_path), store)
+
+
+def test_a_feed_is_subscribed_at_its_hub_and_the_subscription_is_renewed(world):
+    world.found()
+    assert not world.hubs.is_active(FEED)
+    assert world.turn() == [FEED], "what came before the hub confirmed was not pushed"
+    (hub, form), *more = world.posts
+    assert hub == HUB and not more and form == form | {"hub.mode": "subscribe", "hub.topic": TOPIC}
+    assert form["hub.callback"] == f"{URL}{CALLBACK}{world.one.token}" and len(world.one.token) == 48
+    assert len(form["hub.secret"]) == 64 and form["hub.lease_seconds"] == "864000"
+    assert world.hubs.is_active(FEED) and subscription_text(world.one, START) == f"pushed by {HUB}"
+    assert oct((world.mailbox._directory).stat().st_mode & 0o777) == "0o700"
+    world.found()
+    assert world.turn(later=7 * DAY) == [] and len(world.posts) == 1
+    assert world.turn(later=DAY) == [] and len(world.posts) == 2, "renewed when four fifths have passed"
+    assert world.one.until == START + 18 * DAY and world.posts[1] == world.posts[0]
+    # A hub that does not answer any more: the feed is polled as usual when the lease has ended.
+    world.hub = lambda form: 503
+    asked = [world.turn(later=HOUR) for _ in range(11 * 24)]
+    assert asked.count([FEED]) == 1 and not world.hubs.is_active(FEED)
+    assert subscription_text(world.one, world.clock.time) == f"not pushed by {HUB}; the hub answered 503"
+    assert 10 < len(world.posts) < 20, "with growing pauses"
+
+
+@pytest.mark.parametrize(
+    ("lease", "granted"),
+    [("864000", 10 * DAY), ("1", 5 * MINUTE), ("9" * 11, LONGEST_LEASE), ("9" * 99, LEASE), ("-1", LEASE), ("", LEASE)],
+)
+def test_leases_are_bounded(world, lease, granted):
+    world.hub = lambda form: world.called(form, lease)[0]
+    world.found()
+    world.turn()
+    assert world.one.until - START == granted
+
+
+@pytest.mark.parametrize("method", ["sha1", "sha256", "sha384", "sha512"])
+def test_a_signed_push_makes_the_feed_due(world, method):
+    world.found()
+    world.turn()
+    world.store.commit(replace(world.feed, next_check=START + 4 * HOUR, checked_at=START))
+    assert [world.push(method=method) for _ in range(3)] == [202] * 3
+    assert world.turn(busy=(FEED,)) == [], "a visit that is under way may have come too early"
+    world.restarted()
+    assert world.turn(later=10 * SECOND) == [FEED] and world.turn() == [], "repeated pushes are one"
+    assert world.feed.next_check == START + MINUTE, "not twice within a minute"
+    assert world.hubs.is_lagging(FEED) and not world.turn(later=5 * MINUTE) and not world.hubs.is_lagging(FEED)
+    assert world.push(b"x" * 3_000_000, Origin="https://hub.example") == 202
+    assert world.turn() == [FEED]
+
+
+FORGED = [
+    {"X-Hub-Signature": "sha256=" + "0" * 64}, {"X-Hub-Signature": "md5=" + "0" * 32}, {"X-Hub-Signature": ""},
+    {"X-Hub-Signature": "sha256"}, {"X-Hub-Signature": "=\u00e9".encode("latin-1").decode("latin-1")},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", FORGED)
+def test_a_push_without_a_right_signature_is_ignored(world, headers):
+    world.found()
+    world.turn()
+    sent = {name: value.encode("latin-1") for name, value in headers.items()}
+    path = f"{CALLBACK}{world.one.token}"
+    assert world.client.post(path, content=b"<feed/>", headers=sent).status_code == 202
+    assert world.turn() == [] and world.feed.next_check == START
+    assert "a push without a valid signature was ignored" in subscription_text(world.one, START)
+
+
+def test_strangers_get_nowhere(world):
+    world.found()
+    world.turn()
+    form = world.posts[0][1]
+    before = world.one
+    cases = [
+        world.called(form, topic="https://other.example/"), world.called(form, mode="unsubscribe"),
+        world.called(form, mode="publish"), world.called(form, challenge=""), world.called(form, challenge="x" * 5_000),
+        world.called(form | {"hub.callback": f"{URL}{CALLBACK}{'0' * 48}"}),
+        world.called(form | {"hub.callback": f"{URL}{CALLBACK}..%2f..%2fx"}),
+    ]  # fmt: skip
+    assert {status for status, _ in cases} == {404}
+    assert world.client.post(f"{CALLBACK}{'0' * 48}", content=b"x").status_code == 410
+    assert world.client.post(f"{CALLBACK}{before.token}", content=b"x" * (17 << 20)).status_code == 413
+    assert world.client.post("/feeds/retry", data={}, headers={"Origin": "https://x.example"}).status_code == 403
+    assert world.client.get("/feeds").status_code == 303
+    assert world.turn() == [] and world.one == before
+    assert [*world.mailbox.messages()] == []
+    challenge = world.called(form, challenge="<script>alert(1)</script>")
+    assert challenge == (200, "<script>alert(1)</script>")
+    assert world.client.get(f"{CALLBACK}{before.token}").headers["content-type"].startswith("text/plain")
+
+
+def test_a_hub_that_refuses_is_asked_again_after_a_day(world):
+    world.hub = lambda form: 202
+    world.found()
+    world.turn()
+    form = world.posts[0][1]
+    assert subscription_text(world.one, START) == f"not pushed by {HUB}; {WAITS}"
+    assert world.called(form, mode="denied", reason="not\nyours")[0] == 200
+    assert world.turn() == [FEED]
+    assert "the hub refuses it: not yours" in subscription_text(world.one, START)
+    assert [world.turn(later=HOUR) for _ in range(23)] == [[]] * 23 and len(world.posts) == 1
+    world.turn(later=HOUR)
+    assert len(world.posts) == 2
+
+
+def test_what_goes_wrong_at_a_hub(world):
+    def failing(error):
+        def post(form):
+            raise error
+
+        return post
+
+    world.found()
+    for hub, cause in (
+        (failing(FetchError("192.168.1.1 leads to 192.168.1.1, and only public addresses are fetched from")), "only p"),
+        (failing(HostPaused(START + 3 * HOUR)), "the hub asks to wait"),
+        (lambda form: 410, "the hub answered 410"),
+        (lambda form: 204, WAITS),
+    ):
+        world.hub = hub
+        world.clock.time = max(world.clock.time, world.one.next_check)
+        assert world.turn() == [] and cause in world.one.error
+    assert [form["hub.mode"] for _, form in world.posts] == ["subscribe"] * 4
+    world.hub = world.agree
+    world.turn(later=4 * HOUR)
+    assert world.hubs.is_active(FEED) and not world.one.error
+
+
+@pytest.mark.parametrize("way", ["removed", "stopped", "unset", "no hub"])
+def test_a_subscription_that_is_not_wanted_any_more_is_ended_at_the_hub(world, way):
+    world.found()
+    world.turn()
+    token = world.one.token
+    if way == "removed":
+        FeedChange(remove=(FEED,)).make(world.store)
+        world.hubs.reload()
+    elif way == "stopped":
+        world.hubs.end(FEED)
+    else:
+        world.found(LINKS if way == "unset" else PageLinks((("self", TOPIC),)), wanted=way != "unset")
+    assert world.push() == 410, "which ends it at the hub, too"
+    world.hub = lambda form: 202
+    world.turn()
+    assert world.posts[-1][1]["hub.mode"] == "unsubscribe"
+    assert world.called(world.posts[0][1])[0] == 404, "it is not wanted any more"
+    world.called(world.posts[-1][1])
+    world.turn()
+    assert world.store.subscriptions() == []
+    assert world.client.post(f"{CALLBACK}{token}", content=b"x").status_code == 410
+
+
+def test_a_hub_that_does_not_end_a_subscription_is_given_up(world):
+    world.found()
+    world.turn()
+    world.hub = lambda form: 500
+    world.hubs.end(FEED)
+    for _ in range(24):
+        world.turn(later=HOUR)
+    assert len(world.posts) == 1 + MOST_FAILURES and world.store.subscriptions() == []
+
+
+def test_another_hub_topic_or_public_address_is_another_subscription(world):
+    world.found()
+    world.turn()
+    first = world.one.token
+    world.found(PageLinks((("hub", "https://other.example/"), ("self", TOPIC))))
+    world.turn()
+    assert [(hub, form["hub.mode"]) for hub, form in world.posts[1:]] == [
+        (HUB, "unsubscribe"), ("https://other.example/", "subscribe"),
+    ]  # fmt: skip
+    assert world.one.token != first
+    world.restarted("https://moved.example/websub/")
+    assert not world.hubs.is_active(FEED), "pushes go to where nobody is"
+    world.hub = lambda form: 202
+    world.turn()
+    assert world.posts[-1][1]["hub.callback"] == f"https://moved.example/websub/{world.one.token}"
+    posts = len(world.posts)
+    assert world.restarted("").due() == [] and not world.hubs.is_on, "without a public address no hub is asked"
+    world.found()
+    assert len(world.posts) == posts
+
+
+def test_a_kill_between_any_two_steps_loses_neither_a_push_nor_a_confirmation(world):
+    world.hub = lambda form: 202
+    world.found()
+    world.turn()
+    form = world.posts[0][1]
+    world.called(form)
+    world.restarted()
+    assert world.turn() == [FEED] and world.hubs.is_active(FEED)
+    world.store.commit(replace(world.feed, next_check=START + 4 * HOUR))
+    world.push()
+    for step in ("commit", "save_subscription"):  # killed after each, before the message is deleted
+        with pytest.MonkeyPatch.context() as patched:
+            made = getattr(world.store, step)
+
+            def kill(*given, made=made):
+                made(*given)
+                raise KeyboardInterrupt
+
+            patched.setattr(world.store, step, kill)
+            with pytest.raises(KeyboardInterrupt):
+                world.turn()
+        world.restarted()
+    assert world.turn() == [FEED] and world.feed.next_check == START
+    (world.mailbox._directory / "pushed-x.json").write_text("[")
+    (world.mailbox._directory / ".tmp").write_text("")
+    assert world.turn() == [] and [*world.mailbox.messages()] == [], "what is broken is passed over"
+
+
+def test_a_service_is_pushed_to_by_a_hub_across_restarts_until_the_feed_is_removed(server, tmp_path):
+    """The hub of a feed, on loopback, confirms while it answers; a feed that is pushed is fetched at once."""
+    asked: Queue[tuple[str, dict[str, str]]] = Queue()
+    port = closed_port()
+
+    def feed(request: Request) -> None:
+        request.answer(200, rss("a").encode(), Link=f'<{server.url("/moved")}>; rel="hub", </feed>; rel="self"')
+        asked.put(("feed", {}))
+
+    def hub(request: Request) -> None:
+        form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}
+        names = {name: form[name] for name in ("hub.mode", "hub.topic")}
+        found = httpx.get(
+            form["hub.callback"], params=names | {"hub.challenge": "yes", "hub.lease_seconds": "86400"}, timeout=60
+        )
+        request.answer(202 if (found.status_code, found.text) == (200, "yes") else 500)
+        asked.put((form["hub.mode"], form))
+
+    def push(form: Mapping[str, str]) -> int:
+        mac = hmac.new(form["hub.secret"].encode(), b"<rss/>", "sha256").hexdigest()
+        sent = {"X-Hub-Signature": f"sha256={mac}"}
+        return httpx.post(form["hub.callback"], content=b"<rss/>", headers=sent, timeout=60).status_code
+
+    def until(what: str) -> dict[str, str]:
+        while (found := asked.get(timeout=60))[0] != what:
+            pass
+        return found[1]
+
+    server.routes |= {"/feed": feed, "/moved": answer(307, Location="/hub"), "/hub": hub}
+    options = ["--fetch", server.url("/feed"), "--allow-private", "--interval", "1min", "--spacing", "0s"]
+    place = ["--address", f"127.0.0.1:{port}", "--public-url", f"http://127.0.0.1:{port}"]
+    state = tmp_path / "state"
+    with served(state, *options, *place) as page:
+        until("feed")
+        form = until("subscribe")
+        until("feed")  # what came before was not pushed
+        assert push(form) == 202
+        until("feed")
+        page.process.kill()
+    with served(state, *options[2:], "--fetch", "", *place) as page, page.client() as client:
+        assert push(form) == 202
+        until("feed")
+        assert server.paths().count("/hub") == 1, "a subscription outlives the service"
+        assert client.delete("/api/v1/feeds", params={"address": server.url("/feed")}).status_code == 200
+        assert until("unsubscribe")["hub.topic"] == form["hub.topic"]
+        assert push(form) == 410
+        assert page.stop()[0] == 0
