@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -58,8 +58,11 @@ _ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
 _INDENT = " " * 9
 
 
-def table_lines(feeds: Iterable[FeedState], width: int, clock: TimeFormat) -> Iterator[str]:
-    """Formats a table. Addresses end lines, uncut; titles and errors have their own, `width` wide if words allow."""
+Notes = Mapping[str, drops.FeedNotes]
+
+
+def table_lines(feeds: Iterable[FeedState], notes: Notes, width: int, clock: TimeFormat) -> Iterator[str]:
+    """Formats a table. Addresses end lines, uncut; what else is said has its own, `width` wide if words allow."""
 
     def minute(moment: int) -> str:
         return clock.minute(moment) if moment else "-"
@@ -72,17 +75,17 @@ def table_lines(feeds: Iterable[FeedState], width: int, clock: TimeFormat) -> It
         called = " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
         count = pluralise(feed.hints.undated, "entry", "entries")
         undated = f"{count} with a date that cannot be read" if feed.hints.undated else ""
-        for text in (called, without_credentials(feed.last_error), undated):
+        for text in (called, without_credentials(feed.last_error), undated, *notes.get(feed.url, ())):
             yield from textwrap.wrap(
                 printable_line(text), max(width, len(_INDENT) + 1), initial_indent=_INDENT, subsequent_indent=_INDENT,
                 break_long_words=False, break_on_hyphens=False,
             )  # fmt: skip
 
 
-def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
+def listed_as_json(feeds: Iterable[FeedState], notes: Notes) -> Iterator[bytes]:
     """Yields a JSON line per feed. Times are ISO 8601 in UTC; null for never."""
     for feed in feeds:
-        told = asdict(drops.FeedSummary.of(feed))
+        told = asdict(drops.FeedSummary.of(feed, notes))
         times = {key: told[key] for key in ("checked_at", "changed_at", "next_check")}
         yield json_line(told | {key: None if time is None else iso_utc(time) for key, time in times.items()})
 
@@ -291,9 +294,9 @@ def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
     Example:
       mmqjp feeds list --state crawl/
     """
-    known = _known(state)
-    shown = (f"{line}\n".encode() for line in table_lines(known, console().width, clock))
-    lines = listed_as_json(known) if as_json else shown
+    known = drops.noted_feeds(drops.state_file(state), now_us())
+    shown = (f"{line}\n".encode() for line in table_lines(*known, console().width, clock))
+    lines = listed_as_json(*known) if as_json else shown
     with data_file(None) as file:
         for line in lines:
             file.write(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -25,8 +25,10 @@ from common.files import make_inside
 from common.tools import in_batches
 from feeds.documents import Document, Now, SourceItem, now_us
 from feeds.feed import EntryForm
+from feeds.fetch.archives import chain_text
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, remove_read
 from feeds.fetch.http import FetchError, is_allowed, is_inside
+from feeds.fetch.hubs import subscription_text
 from feeds.fetch.lists import ListedFeed, feed_of_address, write_opml
 from feeds.fetch.settings import NONE, NOTHING_SET, FeedSettings, SettingsOf, effective_settings
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore
@@ -71,6 +73,13 @@ class DropDirectory:
 DROPS = "drops"  # the folder of a state directory that a service fetches into
 
 
+class FeedNotes(NamedTuple):
+    """What is said of a feed's older pages, and of its subscription at a hub; "" if there is nothing."""
+
+    older: str = ""
+    hub: str = ""
+
+
 class NoSuchFeed(InputError, ValueError):
     """An address matches no feed, or several."""
 
@@ -80,7 +89,8 @@ class FeedSummary:
     """A feed, with addresses stripped of names and passwords. Times are microseconds since 1970, None for never. `url`
     is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries; `errors`
     counts failures since the last success, `undated` the entries of its last version whose dates cannot be read.
-    `interval` is the time, in microseconds, from its last complete visit to the next one, None if unknown."""
+    `interval` is the time, in microseconds, from its last complete visit to the next one, None if unknown. `older` says
+    how far its older pages were read, `hub` whether a hub pushes it; "" for nothing."""
 
     url: str
     title: str
@@ -95,15 +105,17 @@ class FeedSummary:
     last_error: str
     undated: int
     interval: int | None
+    older: str
+    hub: str
 
     @staticmethod
-    def of(feed: FeedState) -> FeedSummary:
+    def of(feed: FeedState, notes: Mapping[str, FeedNotes] = {}) -> FeedSummary:
         fetched_from, last_error = map(without_credentials, (feed.address or feed.url, feed.last_error))
         next_check = None if feed.stopped else feed.next_check or None
         return FeedSummary(
             feed.shown, feed.title, feed.folders, fetched_from, feed.status or None, feed.stopped,
             feed.checked_at or None, feed.fetched_at or None, next_check, feed.errors, last_error, feed.hints.undated,
-            feed.hints.wait or None,
+            feed.hints.wait or None, *notes.get(feed.url, FeedNotes()),
         )  # fmt: skip
 
 
@@ -152,6 +164,16 @@ def known_feeds(file: Path) -> list[FeedState]:
     """Returns the feeds of a state file in insertion order. Raises SourceError."""
     with FetchStore(file) as store:
         return store.feeds()
+
+
+def noted_feeds(file: Path, now: int) -> tuple[list[FeedState], Mapping[str, FeedNotes]]:
+    """Returns the feeds of a state file in insertion order, and notes about some by their addresses. Raises
+    SourceError."""
+    with FetchStore(file) as store:
+        older = {url: chain_text(chain) for url, chain in store.chains().items()}
+        hubs = {one.feed: subscription_text(one, now) for one in store.subscriptions() if one.mode == "subscribe"}
+        notes = {url: FeedNotes(older.get(url, ""), hubs.get(url, "")) for url in {**older, **hubs}}
+        return store.feeds(), notes
 
 
 def as_opml(feeds: Sequence[FeedState], settings: SettingsOf, *, passwords: bool = False) -> bytes:

@@ -21,7 +21,16 @@ from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, chan
 from feeds.items import LONGEST_TITLE, one_line
 from mmqjp.documents.watermarks import WATERMARKS, FeedTimes, LastVisit
 from mmqjp.process import pluralise
-from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_named, known_feeds
+from mmqjp.service.drops import (
+    DROPS,
+    FeedNotes,
+    FeedSummary,
+    as_opml,
+    chosen_feeds,
+    feed_named,
+    known_feeds,
+    noted_feeds,
+)
 from mmqjp.tables.lookup import latest_setting
 from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor
 
@@ -74,7 +83,8 @@ class FeedsChanged:
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
     """Returns feeds of a health, from a cursor on. Raises SourceError."""
-    rows = list(map(partial(_row, site.now(), _visits(site)), _known(site)))
+    known, notes = noted_feeds(_file(site), site.now()) if _file(site).is_file() else ([], {})
+    rows = list(map(partial(_row, site.now(), _visits(site), notes), known))
     first, _ = decode_cursor(after, int, str) or (0, "")
     shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health, "late" if row.late else "")]
     place = {row.url: number for number, row in enumerate(rows)}
@@ -152,8 +162,8 @@ def _visits(site: Site) -> dict[str, _FeedTime]:
     return found
 
 
-def _row(now: int, visits: Mapping[str, _FeedTime], feed: FeedState) -> FeedRow:
-    told = FeedSummary.of(feed)
+def _row(now: int, visits: Mapping[str, _FeedTime], notes: Mapping[str, FeedNotes], feed: FeedState) -> FeedRow:
+    told = FeedSummary.of(feed, notes)
     signs: dict[Health, object] = {"stopped": told.stopped, "failing": told.errors, "new": told.checked_at is None}
     health: Health = next((health for health, has in signs.items() if has), "well")
     interval = told.interval or HOUR
