@@ -183,6 +183,25 @@ def test_a_feed_never_comes_further_than_what_is_read_of_it_in_whatever_order_it
         assert all(one.feed == SOURCE for one in visits)
 
 
+def test_an_older_page_adds_what_is_not_known_and_says_nothing_of_what_the_feed_lists():
+    now, old, older = ENTRY, replace(ENTRY, guid="h", title="U"), replace(ENTRY, guid="i", date=START - 99 * HOUR)
+
+    def page(history: History, hours: int, *entries: Entry) -> list[str]:
+        shown = [replace(one, fetch=replace(one.fetch, page=True)) for one in seen(fetched(hours), *entries)[:-1]]
+        again = [decode_sighting(encode_sighting(one), one.id, one.xml) for one in shown if isinstance(one, Sighting)]
+        return [one.id.split(" ")[1] for one in map(history.judge, again) if isinstance(one, Document)]
+
+    history = History(keep=10 * HOUR)
+    assert page(history, 0, now, old) == ["g", "h"] and page(history, 1, replace(old, title="V"), older) == ["i"]
+    # What a page had is not withdrawn, though an entry of the feed is older.
+    (*_, end) = seen(fetched(2), now, older)
+    found = history.judge(end)
+    assert isinstance(found, Visit) and b"<entries>2</entries></visit>" in found.documents[0].xml_bytes()
+    assert met(history, 3, replace(old, title="V"), now, older) == [(0, 3)], "it is a version, once the feed lists it"
+    assert met(history, 30, now, older) == [] and met(history, 41, now, older) == []
+    assert page(history, 41, old) == ["h"], "it was forgotten, like what a feed lists no longer"
+
+
 def test_what_noted_visits_say_counts_from_what_is_read():
     read, unread = seen(fetched(5), ENTRY), [EndOfFetch(seen(fetched(5), ENTRY)[0].fetch, None)]
     for items, visits in (

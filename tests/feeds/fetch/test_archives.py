@@ -14,6 +14,7 @@ from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.settings import NONE, WHOLE
 from feeds.fetch.state import STATE_FILE, FeedChange, FetchStore, change_feeds
 from feeds.tail import read_documents
+from mmqjp.shown_engine import Engine
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, answer, outcomes
 
@@ -216,3 +217,18 @@ def test_a_chain_goes_on_after_a_kill(server, fetching, layout, when, at, calls)
     assert Counter(documents) == {(f"{page}.{place}", page * 2 + place): 1 for page in range(4) for place in range(2)}
     assert visits[-1].outcome == "complete" and chain_of(fetching, url).done
     assert len(server.log) <= 6, "what was committed is not asked for again"
+
+
+def test_absences_are_decided_once_the_older_pages_are_read(server, fetching):
+    """Page after page, newest first, as a service reads them: no day is silent in between."""
+    fetching.own = replace(NONE, history=WHOLE)
+    fetching.run(serve_chain(server, 4))
+    query = "FROM S//item->a[./feed_url->f] NOT FOLLOWED BY { f = g, 36 h } S//item->b[./feed_url->g] PUBLISH silent"
+    for leave_out, silent in (([], []), (["1.0", "1.1"], ["2.0"])):
+        with Engine("duckdb", lateness=0) as engine:
+            engine.subscribe(query)
+            outputs = []
+            for item in read_documents([fetching.directory], feeds="item"):
+                if not (isinstance(item, Document) and item.id.split(" ")[1].removeprefix("urn:") in leave_out):
+                    outputs += engine.process([item])
+            assert [output.documents[0].split(" ")[1].removeprefix("urn:") for output in outputs] == silent
