@@ -77,11 +77,15 @@ def read_opml(data: bytes) -> Outlines:
         except etree.XMLSyntaxError:
             if not _OPML.search(text):
                 raise InvalidValue(f"not well-formed: {error.msg}") from None
-            return _outlines(_tags(text))
-    body = next((child for child in root if _name(child) == "body"), root)
-    if _name(root) != "opml":
+            found = _outlines(_tags(text))
+            if not found.feeds:
+                raise InvalidValue(f"not well-formed: {error.msg}") from None
+            return found
+    # Some writers leave the body out.
+    body = next((child for child in root if _name(child) in ("body", "outline")), None)
+    if _name(root) != "opml" or body is None:
         raise InvalidValue("XML, but not OPML: it has no <opml> with a <body>")
-    return _outlines(_elements(body))
+    return _outlines(_elements(body if _name(body) == "body" else root))
 
 
 def _root(text: str) -> etree._Element:
@@ -210,7 +214,7 @@ def _name(element: etree._Element) -> str:
 
 def write_opml(feeds: Iterable[ListedFeed], folders: Mapping[str, FeedSettings] = MappingProxyType({})) -> bytes:
     """Settings are attributes in NAMESPACE. Secrets have their names only."""
-    listed = sorted(feeds, key=lambda feed: feed.folder)
+    listed = sorted(feeds, key=lambda feed: path_parts(feed.folder))
     has_settings = any(folders.values()) or any(feed.settings != NONE for feed in listed)
     root = etree.Element("opml", nsmap={"mmqjp": NAMESPACE} if has_settings else None, version="2.0")
     etree.SubElement(etree.SubElement(root, "head"), "title").text = "Feeds"

@@ -193,6 +193,17 @@ class SettingsOf:
             if path in self.folders:
                 yield self.folders[path]
 
+    def to_json(self) -> str:
+        scopes = (self.feeds, self.folders)
+        return json.dumps([{name: one.to_table() for name, one in scope.items()} for scope in scopes])
+
+    @staticmethod
+    def from_json(text: str) -> SettingsOf:
+        feeds, folders = (
+            {name: FeedSettings.from_table(table) for name, table in scope.items()} for scope in json.loads(text)
+        )
+        return SettingsOf(feeds, folders)
+
 
 NOTHING_SET = SettingsOf({}, {})
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -391,14 +391,16 @@ class FetchStore(AbstractContextManager["FetchStore"]):
 
     def change_settings(self, scope: SettingsScope, name: str, table: Mapping[str, object]) -> None:
         """Sets keys of a feed (by its address) or folder (by its path); None unsets one. Raises BadSettings."""
-        known = self.settings().feeds if scope == "feed" else self.settings().folders
+        known = cast(dict[str, FeedSettings], self.settings().feeds if scope == "feed" else self.settings().folders)
         made = known.get(name, NONE).changed(table)
         with self._transaction():
             self._rows("DELETE FROM settings WHERE scope = ? AND name = ?", scope, name)
             if made != NONE:
                 row = scope, name, made.to_json()
                 self._rows("INSERT INTO settings VALUES (?, ?, ?, ?)", *row, _digest(row))
-        self._settings = None
+        known[name] = made
+        if made == NONE:
+            del known[name]
 
     def commit(self, feed: FeedState, mark: str | None = None, visit: NotedVisit | None = None) -> None:
         with self._transaction():
@@ -578,7 +580,7 @@ class FeedChange:
         """Applies the change. Returns the feeds that were added, are due now or have other settings. Raises
         SourceError, BadSettings."""
         known = {feed.url: feed for feed in store.feeds()}
-        before = store.settings()
+        before = SettingsOf(dict(store.settings().feeds), dict(store.settings().folders))
         folders = {one.url: one.folder or (known[one.url].folder if one.url in known else "") for one in self.add}
         store.add(FeedState(one.url, source_name(one.url), one.title, folders[one.url]) for one in self.add)
         store.remove(self.remove)
@@ -593,7 +595,7 @@ class FeedChange:
         for one in self.settings:
             store.change_settings(one.scope, one.name, json.loads(one.table))
         wanted = self.urls.difference(self.remove)
-        if store.settings() is not before:
+        if store.settings() != before:
             wanted = wanted.union(_ask_anew(store, before))
         return [feed for feed in store.feeds() if feed.url in wanted]
 

@@ -24,7 +24,7 @@ from feeds.tail import Tail
 from mmqjp.commands import options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import hangups, stopping
-from mmqjp.commands.feeds import feeds_to_fetch
+from mmqjp.commands.feeds import configured_settings, feeds_to_fetch
 from mmqjp.commands.formats import check_output, chosen_engine, open_engine, start_session, subscribe_file, tables_of
 from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.commands.options import duration, given_by, number, option, with_options
@@ -357,7 +357,9 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     named = [name for name, value in of_service.items() if value is not None]
     if holder is not None and named:
         raise click.UsageError(f"{holder}, which reads the sources: leave out {', '.join(named)}")
-    page = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form)
+    configured = configured_settings(click.get_current_context()).to_json()
+    of_feeds = configured, given.fetching.allow_private
+    page = PageOptions(str(given.state), address[0], public_url, no_token, opens, given.log_form, *of_feeds)
     with listen(*address) as listening:
         if holder is None:
             run_service(given, partial(_served_beside, page, listening), public_url)

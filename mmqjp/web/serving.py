@@ -37,6 +37,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.errors import MmqjpError, OperationalError
 from common.tools import JsonRecord, LruCache, gc_frozen
+from feeds.fetch.settings import NOTHING_SET, SettingsOf
 from mmqjp.engine import Session
 from mmqjp.process import end_without_freeing, printable_line
 from mmqjp.service.commands import Client
@@ -217,7 +218,8 @@ ONCE = " (this link logs in once; later, the token in secrets/token of the state
 
 @dataclass(frozen=True, slots=True)
 class PageOptions(JsonRecord):
-    """How the page is served. `public_url` is "" for none; `opens`: in a browser."""
+    """How the page is served. `public_url` is "" for none; `opens`: in a browser. `feed_settings` are those of the
+    configuration, in JSON; `allow_private`: feeds may be anywhere."""
 
     state: str
     host: str
@@ -225,6 +227,8 @@ class PageOptions(JsonRecord):
     no_token: bool = False
     opens: bool = False
     log_form: str = "text"
+    feed_settings: str = ""
+    allow_private: bool = False
 
 
 @contextmanager
@@ -243,7 +247,9 @@ def page_served(
     url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     tokens = (None, None) if options.no_token else (token_of(state), token_of(state, PUSH_TOKEN))
     access = Access(tokens[0], f"mmqjp-{port}", push_token=tokens[1])
-    site = Site(reader, ask, access, url, state, holds)
+    configured = SettingsOf.from_json(options.feed_settings) if options.feed_settings else NOTHING_SET
+    of_feeds: dict[str, Any] = {"feed_settings": configured, "allow_private": options.allow_private}
+    site = Site(reader, ask, access, url, state, holds, **of_feeds)
     if isinstance(reader, readers.SteadyReader):
         reader.prepare_by(site.prepare)
         reader.begin()

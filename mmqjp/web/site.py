@@ -39,6 +39,7 @@ from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 from common.files import SECRETS, make_inside, make_secret_file
 from common.tools import LruCache, gc_paused
 from feeds.documents import Now, now_us
+from feeds.fetch.settings import NOTHING_SET, SettingsOf
 from join_stage.store.protocol import StoreError
 from mmqjp.backtest import BACKTEST_SECONDS
 from mmqjp.explain.terms import duration_text
@@ -424,7 +425,8 @@ class Link:
 class Site:
     """What pages share. `reader` reads the store, and `ask` submits commands to its holder, through the spool. `access`
     checks clients; `public_url` is the site's address without a final slash. `state` is the state directory; `holds`:
-    this process holds it. `now` is the clock in microseconds."""
+    this process holds it. `now` is the clock in microseconds. `feed_settings` are those of the configuration file;
+    `allow_private`: feeds may be anywhere."""
 
     reader: StoreReader
     ask: SendCommand
@@ -433,6 +435,8 @@ class Site:
     state: Path
     holds: bool = True
     now: Now = now_us
+    feed_settings: SettingsOf = NOTHING_SET
+    allow_private: bool = False
     assets: Assets = field(default_factory=Assets)
     links: list[Link] = field(default_factory=list)
     kept: SharedCache = field(init=False, default_factory=SharedCache)

@@ -16,7 +16,7 @@ from typing import Any
 from common.dates import SECOND
 from feeds.fetch.fetcher import Archive, DropArchive, FetchReport, Settings, World, fetch_feeds
 from feeds.fetch.http import Clock, ReplyLimits
-from feeds.fetch.settings import NONE, FeedSettings, SettingsOf
+from feeds.fetch.settings import NONE, NOTHING_SET, FeedSettings, SecretValue, SettingsOf, no_secret
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 
 START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday
@@ -219,6 +219,8 @@ class Fetching:
     agent: str = "test"
     allow_private: bool = True
     own: FeedSettings = NONE
+    feeds: SettingsOf = NOTHING_SET
+    secret: SecretValue = no_secret
     archive: Callable[[Path, FetchStore], Archive] = lambda directory, store: DropArchive(directory)
     world: Mapping[str, object] = field(default_factory=dict)
 
@@ -226,7 +228,9 @@ class Fetching:
         with FetchStore(self.directory / STATE_FILE, write=True) as store:
             store.add(FeedState(url, source_name(url)) for url in urls)
             archive = self.archive(self.directory, store)
-            rules: dict[str, Any] = {"allow_private": self.allow_private, "feeds": SettingsOf({}, {"": self.own}), **self.courtesy}
+            of_feeds = SettingsOf({}, {"": self.own}) if self.own != NONE else self.feeds
+            rules: dict[str, Any] = {"allow_private": self.allow_private, "feeds": of_feeds, "secret": self.secret}
+            rules |= self.courtesy
             settings = Settings(self.agent, self.limits, self.pace, self.robots, **rules)
             values: dict[str, object] = {"clock": self.clock, "random": lambda: 0.0, "resolve": to_loopback}
             world = World(**(values | dict(self.world)))  # type: ignore[arg-type]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Body, File, Form, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 
 from common.bounds import EARLIEST
 from common.dates import HOUR
 from common.errors import InputError
 from common.files import make_inside
-from feeds.fetch.lists import read_feed_list
-from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, change_feeds
+from feeds.fetch.lists import FeedLists, read_feed_list
+from feeds.fetch.settings import FILE_ONLY, NONE, NOTHING_SET, BadSettings, FeedSettings, SettingsOf, effective_settings
+from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, SettingsChange, change_feeds
 from feeds.items import LONGEST_TITLE, one_line
 from mmqjp.documents.watermarks import WATERMARKS, FeedTimes, LastVisit
 from mmqjp.process import pluralise
@@ -25,17 +28,20 @@ from mmqjp.service.drops import (
     DROPS,
     FeedNotes,
     FeedSummary,
+    NoSuchFeed,
     as_opml,
     chosen_feeds,
     feed_named,
     known_feeds,
     noted_feeds,
+    without_private,
 )
 from mmqjp.tables.lookup import latest_setting
-from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor
+from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor, with_query
 
 ROWS = 100  # feeds per page
 WAIT = 3.0  # seconds to wait until a running fetch has applied a change
+MOST_NAMED = 100  # new feeds that are named after a list was added
 OVERDUE = 600_000_000  # a feed overdue for this many microseconds shows that no fetch runs
 
 Health = Literal["well", "new", "failing", "stopped"]
@@ -73,12 +79,27 @@ class FeedPage:
 @dataclass(frozen=True, slots=True)
 class FeedsChanged:
     """The result of a change: the number of feeds, and what was left out and why. `made` is false if the running fetch
-    has not applied it yet. `known`: feeds to add that were there already."""
+    has not applied it yet. `known`: feeds to add that were there already; `new` has the addresses of others, the first
+    MOST_NAMED."""
 
     feeds: int
     made: bool
     complaints: tuple[str, ...] = ()
     known: int = 0
+    new: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsView:
+    """What is set of a feed, or of the feeds of a folder ("" for all feeds), by key: in the page or on the command line
+    (`own`), in the configuration file (`configured`), and all that counts, with what the folders of a feed set
+    (`effective`). Secrets have their names only."""
+
+    url: str
+    folder: str
+    own: Mapping[str, Any]
+    configured: Mapping[str, Any]
+    effective: Mapping[str, Any]
 
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
@@ -100,10 +121,59 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
     )
 
 
-def _added(site: Site, feeds: Sequence[AddedFeed], complaints: Sequence[str] = ()) -> FeedsChanged:
-    wanted, there = {feed.url for feed in feeds}, {feed.url for feed in _known(site)}
-    made = _change(site, FeedChange(add=tuple(feeds))) if feeds else True
-    return FeedsChanged(len(wanted - there), made, tuple(complaints), len(wanted & there))
+def _added(site: Site, found: FeedLists) -> FeedsChanged:
+    """Adds feeds with what is set of them, but for those whose hosts are inside the network and not allowed."""
+    known = _known(site)
+    kept, refused = found.feeds, list[str]()
+    if not site.allow_private:
+        kept, refused = without_private(found.feeds, known, NONE, site.feed_settings.over(_settings(site)))
+    there = {feed.url for feed in known}
+    new = [feed for feed in kept if feed.url not in there]
+    texts = {url: one.to_json() for url, one in found.settings.items() if one != NONE}
+    added = tuple(AddedFeed(feed.url, feed.title, feed.folder, texts.get(feed.url, "")) for feed in kept)
+    of_folders = (SettingsChange("folder", name, one.to_json()) for name, one in found.folders.items())
+    made = _change(site, FeedChange(add=added, settings=tuple(of_folders))) if added else True
+    named = tuple(feed.shown for feed in new[:MOST_NAMED])
+    return FeedsChanged(len(new), made, (*found.complaints, *refused), len(kept) - len(new), named)
+
+
+def _settings(site: Site) -> SettingsOf:
+    if not (file := _file(site)).is_file():
+        return NOTHING_SET
+    with FetchStore(file) as store:
+        return store.settings()
+
+
+def settings_view(site: Site, url: str, folder: str) -> SettingsView:
+    """Of the feed with an address, else of a folder. Raises NoSuchFeed, SourceError."""
+    state, configured = _settings(site), site.feed_settings
+    if url:
+        (feed,) = _chosen(site, [url])
+        own = state.feeds.get(feed.url, NONE)
+        fixed = next((configured.feeds[key] for key in (feed.url, feed.shown) if key in configured.feeds), NONE)
+        all_of_it = effective_settings(feed.url, feed.folders, configured, state, feed.shown)
+        return SettingsView(feed.shown, "", own.to_table(), fixed.to_table(), all_of_it.to_table())
+    own, fixed = (source.folders.get(folder, NONE) for source in (state, configured))
+    return SettingsView("", folder, own.to_table(), fixed.to_table(), fixed.or_else(own).to_table())
+
+
+def change_settings(site: Site, url: str, folder: str, table: Mapping[str, object]) -> bool:
+    """Sets keys; None unsets one. Returns whether that is applied. Raises BadSettings, NoSuchFeed."""
+    for key in FILE_ONLY & {key for key, value in table.items() if value is not None}:
+        raise BadSettings(f"{key}: only the configuration file and mmqjp feeds set may set this")
+    name = _chosen(site, [url])[0].url if url else folder
+    state = _settings(site)
+    after = (state.feeds if url else state.folders).get(name, NONE).changed(table)
+    named = {one.name for one in after.secrets()}
+    if named and not named.issubset(known := site.ask("sinks-secrets", {})):
+        key = next(key for key in after.to_table() if not set(_named_in(after, key)).issubset(known))
+        advice = "mmqjp feeds secret NAME stores one, and [secrets] of the configuration names others"
+        raise BadSettings(f"{key}: a secret is named that is not known (known: {', '.join(known) or 'none'}); {advice}")
+    return _change(site, FeedChange(settings=(SettingsChange("feed" if url else "folder", name, json.dumps(table)),)))
+
+
+def _named_in(settings: FeedSettings, key: str) -> Iterator[str]:
+    return (one.name for one in replace(NONE, **{key: getattr(settings, key)}).secrets())
 
 
 def _known(site: Site) -> list[FeedState]:
@@ -186,6 +256,66 @@ _Sent = Annotated[str, Body(description="The feed's address, or that of a page t
 _Named = Annotated[str, Body(description="Your title, or its folder.")]
 
 
+_Url = Annotated[str, Query(max_length=LONGEST, description="The feed's address.")]
+_Folder = Annotated[str, Query(max_length=LONGEST, description='The folder\'s path, or "" for all feeds.')]
+_Table = Annotated[dict[str, Any], Body(description="Keys as in the configuration file.")]
+
+FORM_KEYS = tuple(field.name for field in fields(FeedSettings) if field.name not in FILE_ONLY)
+_LINES = frozenset({"keep", "block"})
+_NAMED = {"headers": ": ", "cookies": "="}
+"""Keys with names and values, a line each, and what stands between them."""
+
+_SECRET = re.compile(r"\{\s*secret\s*=\s*[\"']?([^\"'{}\s]*)[\"']?\s*\}")
+
+
+def _shown_value(key: str, value: object) -> str:
+    """A value as the form has it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case {"secret": str(name)}:
+            return name if key == "password" else f'{{ secret = "{name}" }}'
+        case Mapping():
+            return "\n".join(f"{name}{_NAMED.get(key, '=')}{_shown_value('', one)}" for name, one in value.items())
+        case list():
+            return "\n".join(map(str, value))
+    return str(value)
+
+
+def _table_of_form(form: Mapping[str, str]) -> dict[str, object]:
+    """The inverse. A key that is empty is unset. Raises BadSettings."""
+    table: dict[str, object] = {}
+    for key, text in form.items():
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if key in _NAMED:
+            table[key] = dict(_named_line(key, line) for line in lines) or None
+        elif key in _LINES:
+            table[key] = lines or None
+        elif key == "hub":
+            table[key] = {"true": True, "false": False}.get(text)
+        else:
+            table[key] = text.strip() or None
+    return table
+
+
+def _named_line(key: str, line: str) -> tuple[str, object]:
+    mark = _NAMED[key].strip()
+    name, found, value = line.partition(mark)
+    if not found:
+        raise BadSettings(f"{key}: write NAME{_NAMED[key]}VALUE, a line each")
+    secret = _SECRET.fullmatch(value.strip())
+    return name.strip(), {"secret": secret[1]} if secret else value.strip()
+
+
+def _first_of(what: str, texts: Sequence[str], count: int | None = None) -> str:
+    """The first of some texts, as a sentence to follow another; "" if there are none."""
+    count = len(texts) if count is None else count
+    more = f" and {count - 3:,} more" if count > 3 else ""
+    return f". {what}: {', '.join(texts[:3])}{more}" if texts else ""
+
+
 def feeds_router(site: Site, routes: APIRouter) -> None:
     def page(
         request: Request,
@@ -210,9 +340,42 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         text = f"{pluralise(made.feeds, 'feed')} {done}"
         if made.known:
             text += f"; {made.known:,} {'was' if made.known == 1 else 'were'} there already"
-        if left_out := len(made.complaints):
-            text += f"; {left_out:,} left out, whose addresses are no web addresses"
+        text += f"; {len(made.complaints):,} left out or changed" if made.complaints else ""
+        if len(made.new) + len(made.complaints) + made.known > 1:  # of a list
+            text += _first_of("New", made.new, made.feeds) + _first_of("Left out", made.complaints)
         return site.show("/feeds", f"{text}." if made.made else f"{text}. The fetch takes that in in a moment.")
+
+    def edit_page(
+        request: Request, url: str, folder: str, form: Mapping[str, str] = {}, status: int = 200, error: str = ""
+    ) -> Response:
+        found = settings_view(site, url, folder)
+        folders = _chosen(site, [url])[0].folders if url else ()
+        given = form or {key: _shown_value(key, found.own.get(key)) for key in FORM_KEYS}
+        key, _, cause = error.partition(": ")
+        at = {key: cause} if key in FORM_KEYS else {"": error} if error else {}
+        fixed = {key: _shown_value(key, value) for key, value in found.effective.items() if key in FILE_ONLY}
+        around = {key: _shown_value(key, found.effective[key]) for key in found.effective.keys() - found.own.keys()}
+        return site.render(
+            request, "feed_edit.html", status, changes=True, found=found, form=given, errors=at, fixed=fixed,
+            around=around, folders=folders, secrets=site.ask("sinks-secrets", {}),
+        )  # fmt: skip
+
+    @routes.get("/feeds/edit", response_class=HTMLResponse)
+    def edit(request: Request, url: _Url = "", folder: _Folder = "") -> Response:
+        return edit_page(request, url, folder)
+
+    @routes.post("/feeds/edit", response_class=HTMLResponse)
+    async def edit_form(request: Request, url: _Url = "", folder: _Folder = "") -> Response:
+        given = {key: str(value) for key, value in (await request.form()).items() if key in FORM_KEYS}
+        return await run_in_threadpool(edited, request, url, folder, given)
+
+    def edited(request: Request, url: str, folder: str, given: Mapping[str, str]) -> Response:
+        try:
+            made = change_settings(site, url, folder, _table_of_form(given))
+        except BadSettings as error:
+            return edit_page(request, url, folder, given, 400, str(error))
+        later = "The next fetch uses that." if made else "The fetch takes that in in a moment."
+        return site.show(with_query("/feeds/edit", url=url, folder=folder), f"The settings are kept. {later}")
 
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:
@@ -242,7 +405,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/api/v1/feeds.opml", tags=["feeds"], summary="Download the feeds as OPML", response_class=Response)
     def download() -> Response:
         named = {"Content-Disposition": 'attachment; filename="feeds.opml"'}
-        return Response(as_opml(_known(site)), media_type=OPML, headers=NO_STORE | named)
+        return Response(as_opml(_known(site), _settings(site)), media_type=OPML, headers=NO_STORE | named)
 
     @routes.get("/api/v1/feeds", tags=["feeds"], summary="List the feeds")
     def feeds(response: Response, health: WantedFeeds = "", after: _After = None) -> FeedPage:
@@ -252,12 +415,24 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
     @routes.post("/api/v1/feeds", tags=["feeds"], summary="Add a feed")
     def add(address: _Sent, title: _Named = "", folder: _Named = "") -> FeedsChanged:
         feed = feed_named(address.strip())
-        return _added(site, [AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])])
+        feed = replace(feed, title=one_line(title)[:LONGEST_TITLE], folder=one_line(folder)[:LONGEST_TITLE])
+        made = _added(site, FeedLists([feed], [], {}, {}))
+        if made.complaints:
+            raise NoSuchFeed(made.complaints[0])
+        return made
 
     @routes.post("/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or one address a line")
     def add_list(opml: Annotated[bytes, Body(media_type="text/x-opml")]) -> FeedsChanged:
-        found, complaints, *_ = read_feed_list(opml, "the list")
-        return _added(site, [AddedFeed(feed.url, feed.title, feed.folder) for feed in found], complaints)
+        return _added(site, read_feed_list(opml, "the list"))
+
+    @routes.get("/api/v1/feeds/settings", tags=["feeds"], summary="What is set of a feed or folder")
+    def settings(response: Response, url: _Url = "", folder: _Folder = "") -> SettingsView:
+        response.headers.update(NO_STORE)
+        return settings_view(site, url, folder)
+
+    @routes.put("/api/v1/feeds/settings", tags=["feeds"], summary="Set keys of a feed or folder; null unsets one")
+    def put_settings(table: _Table, url: _Url = "", folder: _Folder = "") -> FeedsChanged:
+        return FeedsChanged(1, change_settings(site, url, folder, table))
 
     @routes.delete("/api/v1/feeds", tags=["feeds"], summary="Remove a feed")
     def remove(address: Annotated[str, Query(max_length=LONGEST)]) -> FeedsChanged:

@@ -191,8 +191,9 @@ def test_lists_of_every_kind_together_each_feed_once(tmp_path):
 def test_lists_that_cannot_be_read(tmp_path):
     file = tmp_path / "list"
     for content, cause in (
-        *((b"<opml><body>", "not well-formed"), (b"<rss/>", "not OPML"), (b"<opml/>", "not OPML")),
-        (b"\xff\xfe\x00", "not a text"),
+        *((b"<rss><channel>", "not well-formed"), (b"<rss/>", "not OPML"), (b"\xff\xfe\x00", "not a text")),
+        (b"<opml" + b"<outline a='" * 2_000, "its outlines cannot be made out"),
+        (b"<!DOCTYPE o [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><opml><body>&e;</body></opml>", "from outside"),
     ):
         file.write_bytes(content)
         with pytest.raises(SourceError, match=cause):
@@ -435,7 +436,7 @@ def test_a_sidecar_is_read_as_it_was_written_and_those_of_other_crawlers_may_say
 
 def listed(tmp_path: Path, body: str) -> FeedState:
     (tmp_path / "f.opml").write_text(f"<opml><body>{body}</body></opml>", "utf-8")
-    (feed,), _ = read_feed_lists([str(tmp_path / "f.opml")])
+    (feed,) = read_feed_lists([str(tmp_path / "f.opml")]).feeds
     return feed
 
 
@@ -461,7 +462,7 @@ def nested(names: list[str], inside: str) -> str:
 def test_a_list_of_many_nested_folders_stays_small(tmp_path):
     feeds = "".join(f"<outline xmlUrl='https://a.example/{n}'/>" for n in range(1_000))
     (tmp_path / "f.opml").write_text(f"<opml><body>{nested(['x' * 1_000] * 240, feeds)}</body></opml>")
-    found, _ = read_feed_lists([str(tmp_path / "f.opml")])
+    found = read_feed_lists([str(tmp_path / "f.opml")]).feeds
     assert len(found) == 1_000 and sum(len(feed.folder) for feed in found) == 1_000_000
 
 

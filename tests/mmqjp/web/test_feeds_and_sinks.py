@@ -151,13 +151,14 @@ def test_what_is_no_web_address_or_no_list_is_told_at_its_field(api, pages):
 
 
 def test_a_list_is_added_and_comes_back_as_opml(api, pages):
-    for told in ("2 feeds added; 1 left out", "0 feeds added; 2 were there already; 1 left out"):
+    new = "New: https://a.example/feed, https://b.example/feed. Left out: the list:"
+    for told in (f"2 feeds added; 1 left out or changed. {new}", "0 feeds added; 2 were there already; 1 left out"):
         done = pages.post("/feeds/list", files={"opml": ("feeds.opml", OPML)})
         assert told in pages.get(done.headers["location"]).text
     found = pages.get("/feeds/feeds.opml")
     assert "attachment" in found.headers["content-disposition"] and b'xmlUrl="https://a.example/feed"' in found.content
     again = api.post("/api/v1/feeds.opml", content=found.content, headers={"Content-Type": "text/x-opml"})
-    assert again.json() == {"feeds": 0, "made": True, "complaints": [], "known": 2}
+    assert again.json() == {"feeds": 0, "made": True, "complaints": [], "known": 2, "new": []}
     rows = api.get("/api/v1/feeds").json()["rows"]
     assert [(row["title"], row["folders"]) for row in rows] == [("A", ["News"]), ("B", [])]
 
