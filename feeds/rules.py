@@ -89,10 +89,13 @@ def _is_valid(check: Callable[[str], None], text: str) -> bool:
 def check_identity(text: str) -> None:
     """Raises InvalidValue if a text is none of the names, and no path either."""
     if text and text not in IDENTITIES:
+        advice = f"write {', '.join(IDENTITIES)}, or a path such as ./identifier"
+        if text.isidentifier():
+            raise InvalidValue(f"{text!r:.60} is none of them; {advice}")
         try:
             _xpath(text)
         except InvalidValue as error:
-            raise InvalidValue(f"{error}; write {', '.join(IDENTITIES)}, or a path such as ./identifier") from None
+            raise InvalidValue(f"{error}; {advice}") from None
 
 
 def check_rule(text: str) -> None:
@@ -117,7 +120,8 @@ _QUOTED = re.compile(r'"([^"]*)"|(\S+)')
 @lru_cache(1_000)
 def _rule(text: str) -> _Rule:
     found = _PREFIX.fullmatch(text.strip())
-    field, rest = (found[1], found[2]) if found and not found[2].startswith("//") else ("", text.strip())
+    is_address = found is not None and found[1] not in _FIELDS and found[2].startswith("//")
+    field, rest = (found[1], found[2]) if found and not is_address else ("", text.strip())
     if field and field not in _FIELDS:
         raise InvalidValue(f"there is no field {field!r:.30}; the fields are {', '.join(_FIELDS)}")
     if not rest:
