@@ -39,6 +39,7 @@ from mmqjp.engine import Session
 from mmqjp.explain.plan import estimates
 from mmqjp.present.item import ShownMatch, TimeFormat
 from mmqjp.present.newest import shown_outputs
+from mmqjp.present.why_not import QueryFunnels, query_funnel
 from mmqjp.process import pluralise
 from mmqjp.queries.model import EventSubscription, Owner, Subscription
 from mmqjp.queries.registry import Registry
@@ -110,7 +111,7 @@ class Backtest:
     `until`, in microseconds. `queries` has a result per name, `days` the outputs by UTC day of their end
     (`2026-01-31`), and `latest` the last outputs, newest first. `seconds` is the engine's time. `publishers` are
     registered queries run along because the script reads them. `cut_short` says why not all documents were tried, or
-    None.
+    None. `funnels` say what is in the way of each name without outputs.
     """
 
     documents: int = 0
@@ -125,6 +126,7 @@ class Backtest:
     publishers: tuple[str, ...] = ()
     novelty: Novelty = field(default_factory=Novelty)
     cut_short: str | None = None
+    funnels: tuple[QueryFunnels, ...] = ()
 
     @property
     def outputs(self) -> int:
@@ -535,8 +537,9 @@ def novelty(found: Novelty) -> str:
     return "new: " + ", ".join(f"{new:,} of {pluralise(all, *noun)}" for new, all, *noun in parts) + same
 
 
-LATEST, MOST_DAYS, LONGEST_XML = 10, 400, 100_000
-"""Outputs shown, their longest document in characters, and the last days with outputs that are counted one by one."""
+LATEST, MOST_DAYS, LONGEST_XML, MOST_FUNNELS = 10, 400, 100_000, 10
+"""Outputs shown, the last days with outputs that are counted one by one, the longest document shown, in characters, and
+names without outputs of which the funnel is shown."""
 
 FIRST, MOST, LONG = 50, 5_000, 1.0  # first and maximum number of documents per part, and its target seconds
 
@@ -632,6 +635,7 @@ class _Trial:
             by_name[row["query"]] += row["n"]
             by_day[row["day"]] += row["n"]
         pairs = _pairs(self._engine, self._names) if final else {}
+        without = [name for name in self._names if final and not by_name[name]][:MOST_FUNNELS]
         seen, paused = self._engine.counters(), self._paused
         results = (QueryResult(name, by_name[name], paused.get(name), pairs.get(name)) for name in self._names)
         result = Backtest(
@@ -643,6 +647,7 @@ class _Trial:
             days=tuple((day_text(day), by_day[day]) for day in sorted(by_day)[-MOST_DAYS:]),
             seconds=self.seconds,
             cut_short=cut_short,
+            funnels=tuple(query_funnel(partial(self._engine.sql, trusted=True), name) for name in without),
         )
         return replace(result, latest=tuple(self._latest())) if own else result
 
