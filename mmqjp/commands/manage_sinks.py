@@ -23,7 +23,7 @@ from mmqjp.present.item import TimeFormat
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink
 from mmqjp.sinks.definition import read_start
-from mmqjp.sinks.files import open_destination
+from mmqjp.sinks.files import open_destination, try_to_write
 from mmqjp.sinks.secrets import Secrets, make_secret
 from mmqjp.sinks.sink import DeliveryResult, Message, Receiver
 from mmqjp.state.engine_choice import is_held
@@ -197,7 +197,8 @@ _change("resume", "Let a sink that was paused, has stopped or waits try again at
 @click.argument("name")
 @store_options
 def test(name: str, state: Path, wait: float) -> None:
-    """Send a test message, which has no outputs, and say what came of it.
+    """Send a test message, which has no outputs, and say what came of it. Where a sink writes files, one is written
+    and removed.
 
     \b
     Example:
@@ -291,7 +292,7 @@ def _tested_here(state: Path, wait: float, name: str) -> str | None:
     tables = tables_of(click.get_current_context())()
     definition = tables.sinks[name] if found["file"] else read_live(state, name, found["definition"])
     if not definition.is_push:
-        raise Failure(f"the sink {name} writes files: only webhook, mail and command take a test message")
+        return try_to_write(definition)
     secrets = Secrets(tables.secrets, state)
 
     async def send() -> DeliveryResult:

@@ -150,7 +150,7 @@ def _name(text: str) -> str:
 _EQUAL = ("equality", "together", "words", "residual", "pattern")
 
 
-def _choice(name: str, label: str, pieces: Mapping[str, tuple[str, str]], **more: str) -> RecipeField:
+def _choice(name: str, label: str, pieces: Mapping[str, tuple[str, str]], *, advice: str) -> RecipeField:
     """A field with choices: `pieces` are labels and pieces by value."""
 
     def read(text: str) -> str:
@@ -159,7 +159,7 @@ def _choice(name: str, label: str, pieces: Mapping[str, tuple[str, str]], **more
         return pieces[text][1]
 
     choices = {value: shown for value, (shown, _) in pieces.items()}
-    return RecipeField(name, label, read, next(iter(pieces)), choices=choices, widens=_EQUAL, **more)
+    return RecipeField(name, label, read, next(iter(pieces)), advice=advice, widens=_EQUAL, choices=choices)
 
 
 _FEEDS_HINT = "Addresses of feeds, parts of them such as example.org, or parts of names, with commas between."

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import BinaryIO
 from uuid import NAMESPACE_URL, uuid5
 
@@ -25,10 +26,28 @@ from mmqjp.answers.output import BodyForm, Output, output_json
 from mmqjp.present.item import ShownMatch, missing_item
 from mmqjp.process import json_line, standard_output
 from mmqjp.sinks import definition as kinds
-from mmqjp.sinks.definition import AtomOptions, SinkDefinition, named_secrets, path_of
+from mmqjp.sinks.definition import AtomOptions, JsonlOptions, SinkDefinition, named_secrets, path_of
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Pending, Receiver, Sink, Warn
 from mmqjp.syndication.atom import NEWEST, AtomEntry, AtomFeed, archive_of, entry_of, feed_document, unarchived_from
+
+
+def try_to_write(definition: SinkDefinition) -> str:
+    """Writes a file where a sink of files writes, and removes it. Returns "" or why that fails."""
+    path = path_of(definition.options)
+    assert path is not None, "it writes files"
+    try:
+        directory = path.parent if isinstance(definition.options, JsonlOptions) else path
+        directory.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=directory, prefix=".mmqjp-test-") as file:
+            file.write(b"test\n" * 1_000)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists() and not os.access(path, os.W_OK):
+            return f"{path} may not be written"
+    except OSError as error:
+        return f"nothing can be written to {path}: {error.strerror}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def _advice(found: str, known: Collection[str]) -> str:
     return "the known ones are " + ", ".join(f'"{name}"' for name in sorted(known))
 
 
-RESERVED_SECRET_NAMES = frozenset({"token"})  # files there that no sink may name: the token of the page
+RESERVED_SECRET_NAMES = frozenset({"token", "push-token"})  # files there that no sink may name: of the page
 
 MOST_BYTES = 64 << 10
 SHORTEST = 4  # shorter values are not redacted: they are parts of words

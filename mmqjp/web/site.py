@@ -30,6 +30,7 @@ import pyarrow as pa
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -215,6 +216,11 @@ def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
     return ask
 
 
+async def form_values(request: Request) -> dict[str, str]:
+    """Returns the texts of a form whose fields depend on what it is about."""
+    return {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
+
+
 STATIC = "/static/"  # the path of static files
 
 TYPES = {
@@ -384,6 +390,28 @@ def format_duration(microseconds: int | None) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration_text(microseconds)
 
 
+_ROW_PART = re.compile(r"<(tr|th|td)\b")
+
+
+def labelled(rows: Markup | str, labels: Sequence[str]) -> Markup:
+    """Marks the cells of table rows with their columns' labels, for narrow screens, where each row is a card. Roles
+    keep the table a table there.
+
+    >>> str(labelled("<tr><th>a</th><td>1</td></tr>", ["Name", "Count"]))
+    '<tr role="row"><th role="rowheader">a</th><td role="cell" data-label="Count">1</td></tr>'
+    """
+    cell = 0
+
+    def mark(part: re.Match[str]) -> str:
+        nonlocal cell
+        cell = 0 if part[1] == "tr" else cell + 1
+        label = escape(labels[cell - 1]) if 0 < cell <= len(labels) and part[1] == "td" else ""
+        role = {"tr": "row", "th": "rowheader", "td": "cell"}[part[1]]
+        return f'{part[0]} role="{role}"' + (f' data-label="{label}"' if label else "")
+
+    return Markup(_ROW_PART.sub(mark, str(rows)))
+
+
 def segment(text: str) -> str:
     return quote(text, safe="")
 
@@ -528,6 +556,7 @@ class Site:
         }  # fmt: skip
         made.filters |= {
             "number": "{:,}".format, "segment": segment, "bytes": format_bytes, "duration": format_duration,
+            "labelled": labelled,
         }  # fmt: skip
         return made
 

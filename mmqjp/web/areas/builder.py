@@ -17,7 +17,7 @@ from mmqjp.queries.recipes import RECIPES, BadRecipe, Recipe, RecipeField, fitti
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.web.areas.feeds import feed_page
 from mmqjp.web.areas.new import days_of
-from mmqjp.web.site import Link, Site, segment
+from mmqjp.web.site import Link, Site, form_values, segment
 
 LINKS = (Link("/build", "Build", 15),)
 
@@ -73,10 +73,6 @@ def _recipe_view(recipe: Recipe) -> RecipeView:
     return RecipeView(recipe.name, recipe.title, recipe.sentence, fields)
 
 
-async def _form(request: Request) -> dict[str, str]:
-    return {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
-
-
 Do = Literal["text", "try", "subscribe"]
 _Values = Annotated[dict[str, str], Body(description="Values of its fields; missing ones have their defaults.")]
 
@@ -89,7 +85,7 @@ def builder_router(site: Site, routes: APIRouter) -> None:
         context: dict[str, Any] = {"recipes": RECIPES, "recipe": recipe, "known": known, "text": "", "error": ""}
         context |= {"wrong": {}, "trial": None, "backfill": bool(given.get("backfill")), "values": given}
         if recipe is not None:
-            values = recipe.defaults | given
+            values = {**recipe.defaults, **given}
             context |= {"values": values, "feeds": [row.url for row in feed_page(site).rows]}
             try:
                 context["text"] = recipe.script(values)
@@ -108,7 +104,7 @@ def builder_router(site: Site, routes: APIRouter) -> None:
         return page(request, recipe, given)
 
     @routes.post("/build", response_class=HTMLResponse)
-    def submit(request: Request, given: Annotated[dict[str, str], Depends(_form)]) -> Response:
+    def submit(request: Request, given: Annotated[dict[str, str], Depends(form_values)]) -> Response:
         recipe = recipe_named(given.pop("recipe", ""))
         do = given.pop("do", "text")
         if do == "text":

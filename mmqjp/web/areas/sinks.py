@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Form, Request
+from fastapi import APIRouter, Body, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
 from common.tools import from_json
 from mmqjp.service.commands import SINKS, add_sink, set_sink, try_sink
 from mmqjp.service.spool import SendCommand
+from mmqjp.sinks.definition import PUSH_KINDS
 from mmqjp.sinks.positions import SinkState
-from mmqjp.web.site import NO_STORE, Link, Site, segment
+from mmqjp.sinks.secrets import make_secret
+from mmqjp.web.site import NO_STORE, Link, Site, form_values, segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +72,140 @@ def sink_view(ask: SendCommand, name: str) -> SinkView:
     return from_json(SinkView, found | {"sink": found} | ask("sinks-failed", {"name": name}))
 
 
+@dataclass(frozen=True, slots=True)
+class SinkField:
+    """A field of a form, named like the key of the sink's table."""
+
+    name: str
+    label: str
+    hint: str = ""
+    type: str = "text"
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkForm:
+    title: str
+    about: str
+    fields: tuple[SinkField, ...]
+
+
 LINKS = (Link("/sinks", "Sinks", 40),)
 
 TEST_SECONDS = 5.0  # seconds that a page waits for a test's result
 
 DONE = {
-    "added": "It was added, and delivers what comes from now on.",
+    "added": "It was added. Send a test to see that what it delivers arrives.",
     "pause": "It is paused. It keeps its place, as far back as its backlog allows.",
     "resume": "It tries again now.",
     "replayed": "It delivers again.",
     "stays": "There is nothing to deliver again from there on. It keeps its place.",
     "tested": "The test was acknowledged.",
+    "written": "A file was written there, and removed again.",
     "sent": "The test is under way: load this page again for its result.",
     "removed": "The sink was removed.",
 }
 """The result of an action, in words."""
 
+QUERIES = SinkField("queries", "Queries", "Names, in which * stands for anything. Empty: all.")
+START = SinkField(
+    "from", "Begin", "Empty: now. Or start, the number of an output, or a time like 2026-05-04T10:30:00Z."
+)
+BODY = SinkField("body", "Outputs as", choices=("xml", "json"))
+FILE_NAME = "Letters, digits, . - and _. It is made in the directory sinks of the state."
+
+FORMS: Mapping[str, SinkForm] = {
+    "webhook": SinkForm(
+        "Webhook", "Each output is posted as JSON, as Standard Webhooks has it, to an address that must be public.",
+        (
+            SinkField("url", "Address", type="url", required=True), QUERIES,
+            SinkField("wait", "Gather for", "Such as 30s or 5min. Empty: a message for each output."),
+            SinkField("secret", "Sign with", "The name of a secret: make one below."),
+            SinkField("format", "Message", choices=("json", "text")), BODY, START,
+        ),
+    ),
+    "jsonl": SinkForm(
+        "File of lines", "Each output is a line of JSON at the end of a file, exactly once.",
+        (SinkField("path", "File", FILE_NAME, required=True), QUERIES, BODY, START),
+    ),
+    "parquet": SinkForm(
+        "Parquet files", "Outputs are written to Parquet files in a directory, exactly once.",
+        (
+            SinkField("path", "Directory", FILE_NAME, required=True), QUERIES,
+            SinkField("rows", "Rows of a file", "Empty: 100,000."),
+            SinkField("every", "Close a file after", "Such as 10min. Empty: 1h."), START,
+        ),
+    ),
+    "atom": SinkForm(
+        "Atom feed", "A feed with archives, as files in a directory that a web server of yours serves.",
+        (
+            SinkField("path", "Directory", FILE_NAME, required=True),
+            SinkField("url", "Its address", "Where the directory is served.", type="url", required=True),
+            SinkField("title", "Title", "Empty: the name of the sink."), QUERIES, START,
+        ),
+    ),
+}  # fmt: skip
+"""The kinds that are added in the page. Mail servers and commands are named in the configuration file alone."""
+
+OF_THE_FILE = """[sinks.morning]
+kind = "mail"
+server = "smtps://mail.example.org"
+to = ["ann@example.org"]
+at = "07:00"
+
+[sinks.notify]
+kind = "command"
+command = ["notify-send", "mmqjp"]
+"""
+"""An example of the kinds that only the configuration file may have."""
+
+
+def table_of(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the table of a sink that a form describes, without what is empty."""
+    table: dict[str, Any] = {"kind": kind}
+    for one in FORMS[kind].fields:
+        if not (text := given.get(one.name, "").strip()):
+            continue
+        if one.name == "queries":
+            table["queries"] = text.replace(",", " ").split()
+        elif one.name == "rows" and text.isdecimal() and len(text) < 19:
+            table["rows"] = int(text)
+        else:
+            table[one.name] = [text] if one.name == "secret" else text
+    return table
+
+
+_PLACES = (
+    ("name", r".*sink's name|there is a sink .* already|the name .* is reserved"),
+    ("path", r"the sinks .* have the same path"),
+    ("secret", r"a secret is named"),
+)
+
+
+def field_of(message: str, name: str) -> tuple[str, str]:
+    """Returns the field that a refusal is about, "" for none, and what is wrong with it.
+
+    >>> field_of("the sink a: url: write an http or https address", "a")
+    ('url', 'write an http or https address')
+    """
+    if found := re.match(rf"the sink {re.escape(name)}: ([a-z_]+): (.*)", message, re.DOTALL):
+        return found[1], found[2]
+    return next((field for field, pattern in _PLACES if re.match(pattern, message)), ""), message
+
+
 _FormText = Annotated[str, Form(max_length=4_000)]
 _Name = Annotated[str, Body()]
 _Table = Annotated[dict[str, Any], Body(description="Its keys as in the configuration file.")]
 _Start = Annotated[str, Body(embed=True, description='"start", the number of an output, or the time of a commit.')]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSecret:
+    """A new secret, which nothing shows again."""
+
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +217,17 @@ class Tested:
 
 
 def sinks_router(site: Site, routes: APIRouter) -> None:
-    def listed(request: Request, status: int = 200, **form: str) -> Response:
-        ask = site.look if status == 200 else site.ask
-        empty = {"name": "", "url": "", "queries": "", "wait": "", "secret": "", "error": ""}
+    def listed(
+        request: Request, status: int = 200, kind: str = "webhook", given: Mapping[str, str] | None = None, **found: Any
+    ) -> Response:
+        ask = site.look if status == 200 and not found else site.ask
+        kind = kind if kind in FORMS else "webhook"
+        empty = dict.fromkeys(("name", *(one.name for one in FORMS[kind].fields)), "")
+        context = {"error": "", "made": None, "secret_error": "", "secret_name": ""} | found
+        context |= {"given": {**empty, **(given or {})}, "wrong": {**empty, **found.get("wrong", {})}}
         return site.render(
-            request, "sinks.html", status, changes=True, sinks=sink_rows(ask),
-            secrets=ask("sinks-secrets", {}), **empty | form,
+            request, "sinks.html", status, changes=True, sinks=sink_rows(ask), secrets=ask("sinks-secrets", {}),
+            forms=FORMS, kind=kind, of_the_file=OF_THE_FILE, **context,
         )  # fmt: skip
 
     def shown(request: Request, name: str, status: int = 200, error: str = "") -> Response:
@@ -116,27 +238,43 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         return site.show(f"/sinks/{segment(name)}", DONE[done])
 
     @routes.get("/sinks", response_class=HTMLResponse)
-    def page(request: Request) -> Response:
-        return listed(request)
+    def page(request: Request, kind: Annotated[str, Query(max_length=100)] = "webhook") -> Response:
+        return listed(request, kind=kind)
 
     @routes.post("/sinks", response_class=HTMLResponse)
-    def add_form(
-        request: Request,
-        name: _FormText = "",
-        url: _FormText = "",
-        queries: _FormText = "",
-        wait: _FormText = "",
-        secret: _FormText = "",
-    ) -> Response:
-        table: dict[str, Any] = {"kind": "webhook", "url": url.strip()}
-        table |= {"queries": queries.replace(",", " ").split()} if queries.strip() else {}
-        table |= {"wait": wait.strip()} if wait.strip() else {}
-        table |= {"secret": [secret]} if secret else {}
+    def add_form(request: Request, given: Annotated[dict[str, str], Depends(form_values)]) -> Response:
+        kind, name = given.get("kind", "webhook"), given.get("name", "").strip()
+        if kind not in FORMS:
+            return listed(request, 400, given=given, error=f"no sink of the kind {kind[:40]!r} is added here")
         try:
-            add_sink(site.ask, site.state, name.strip(), table)
+            add_sink(site.ask, site.state, name, table_of(kind, given))
         except InputError as error:
-            return listed(request, 400, name=name, url=url, queries=queries, wait=wait, secret=secret, error=str(error))
-        return back(name.strip(), "added")
+            field, message = field_of(str(error), name)
+            known = field == "name" or any(one.name == field for one in FORMS[kind].fields)
+            told = {"wrong": {field: message}} if known else {"error": str(error)}
+            return listed(request, 400, kind, given, **told)
+        return back(name, "added")
+
+    @routes.post("/sinks/secrets", response_class=HTMLResponse)
+    def secret_form(request: Request, name: _FormText = "") -> Response:
+        try:
+            return listed(request, made=made_secret(name.strip()))
+        except InputError as error:
+            return listed(request, 400, secret_name=name, secret_error=str(error))
+
+    def made_secret(name: str) -> MadeSecret:
+        return MadeSecret(name, make_secret(site.state, name))
+
+    @routes.get("/api/v1/secrets", tags=["sinks"], summary="List the names of secrets")
+    def secrets(response: Response) -> list[str]:
+        response.headers.update(NO_STORE)
+        found: list[str] = site.ask("sinks-secrets", {})
+        return found
+
+    @routes.post("/api/v1/secrets", tags=["sinks"], summary="Make a secret; its value is told this once")
+    def make(name: Annotated[str, Body(embed=True, max_length=100)], response: Response) -> MadeSecret:
+        response.headers.update(NO_STORE)
+        return made_secret(name)
 
     @routes.get("/sinks/{name}", response_class=HTMLResponse)
     def sink_page(request: Request, name: str) -> Response:
@@ -161,7 +299,8 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         problem = try_sink(site.ask, name, TEST_SECONDS)
         if problem:
             return shown(request, name, error=f"The test failed: {problem}")
-        return back(name, "sent" if problem is None else "tested")
+        is_push = sink_view(site.ask, name).sink.kind in PUSH_KINDS
+        return back(name, "sent" if problem is None else "tested" if is_push else "written")
 
     @routes.post("/sinks/{name}/replay", response_class=HTMLResponse)
     def replay_form(request: Request, name: str, start: _FormText = "") -> Response:

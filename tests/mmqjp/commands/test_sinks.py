@@ -131,7 +131,10 @@ def test_a_test_is_sent_when_no_service_runs(configured):
     message = error("test", "shell")
     assert "the test of shell failed: " in message and "ended with status 3" in message
     sinks("add", "lines", "kind=jsonl", "path=lines.jsonl")
-    assert "writes files: only webhook, mail and command take a test" in error("test", "lines")
+    assert sinks("test", "lines") == "lines: the test was acknowledged\n"
+    Path("state/sinks").rmdir()
+    Path("state/sinks").write_text("in the way")
+    assert "nothing can be written to" in error("test", "lines")
 
 
 def test_mistakes_such_as_two_sinks_that_write_to_one_place(state):
