@@ -254,7 +254,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "The same headline on several sites",
                 "The same $what on $sites sites within $within, leaving out $without.",
                 """FROM S//item->a$without
-  JOIN { $what AND host(a/channel_url) != host(b/channel_url), $within }
+  JOIN { $what
+    AND host(a/channel_url) != host(b/channel_url), $within }
   S//item->b$without
 PUBLISH $name STORIES LASTING $lasting HAVING count(DISTINCT ./channel_url) >= $sites""",
                 (
