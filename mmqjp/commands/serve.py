@@ -4,6 +4,7 @@ page to a service that already runs. `feed-link` prints or revokes the link of a
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -302,18 +303,24 @@ def address(context: click.Context, parameter: click.Parameter, value: str) -> t
     return host, port
 
 
+_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*", re.ASCII)  # that of a public URL
+
+
 def public_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """Returns the page's public URL without a trailing slash; "" for none."""
+    """Returns the page's public URL, which may have a path, without a trailing slash; "" for none."""
     if value is None:
         return ""
     try:
         parts = urlsplit(value)
-        whole = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        host = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        path = parts.path.rstrip("/")
     except ValueError:
-        whole = ""
-    if not value.isprintable() or value.lower().rstrip("/") != whole or parts.scheme not in ("http", "https"):
-        raise click.BadParameter(f"{value!r:.80} is no URL of a site; write one like https://stories.example.org")
-    return whole
+        host = path = ""
+    is_whole = value[: len(host)].lower() == host and value[len(host) :].rstrip("/") == path
+    if not value.isprintable() or not is_whole or not _PATH.fullmatch(path) or not host.startswith(("http:", "https:")):
+        advice = "write one like https://stories.example.org or https://example.org/stories"
+        raise click.BadParameter(f"{value!r:.80} is no URL of a site; {advice}")
+    return host + path
 
 
 @click.command()
@@ -324,7 +331,7 @@ def public_url(context: click.Context, parameter: click.Parameter, value: str | 
 )  # fmt: skip
 @click.option(
     "--public-url", metavar="URL", callback=public_url,
-    help="The URL under which browsers find the page, if it is behind a proxy, and hubs of feeds, which push then.",
+    help="The URL under which browsers find the page, if it is behind a proxy; it may have a path. Hubs of feeds push to it.",
 )  # fmt: skip
 @click.option("--no-token", is_flag=True, help="Let everybody on this machine use the page.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")

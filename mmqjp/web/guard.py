@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
@@ -12,7 +12,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from feeds.fetch.hubs import CALLBACK
 from mmqjp.service.pushes import MOST_BYTES
-from mmqjp.web.site import API, ATTEMPTS_SECONDS, STATIC, Access, Hosts, TooManyAttempts, plain_error_response
+from mmqjp.web.site import (
+    API,
+    ATTEMPTS_SECONDS,
+    STATIC,
+    Access,
+    Hosts,
+    TooManyAttempts,
+    plain_error_response,
+    prefix_of,
+)
 
 OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/", CALLBACK)
 """Paths and prefixes that need no token: static files, and feeds and what hubs call, whose addresses have keys."""
@@ -65,13 +74,15 @@ def needs_no_token(path: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that passes on allowed requests only."""
+    """ASGI middleware that passes on allowed requests only. What is inside does not know of the public URL's path: it
+    is taken off requests, if a proxy passes it on, and put before redirections."""
 
     def __init__(
         self, app: ASGIApp, access: Access, hosts: Hosts, *, largest: int = LARGEST, seconds: float = BODY_SECONDS
     ) -> None:
         self._app, self._access, self._hosts = app, access, hosts
         self._largest, self._seconds = largest, seconds
+        self._prefix = prefix_of(hosts.public_url)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -80,6 +91,8 @@ class Guard:
         if scope["type"] != "http":  # nobody speaks over web sockets here
             await send({"type": "websocket.close", "code": 1008})
             return
+        if scope["path"].startswith(f"{self._prefix}/") or scope["path"] == self._prefix:
+            scope = {**scope, "path": scope["path"].removeprefix(self._prefix) or "/"}
         response = self._refusal(scope)
         is_known = response is None and (  # who is allowed has a token or a login, or needs none of anybody
             self._access.is_open or not needs_no_token(scope["path"]) or self._has_cookie(Headers(scope=scope))
@@ -101,6 +114,8 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", PRIVATE)
+                if "location" in headers:
+                    headers["location"] = self._public(headers["location"])
             await send(message)
 
         if response is None:
@@ -117,6 +132,11 @@ class Guard:
         if response is not None and not begun:
             body.status = 0
             await response(scope, receive, send_headed)
+
+    def _public(self, address: str) -> str:
+        """An address of this site for browsers. Some have the scheme and host that the proxy asked for."""
+        parts = urlsplit(address)
+        return urlunsplit(parts._replace(scheme="", netloc="", path=f"{self._prefix}/{parts.path.lstrip('/')}"))
 
     def _most_bytes(self, scope: Scope) -> int:
         return MOST_BYTES if is_push(scope) or is_hub(scope) else self._largest

@@ -196,6 +196,7 @@ def make_routes(site: Site) -> FastAPI:
         if not described:
             routes = [route for route in app.routes if getattr(route, "path", "").startswith(API)]
             described.update(get_openapi(title="mmqjp", version="1", description=DESCRIPTION, routes=routes))
+            described["servers"] = [{"url": site.prefix or "/"}]
         return JSONResponse(described)
 
     @app.get("/healthz", include_in_schema=False)

@@ -221,6 +221,13 @@ async def form_values(request: Request) -> dict[str, str]:
     return {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
 
 
+def prefix_of(public_url: str) -> str:
+    """The path below which browsers find the site, such as "/stories"; "" if it has a host of its own."""
+    return urlsplit(public_url).path.rstrip("/")
+
+
+_ROOTED = re.compile(r'(\s(?:href|src|action|formaction)=")/(?!/)')  # texts cannot have it: their quotes are escaped
+
 STATIC = "/static/"  # the path of static files
 
 TYPES = {
@@ -473,6 +480,10 @@ class Site:
     _told: LruCache[str, str] = field(init=False, default_factory=partial(LruCache, MOST))
     _slow_places: BoundedSemaphore = field(init=False, default_factory=partial(BoundedSemaphore, MOST_SLOW))
 
+    @property
+    def prefix(self) -> str:
+        return prefix_of(self.public_url)
+
     def select(self, sql: str, limit: int = MOST_ROWS, seconds: float = SECONDS) -> pa.Table:
         """Returns the rows of SQL of our own."""
         return self.reader.select(sql, limit, seconds, own=True)
@@ -570,7 +581,7 @@ class Site:
         """Renders a template with its context and one-time `message`; not cached if it `changes` without a commit."""
         message = self._told.pop(request.query_params.get(TOLD, "")) or ""
         known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
-        text = self._templates.get_template(template).render(known | context)
+        text = self.piece(template, **known | context)
         return HTMLResponse(text, status, NO_STORE if message or changes else None)
 
     def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
@@ -580,7 +591,9 @@ class Site:
         return RedirectResponse(with_query(path, **{TOLD: key}) + fragment, 303)
 
     def piece(self, template: str, **context: object) -> str:
-        return self._templates.get_template(template).render(context)
+        """Renders a template, whose addresses do not know of a prefix."""
+        text = self._templates.get_template(template).render(context)
+        return _ROOTED.sub(rf"\1{self.prefix}/", text) if self.prefix else text
 
 
 API = "/api/"  # below this path, errors are JSON

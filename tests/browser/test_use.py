@@ -345,6 +345,20 @@ def read_in_a_feed_reader(address: str) -> list[str]:
     return [entry.title for entry in found.entries]
 
 
+def test_scripts_work_below_a_path(visit: Visit, browser: Browser, tmp_path: Path) -> None:
+    port = closed_port()
+    place = ("--address", f"127.0.0.1:{port}", "--public-url", f"http://127.0.0.1:{port}/stories")
+    with served_site(browser, tmp_path / "state", *place) as site:
+        page = site.enter(visit, "/new")
+        page.get_by_label("Text in XSCL").fill(QUERY)
+        expect(page.locator("#checked")).to_contain_text("No mistakes")
+        page.locator("h1").click()
+        page.keyboard.press("g")
+        page.keyboard.press("l")
+        expect(page).to_have_url(f"{site.url}/live")
+        expect(page.get_by_text("connected", exact=True)).to_be_visible()
+
+
 @pytest.mark.soak
 def test_from_nothing_to_a_match_in_a_feed_reader(
     visit: Visit, browser: Browser, server: FeedServer, tmp_path: Path

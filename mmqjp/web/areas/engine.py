@@ -111,7 +111,7 @@ def login_router(site: Site, routes: APIRouter) -> None:
     @routes.post("/logout")
     async def log_out() -> Response:
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(site.access.cookie, path="/", httponly=True, samesite="lax")
+        response.delete_cookie(site.access.cookie, path=site.prefix or "/", httponly=True, samesite="lax")
         return response
 
     def page(request: Request, next: str, wrong: str, status: int = 200) -> Response:
@@ -121,7 +121,7 @@ def login_router(site: Site, routes: APIRouter) -> None:
 def logged_in(site: Site, next: str) -> Response:
     response, access = RedirectResponse(local(next), 303, NO_STORE), site.access
     response.set_cookie(
-        access.cookie, access.make_cookie(), max_age=COOKIE_SECONDS, path="/",
+        access.cookie, access.make_cookie(), max_age=COOKIE_SECONDS, path=site.prefix or "/",
         secure=site.public_url.startswith("https:"), httponly=True, samesite="lax",
     )  # fmt: skip
     return response

@@ -1,4 +1,5 @@
 // Checks the text of a query as one types. Only a short summary is announced; the places stand below the text.
+const ROOT = new URL("../../", import.meta.url); // a proxy may show the site below a path
 const text = document.querySelector("#new-query textarea");
 const summary = document.querySelector("#checked");
 const problems = document.querySelector("#problems");
@@ -27,7 +28,7 @@ async function check() {
   asked?.abort();
   asked = new AbortController();
   try {
-    const answer = await fetch("/api/v1/check", {
+    const answer = await fetch(new URL("api/v1/check", ROOT), {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ text: text.value }), signal: asked.signal,
     });
     if (!answer.ok) return;

@@ -1,5 +1,6 @@
 // Keys for those who like them. They can be switched off, and never take a key from a field or from the browser.
-const PLACES = { q: "/", l: "/live", f: "/feeds", s: "/sinks", e: "/engine", n: "/new" };
+const ROOT = new URL("../../", import.meta.url); // a proxy may show the site below a path
+const PLACES = { q: ".", l: "live", f: "feeds", s: "sinks", e: "engine", n: "new" };
 const OFF = "keys-off";
 const dialog = document.createElement("dialog");
 let began = 0;
@@ -50,7 +51,7 @@ document.addEventListener("keydown", (event) => {
   began = 0;
   if (localStorage.getItem(OFF)) return;
   if (event.key === "?") help();
-  else if (second && PLACES[event.key]) location.assign(PLACES[event.key]);
+  else if (second && PLACES[event.key]) location.assign(new URL(PLACES[event.key], ROOT));
   else if (event.key === "g") began = Date.now();
   else if (ACTIONS[event.key]) ACTIONS[event.key]();
   else return;

@@ -1,4 +1,5 @@
 // Shows outputs as they come. The connection is closed while nobody looks; only counts are announced.
+const ROOT = new URL("../../", import.meta.url); // a proxy may show the site below a path
 const list = document.querySelector("#live");
 const state = document.querySelector("#live-state");
 const count = document.querySelector("#live-count");
@@ -34,7 +35,7 @@ function put(item) {
 function open() {
   close();
   const query = new URLSearchParams({ form: "html", query: list.dataset.query, after: seen });
-  source = new EventSource(`/events?${query}`);
+  source = new EventSource(new URL(`events?${query}`, ROOT));
   source.onopen = () => tell("on", "connected");
   source.onerror = () => {
     tell("wait", "connecting again");
