@@ -11,13 +11,14 @@ from typing import Any, cast
 
 from lark import Token, Transformer
 
+from common.bounds import UNITS
 from common.tools import frozen
 from xscl import syntax
 from xscl.algebra import values as exp
 from xscl.algebra.joins import JoinOp
 from xscl.algebra.values import DERIVED, MANY_VALUED, NOWHERE, NUMBERS, WITH_LITERAL, Span, holes_of, is_number
 from xscl.check_expressions import name_span
-from xscl.text import UNITS, Problem, unescaped, unit_hint, window_us
+from xscl.text import Problem, unescaped, unit_hint, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.

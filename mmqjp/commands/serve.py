@@ -331,7 +331,7 @@ def public_url(context: click.Context, parameter: click.Parameter, value: str | 
 )  # fmt: skip
 @click.option(
     "--public-url", metavar="URL", callback=public_url,
-    help="The URL under which browsers find the page, if it is behind a proxy; it may have a path. Hubs of feeds push to it.",
+    help="The URL, perhaps with a path, of the page behind a proxy. Hubs of feeds push to it.",
 )  # fmt: skip
 @click.option("--no-token", is_flag=True, help="Let everybody on this machine use the page.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from string import Template
 from types import MappingProxyType
 
+from common.bounds import duration_us
 from common.errors import InputError, InvalidValue
 from xscl.parser import parse_script
-from xscl.text import XsclErrors, duration_us
+from xscl.text import XsclErrors
 
 MOST_PARTS, LONGEST_PART = 50, 500
 """Maximum number of words or feeds in a field, and the maximum length of one, in characters."""

@@ -14,6 +14,7 @@ from feeds.fetch.fetcher import DropArchive, WarcArchive
 from feeds.fetch.settings import NONE, WHOLE
 from feeds.fetch.state import STATE_FILE, FeedChange, FetchStore, change_feeds
 from feeds.tail import read_documents
+from mmqjp.answers.output import Output
 from mmqjp.shown_engine import Engine
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, answer, outcomes
@@ -227,7 +228,7 @@ def test_absences_are_decided_once_the_older_pages_are_read(server, fetching):
     for leave_out, silent in (([], []), (["1.0", "1.1"], ["2.0"])):
         with Engine("duckdb", lateness=0) as engine:
             engine.subscribe(query)
-            outputs = []
+            outputs: list[Output] = []
             for item in read_documents([fetching.directory], feeds="item"):
                 if not (isinstance(item, Document) and item.id.split(" ")[1].removeprefix("urn:") in leave_out):
                     outputs += engine.process([item])

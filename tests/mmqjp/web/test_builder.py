@@ -34,7 +34,8 @@ def site(news, monkeypatch):
 
 
 IN_THE_RECIPES: dict[str, dict[str, str]] = {
-    "same_headline": {}, "in_other_words": {"name": "on_three_sites"}, "my_words": {"words": "barrier", "name": "barrier"},
+    "same_headline": {}, "in_other_words": {"name": "on_three_sites"},
+    "my_words": {"words": "barrier", "name": "barrier"},
     "by_author": {"name": "all_by_mia_falk"}, "first_release": {}, "retitled": {}, "silent": {}, "who_was_first": {},
     "named": {"feed": "lockwatch.example"},
 }  # fmt: skip
@@ -55,8 +56,10 @@ def test_each_recipe_finds_something_and_is_in_the_documentation():
 
 
 HOSTILE = [
-    '"', '""', "'", '" or true() or "', '"] PUBLISH other; FROM S//item[./a = "', "{}", "} S//x PUBLISH y", "$words $name ${name}",
-    "-- a comment", "\\", "\\\"", "a\tb", "<b>&amp;</b>", "x -> y", "(: c :)", "%s {0}", "é\u0301", "\u202eevil", "🧜", "'\"'" * 100,
+    '"', '""', "'", '" or true() or "', '"] PUBLISH other; FROM S//item[./a = "', "{}",
+    "} S//x PUBLISH y", "$words $name ${name}",
+    "-- a comment", "\\", "\\\"", "a\tb", "<b>&amp;</b>", "x -> y", "(: c :)", "%s {0}", "é\u0301", "\u202eevil", "🧜",
+    "'\"'" * 100,
 ]  # fmt: skip
 """Texts without commas, which would be several."""
 
@@ -71,10 +74,13 @@ def test_what_is_filled_in_stays_a_string(key):
             LITERAL.sub("STRING", recipe.script({key: text})) for text in ("one", "one.example", "http://one.example/")
         }
         for text in HOSTILE:
+            refused = None
             try:
                 built = recipe.script({key: f"x{text}"})
             except BadRecipe as error:
-                assert error.fields.keys() == {key} and ("control" in str(error) or "words" in str(error)), text
+                refused = error
+            if refused:
+                assert refused.fields.keys() == {key} and ("control" in str(refused) or "words" in str(refused)), text
                 continue
             assert LITERAL.sub("STRING", built) in shapes, (recipe.name, text)
             assert len(parse_script(built).all_queries) == len(parse_script(recipe.script({})).all_queries)
@@ -91,13 +97,16 @@ WRONG = [
     ("my_words", "words", "a\x00b", "control character"), ("my_words", "words", "a\ud800", "control character"),
     ("my_words", "where", "x", "choose one of"), ("my_words", "feed", "\x1b[31m", "control character"),
     ("my_words", "name", "1x", "begins with a letter"), ("my_words", "name", "a b", "begins with a letter"),
-    ("my_words", "name", "select", "no word of the language"), ("my_words", "name", "x; FROM S PUBLISH y", "begins with"),
+    ("my_words", "name", "select", "no word of the language"),
+    ("my_words", "name", "x; FROM S PUBLISH y", "begins with"),
     ("my_words", "name", "x" * 200, "begins with"), ("by_author", "author", "  ", "name of an author"),
     ("same_headline", "sites", "1", "from 2 to 100"), ("same_headline", "sites", "٣", "from 2 to 100"),
     ("same_headline", "sites", "9" * 5_000, "at most 4,000"), ("same_headline", "within", "", "a number and a unit"),
     ("same_headline", "within", "48", "a number and a unit"), ("same_headline", "within", "0 h", "a number and a unit"),
-    ("same_headline", "within", "2 fortnights", "not a duration"), ("same_headline", "within", "INF", "a number and a unit"),
-    ("same_headline", "within", "1 h } S//x", "a number and a unit"), ("silent", "within", "-1 d", "a number and a unit"),
+    ("same_headline", "within", "2 fortnights", "not a duration"),
+    ("same_headline", "within", "INF", "a number and a unit"),
+    ("same_headline", "within", "1 h } S//x", "a number and a unit"),
+    ("silent", "within", "-1 d", "a number and a unit"),
 ]  # fmt: skip
 
 
