@@ -302,6 +302,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
                 "CREATE MACRO sha2(text, bits) AS "
                 "CASE WHEN bits IN (0, 256) THEN sha256(text) ELSE error('sha2: only 256 bits are made') END"
             )
+            run(duckdb_store.UNIX_MICROS)
         except BaseException:
             self.close()
             raise

@@ -20,6 +20,7 @@ COMMANDS = LazyCommands(
         "resume": LazyCommand("mmqjp.commands.manage_queries:resume", "Resume the queries of a name."),
         "list": LazyCommand("mmqjp.commands.manage_queries:list_queries", "List the registered queries."),
         "matches": LazyCommand("mmqjp.commands.matches:matches", "Show what the queries of a store have matched."),
+        "items": LazyCommand("mmqjp.commands.list_items:items", "List the items that a store keeps."),
         "why": LazyCommand("mmqjp.commands.matches:why", "Show why an output came about."),
         "why-not": LazyCommand("mmqjp.commands.matches:why_not", "Show why there is no output."),
         "feed-link": LazyCommand("mmqjp.commands.serve:feed_link", "Print or revoke the link of a query's feed."),

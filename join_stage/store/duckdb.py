@@ -511,6 +511,10 @@ def most_threads() -> int:
     return min(THREADS, os.cpu_count() or 1)
 
 
+UNIX_MICROS = "CREATE MACRO IF NOT EXISTS unix_micros(moment) AS epoch_us(moment)"
+"""As Spark has it, which views call."""
+
+
 def set_up(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
@@ -667,6 +671,7 @@ class DuckDBStore(DuckDBTables):
         self._upgrade(columns)
         self._connection.begin()  # one write to disk for all views
         run("CREATE MACRO IF NOT EXISTS sha2(text, bits) AS sha256(text)")
+        run(UNIX_MICROS)
         self._make_views(self.schema.views)
         if (numbered := self.schema.numbered) is not None:
             rows = self.read(numbered.table, [numbered.numbers, numbered.argument])

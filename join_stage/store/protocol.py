@@ -124,7 +124,7 @@ class Dated:
 class StoreSchema:
     """The tables of a store and the SELECTs of its views, by name; both engines must understand the SELECTs.
     `documented` are the names suggested for an unknown table. `former_names` maps tables to their names in older
-    formats. SELECTs may call `sha2(text, 256)`, as in Spark, and name other views."""
+    formats. SELECTs may call `sha2(text, 256)` and `unix_micros(time)`, as in Spark, and name other views."""
 
     tables: Mapping[str, pa.Schema] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)

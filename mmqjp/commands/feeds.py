@@ -17,7 +17,8 @@ from typing import Any
 
 import click
 
-from common.dates import SECOND, iso_utc
+from common.dates import DAY, SECOND, iso_utc
+from common.errors import OperationalError
 from feeds.documents import now_us
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import ReplyLimits
@@ -52,26 +53,38 @@ from mmqjp.commands.options import AtLeast, duration, feed_memory_option, number
 from mmqjp.present.item import TimeFormat
 from mmqjp.process import json_line, pluralise, printable_line
 from mmqjp.service import drops
+from mmqjp.service.sql_question import QUERY
 from mmqjp.sinks.secrets import Secrets, store_secret
+from mmqjp.state.engine_choice import stored_engine
+from mmqjp.tables.lookup import items_by_feed
+from mmqjp.web.tallies import DAYS, FeedItems, tally_feeds
 
-_ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
+_ROW = "{:<8} {:<17} {:<17} {:>6}{}  {}"
+_KEPT = "  {:>6}  {:<16}"
 _INDENT = " " * 9
 
 
 Notes = Mapping[str, drops.FeedNotes]
 
 
-def table_lines(feeds: Iterable[FeedState], notes: Notes, width: int, clock: TimeFormat) -> Iterator[str]:
-    """Formats a table. Addresses end lines, uncut; what else is said has its own, `width` wide if words allow."""
+def table_lines(
+    feeds: Iterable[FeedState], notes: Notes, width: int, clock: TimeFormat, kept: Mapping[str, FeedItems] | None = None
+) -> Iterator[str]:
+    """Formats a table, with the items that are `kept` of a feed, and when the last new one came, unless None. Addresses
+    end lines, uncut; what else is said has its own, `width` wide if words allow."""
 
     def minute(moment: int) -> str:
         return clock.minute(moment) if moment else "-"
 
-    yield _ROW.format("status", f"checked ({clock.zone_at(now_us())})", "next check", "errors", "feed")
+    more = "" if kept is None else _KEPT.format("items", "last new")
+    yield _ROW.format("status", f"checked ({clock.zone_at(now_us())})", "next check", "errors", more, "feed")
     for feed in feeds:
         status = "stopped" if feed.stopped else str(feed.status or "-")
         due = "-" if feed.stopped else minute(feed.next_check)
-        yield _ROW.format(status, minute(feed.checked_at), due, feed.errors, printable_line(feed.shown))
+        if kept is not None:
+            items = kept.get(feed.shown, FeedItems())
+            more = _KEPT.format(f"{items.items:,}", minute(items.last or 0))
+        yield _ROW.format(status, minute(feed.checked_at), due, feed.errors, more, printable_line(feed.shown))
         called = " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
         count = pluralise(feed.hints.undated, "entry", "entries")
         undated = f"{count} with a date that cannot be read" if feed.hints.undated else ""
@@ -82,11 +95,15 @@ def table_lines(feeds: Iterable[FeedState], notes: Notes, width: int, clock: Tim
             )  # fmt: skip
 
 
-def listed_as_json(feeds: Iterable[FeedState], notes: Notes) -> Iterator[bytes]:
+def listed_as_json(
+    feeds: Iterable[FeedState], notes: Notes, kept: Mapping[str, FeedItems] | None = None
+) -> Iterator[bytes]:
     """Yields a JSON line per feed. Times are ISO 8601 in UTC; null for never."""
     for feed in feeds:
         told = asdict(drops.FeedSummary.of(feed, notes))
-        times = {key: told[key] for key in ("checked_at", "changed_at", "next_check")}
+        items = FeedItems() if kept is None else kept.get(feed.shown, FeedItems())
+        told |= {"items": None if kept is None else items.items, "last_new": items.last}
+        times = {key: told[key] for key in ("checked_at", "changed_at", "next_check", "last_new")}
         yield json_line(told | {key: None if time is None else iso_utc(time) for key, time in times.items()})
 
 
@@ -294,12 +311,27 @@ def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
     Example:
       mmqjp feeds list --state crawl/
     """
-    known = drops.noted_feeds(drops.state_file(state), now_us())
-    shown = (f"{line}\n".encode() for line in table_lines(*known, console().width, clock))
-    lines = listed_as_json(*known) if as_json else shown
+    known, kept = drops.noted_feeds(drops.state_file(state), now_us()), _kept_items(state)
+    shown = (f"{line}\n".encode() for line in table_lines(*known, console().width, clock, kept))
+    lines = listed_as_json(*known, kept) if as_json else shown
     with data_file(None) as file:
         for line in lines:
             file.write(line)
+
+
+def _kept_items(state: Path) -> dict[str, FeedItems] | None:
+    """Returns the items of each feed that the store of a state keeps; None without a store, or if that is busy."""
+    if not state.is_dir() or stored_engine(state) is None:
+        return None
+    from mmqjp.commands.manage_queries import client  # no other command here needs a store
+
+    today = now_us() // DAY
+    try:
+        found = client(state, WAIT).ask(QUERY, {"sql": items_by_feed(today - DAYS + 1), "seconds": WAIT})
+    except OperationalError as error:
+        click.echo(f"mmqjp: items are not counted: {error}", err=True)
+        return None
+    return tally_feeds((dict(zip(found["columns"], row, strict=True)) for row in found["rows"]), today)
 
 
 @feeds.command()

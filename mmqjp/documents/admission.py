@@ -112,7 +112,7 @@ class Admission:
                 dead.append((item.id, item.stream, item.t0, late, as_bytes(item.xml), now))
             else:
                 progress.enter(item.stream, item.t1, by_feed=item.feed != "")
-                records.append(_record(item, tree, watermark))
+                records.append(_record(item, tree, watermark, now))
                 indexes.append(places[index])
                 met.add(key)
         return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), fates.count(DUPLICATE), fates[:-1])
@@ -160,11 +160,12 @@ def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
         _LOG.warning("%s, %s; Engine.last_dead_letters() has each", count, first)
 
 
-def _record(document: Document, tree: ParsedDocument | str, watermark: Micros | None) -> Record:
+def _record(document: Document, tree: ParsedDocument | str, watermark: Micros | None, now: int) -> Record:
     id, stream, xml = document.id, document.stream, tree if isinstance(tree, str) else tree.xml()
     ids, sources = (own_part_id(stream, id),), ((id, stream),)
     times = document.t0, document.t1
-    record = Record(NO_DOCUMENT, id, stream, *times, xml, "external", (), ids, sources, watermark=watermark)
+    own = NO_DOCUMENT, id, stream, *times, xml
+    record = Record(*own, "external", (), ids, sources, watermark=watermark, taken_at=Micros(now))
     if isinstance(tree, ParsedDocument):
         record.tree = tree  # saves parsing `xml` again
     return record

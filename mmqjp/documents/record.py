@@ -36,7 +36,8 @@ class Record:
     blocks. Parallel to it, `part_ids` are their ids with streams, and `appeared` the docid of the external document
     that completed each, or its own if a backfill published it. `sources` are the external documents as (id, stream),
     left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest behind the record.
-    `watermark` is that of its stream when it arrived, if the record is belated: it ends before that.
+    `watermark` is that of its stream when it arrived, if the record is belated: it ends before that. `taken_at` is
+    when an external document arrived, unless it did before format 13.
     """
 
     docid: DocId
@@ -53,6 +54,7 @@ class Record:
     arrival: int = -1
     appeared: tuple[DocId, ...] = ()
     watermark: Micros | None = None
+    taken_at: Micros | None = None
     outline: DocumentOutline | None = field(default=None, compare=False, repr=False)
     """That of its tree, which outlives it."""
 
@@ -154,7 +156,7 @@ def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[DocId
     return Record(*of, "hidden", parts, ids, sources, bound, arrival, appeared, inputs.watermark)
 
 
-_EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival", "watermark")
+_EXTERNAL = ("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival", "watermark", "taken_at")
 """The columns of external documents; all others are null."""
 
 
@@ -176,8 +178,8 @@ def _row(record: Record) -> tuple[object, ...]:
         ids, streams = zip(*record.sources, strict=True) if record.sources else ((), ())
         bound = [docid for docid, _ in record.bound], [element | place << 32 for _, (element, place) in record.bound]
         lists, appeared = [record.parts, record.part_ids, ids, streams, *bound], record.appeared
-    *known, arrival, watermark = (getattr(record, name) for name in _EXTERNAL)
-    return (*known, *lists, arrival, appeared, watermark)
+    *known, arrival, watermark, taken_at = (getattr(record, name) for name in _EXTERNAL)
+    return (*known, *lists, arrival, appeared, watermark, taken_at)
 
 
 def record_of(row: dict[str, Any]) -> Record:
@@ -187,7 +189,8 @@ def record_of(row: dict[str, Any]) -> Record:
     arrival = docid - schema.BEFORE_ARRIVALS if row["arrival"] is None else row["arrival"]
     if row["parts"] is None:
         ids, source = (own_part_id(stream, id),), ((id, stream),)
-        return Record(*of, "external", (docid,), ids, source, (), arrival, (docid,), row["watermark"])
+        late, came = row["watermark"], row["taken_at"]
+        return Record(*of, "external", (docid,), ids, source, (), arrival, (docid,), late, came)
     sources = tuple(zip(row["source_ids"], row["source_streams"], strict=True))
     nodes = zip(row["bound_docids"], row["bound_nodes"], strict=True)
     bound = tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in nodes)

@@ -6,7 +6,8 @@ Up to format 3, two processes could number different chains of functions equally
 documents. Up to format 4, outputs had no numbers or ids, and sink positions were batches. Up to format 5, queries had
 no forms. Formats 7 to 9 add tables, which start empty. Format 10 has a word order, and queries that readers of format 9
 do not know: `near`, absences, PATTERN. Format 11 adds the watermarks of belated documents, and visits of feeds;
-12 the progress of streams with each batch; 13 the texts of queries as they were typed."""
+12 the progress of streams with each batch; 13 the texts of queries as they were typed, and when a document arrived,
+which is not known of earlier ones."""
 
 from __future__ import annotations
 

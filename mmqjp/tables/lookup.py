@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from common.dates import HOUR
+from common.dates import DAY, HOUR
 from common.tools import in_batches
 from join_stage.store.protocol import QuestionRefused
-from mmqjp.tables.schema import RECIPIENTS, SEQ
+from mmqjp.tables.schema import ITEM_VERSIONS, RECIPIENTS, SEQ
 
 SelectFn = Callable[[str], pa.Table]
 """Runs a query over a store's tables, as `mmqjp.engine.Session.question` does, or another process."""
@@ -424,6 +424,16 @@ UNION ALL SELECT NULL, NULL, -2, count(*), NULL FROM numbers WHERE batch <= {aft
 UNION ALL SELECT NULL, NULL, -3, count(*), NULL FROM numbers WHERE batch <= {until}
 UNION ALL SELECT NULL, NULL, -4, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
 + (SELECT count(*) FROM pauses) + (SELECT count(*) FROM query_sources), (SELECT max(qid) FROM added_queries)"""
+
+
+def items_by_feed(since_day: int) -> str:
+    """SQL that counts items by `feed` and `day` of t1 (-1: before `since_day`), both of the first version that is kept:
+    `items`, and as `last` when the last one arrived, or its t1 if that is not known."""
+    return f"""SELECT feed, CASE WHEN t1 < {since_day * DAY} THEN -1 ELSE t1 // {DAY} END AS day,
+count(*) AS items, max(coalesce(taken_at, t1)) AS last FROM (
+  SELECT split_part(min(id), ' ', 1) AS feed, arg_min(t1, docid) AS t1, min(taken_at) AS taken_at
+  FROM {ITEM_VERSIONS} AS v WHERE item <> id GROUP BY stream, item
+) AS firsts GROUP BY 1, 2"""
 
 
 NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"

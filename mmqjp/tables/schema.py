@@ -213,12 +213,13 @@ EVENT_TABLES = {
 # `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
 # the external documents behind any document. `bound_*` are the nodes that the children of a tuple stand for. `arrival`
 # numbers external documents; other documents have that of the latest one behind them. `appeared` has an entry per part.
-# `watermark` is that of the stream when a belated document arrived, and NULL for all others.
-# `mmqjp.documents.record.Record` describes them. What is in OWN is NULL for external documents: it follows from their
-# docids, ids and streams.
+# `watermark` is that of the stream when a belated document arrived, and NULL for all others. `taken_at` is when an
+# external document arrived. `mmqjp.documents.record.Record` describes them. What is in OWN is NULL for external
+# documents: it follows from their docids, ids and streams.
 DOCUMENTS = schema(
     docid=INT, id=TEXT, stream=TEXT, t0=INT, t1=INT, xml=TEXT, kind=TEXT, parts=INTS, part_ids=TEXTS, source_ids=TEXTS,
     source_streams=TEXTS, bound_docids=INTS, bound_nodes=INTS, arrival=INT, appeared=INTS, watermark=INT,
+    taken_at=INT,
 )  # fmt: skip
 
 OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes", "appeared")
@@ -559,6 +560,70 @@ def compact_belated(store: TableStore) -> None:
     TableRows(store).append("belated_counts", [(*key[:4], count, latest[key]) for key, count in sums.items()])
 
 
+VERSION_DIGITS = 12  # length of the hash of a version at the end of an item's id, which a blank precedes
+
+_ITEM = f"""CASE WHEN regexp_extract(id, '^[^ ]+ .+ [0-9a-f]{{{VERSION_DIGITS}}}$', 0) = '' THEN id
+ELSE substr(id, 1, length(id) - {VERSION_DIGITS + 1}) END"""
+
+ITEM_VERSIONS = f"(SELECT docid, id, stream, t1, taken_at, {_ITEM} AS item FROM documents WHERE kind = 'external')"
+"""SQL for all documents from outside with what identifies their `item`: the id without the version."""
+
+_HEAD = "split_part(d.xml, '<content>', 1)"  # without the content, which is the last field, and long
+
+_IS_ITEM = f"""d.kind = 'external' AND d.xml LIKE '<item>%'
+AND regexp_extract(substr({_HEAD}, 7), '<[^/<>](?:[^<>]*[^/<>])?>[^<]*<[^/]', 0) = ''"""
+"""SQL for whether a document is an item (docs/items.md): inside of it, no start tag is followed by another one. Regular
+expressions read its fields exactly, as only tags are stored with < and >; DuckDB has no XPath. A table of the fields
+would cost each document something, and would not have those of older stores."""
+
+
+def _unescaped(text: str) -> str:
+    for escape, character in (("&lt;", "'<'"), ("&gt;", "'>'"), ("&#13;", "chr(13)"), ("&amp;", "'&'")):
+        text = f"replace({text}, '{escape}', {character})"
+    return text
+
+
+def _texts_of(field: str) -> str:
+    return f"{_HEAD}, '<{field}(?: [^<>]*)?>([^<]*[^< \n\t][^<]*)</{field}>', 1"
+
+
+def _field(field: str) -> str:
+    text = _unescaped(f"regexp_extract({_texts_of(field)})")
+    return f"nullif(trim({text}), '')"
+
+
+def _fields(field: str, separator: str) -> str:
+    return _unescaped(f"concat_ws({separator}, regexp_extract_all({_texts_of(field)}))")
+
+
+def _time_field(field: str) -> str:
+    written = f"regexp_extract({_HEAD}, '<{field}>([0-9-]+T[0-9:.]+Z)</{field}>', 1)"
+    return f"unix_micros(try_cast(nullif({written}, '') AS TIMESTAMP))"
+
+
+_BETWEEN = "chr(1)"  # which XML cannot hold
+
+_ITEM_COLUMNS = f"""{_field("feed_url")} AS feed, {_field("feed_title")} AS feed_title, {_field("title")} AS title,
+{_field("item_url")} AS url, nullif({_fields("author", "', '")}, '') AS author, {_field("lang")} AS lang,
+{_time_field("timestamp")} AS published, {_time_field("updated")} AS updated,
+CASE WHEN {_HEAD} LIKE '%<category>%' THEN split({_fields("category", _BETWEEN)}, {_BETWEEN}) END AS categories"""
+
+ITEM_VIEWS = {
+    # The newest version of each item that is kept.
+    "items": f"""SELECT d.id, {_ITEM_COLUMNS}, d.t0, n.first_seen, n.versions, d.stream, n.item, d.docid
+FROM documents d JOIN (
+  SELECT max(docid) AS docid, item, count(*) AS versions,
+  CASE WHEN count(taken_at) = count(*) THEN min(taken_at) END AS first_seen
+  FROM {ITEM_VERSIONS} AS v GROUP BY stream, item
+) n ON n.docid = d.docid WHERE {_IS_ITEM}""",
+    "versions": f"""SELECT d.id, {_ITEM_COLUMNS}, d.t0, d.taken_at AS first_seen, n.version, d.stream, n.item, d.docid
+FROM documents d JOIN (
+  SELECT docid, item, row_number() OVER (PARTITION BY stream, item ORDER BY docid) AS version
+  FROM {ITEM_VERSIONS} AS v
+) n ON n.docid = d.docid WHERE {_IS_ITEM}""",
+}
+
+
 TABLES = {
     "documents": DOCUMENTS,
     "dropped_ids": DROPPED_IDS,
@@ -578,14 +643,16 @@ TABLES = {
 
 _DOCUMENTED = (
     *("documents", "queries", "matches", "outputs", "output_matches", "dead_letters", "belated", "events", "batches"),
-    *("gaps", "undelivered", "r_bin", "r_doc", "r_docts"),
+    *("items", "versions", "gaps", "undelivered", "r_bin", "r_doc", "r_docts"),
 )
 
-_VIEWS = QUERY_VIEWS | ANSWER_VIEWS | {"belated": _BELATED_VIEW}
+_VIEWS = QUERY_VIEWS | ANSWER_VIEWS | {"belated": _BELATED_VIEW} | ITEM_VIEWS
 
 SCHEMA = StoreSchema(TABLES, _VIEWS, R_T, documented=_DOCUMENTED, former_names=FORMER_NAMES)
 
-TIMES = frozenset(("t0", "t1", "time", "timestamp", "added_at", "removed_at", "noted_at", "taken_at", "committed_at"))
+TIMES = frozenset(("t0", "t1", "time", "timestamp", "published", "updated", "first_seen")) | frozenset(
+    ("added_at", "removed_at", "noted_at", "taken_at", "committed_at")
+)
 """Columns of tables and views that hold times, in microseconds."""
 
 
@@ -615,7 +682,8 @@ SCHEMA_VERSION = 13
 Format 2 added pauses of queries and offsets of sources; 3 placements of queries; 4 numbered chains of functions, and
 arrivals; 5 numbers and ids of outputs; 6 answers in place of outputs, and forms; 7 the keys of ONCE PER; 8 undelivered
 outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits; 12 progress with each batch; 13
-the texts of queries as they were typed. A change of normal forms or templates needs a new format.
+the texts of queries as they were typed, and the arrival times of documents. A change of normal forms or templates needs
+a new format.
 """
 
 BATCH_TABLES = (

@@ -36,6 +36,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from common.dates import DAY
 from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
 from common.files import SECRETS, make_inside, make_secret_file
 from common.tools import LruCache, gc_paused
@@ -56,9 +57,10 @@ from mmqjp.service.sql_question import BACKTEST
 from mmqjp.state.engine_choice import is_held
 from mmqjp.syndication.atom import Links, load_feed_links
 from mmqjp.syndication.serve_feeds import FeedPages, StoreFeeds
+from mmqjp.tables.lookup import items_by_feed
 from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.readers import Busy, SharedCache, StoreReader, TooSlow
-from mmqjp.web.tallies import Tallies
+from mmqjp.web.tallies import DAYS, FeedItems, Tallies, tally_feeds
 from xscl.text import XsclErrors
 
 TOKEN, PUSH_TOKEN = "token", "push-token"
@@ -546,6 +548,11 @@ class Site:
     def look_up(self, sql: str, limit: int, seconds: float) -> pa.Table:
         """Returns rows of SQL, cached like `look`."""
         return self.replies.get((sql, limit, seconds), None, partial(self.select, sql, limit, seconds))
+
+    def feed_items(self) -> dict[str, FeedItems]:
+        """Returns the items of each feed, by address, cached like `look`."""
+        today = self.now() // DAY
+        return tally_feeds(self.look_up(items_by_feed(today - DAYS + 1), MOST_CACHED, SECONDS).to_pylist(), today)
 
     @cached_property
     def pushes(self) -> PushClient:

@@ -1,16 +1,19 @@
-"""Counts the outputs of each query by hour and day, each batch once, and tracks the registered queries."""
+"""Counts the outputs of each query by hour and day, each batch once, and tracks the registered queries. And counts the
+items of each feed by day."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from common.arrays import Ints
 from common.dates import DAY, HOUR
+from common.tools import gathered
 from feeds.documents import Now
 from mmqjp.present.recent import RecentAnswers, is_newer
 from mmqjp.tables.lookup import NAMES, QUERIES, next_batches, tally
@@ -24,6 +27,28 @@ MOST_ROWS, SECONDS = 5_000_000, 60.0  # limits of a SELECT, which reads much onl
 
 MOST_OUTPUTS, NEVER = 1_000_000, -(1 << 62)
 """Approximate number of outputs counted per SELECT, and so of its rows, and the `last` of a query without outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedItems:
+    """The items of a feed that are kept: how many, when the last new one arrived, in microseconds (None: never), and
+    how many there are of each of the last DAYS UTC days, the present one last."""
+
+    items: int = 0
+    last: int | None = None
+    days: tuple[int, ...] = (0,) * DAYS
+
+
+def tally_feeds(rows: Iterable[Mapping[str, Any]], today: int) -> dict[str, FeedItems]:
+    """Returns the items of each feed, given the rows of `items_by_feed`. What is from the future counts as of today."""
+    found: dict[str, FeedItems] = {}
+    for feed, some in gathered((row["feed"], row) for row in rows).items():
+        days = [0] * DAYS
+        for row in some:
+            if (place := min(row["day"] - today, 0) + DAYS - 1) >= 0:
+                days[place] += row["items"]
+        found[feed] = FeedItems(sum(row["items"] for row in some), max(row["last"] for row in some), tuple(days))
+    return found
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from mmqjp.service.drops import (
 )
 from mmqjp.tables.lookup import latest_setting
 from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor, with_query
+from mmqjp.web.tallies import FeedItems
 
 ROWS = 100  # feeds per page
 WAIT = 3.0  # seconds to wait until a running fetch has applied a change
@@ -53,13 +54,14 @@ class FeedRow(FeedSummary):
     """A feed and its health: `new` before the first visit; `stopped` if it is gone for good and not fetched again.
     `visited_at` is its last complete visit, and `read_to` the last one that the queries know of: how far its time has
     come. `late`: that is longer ago than twice its interval. `holds`: the stream waits for this feed, while others have
-    come further by more than its interval."""
+    come further by more than its interval. `kept`: its items in the store."""
 
     health: Health
     visited_at: int | None
     read_to: int | None
     late: bool
     holds: bool
+    kept: FeedItems
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class SettingsView:
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
     """Returns feeds of a health, from a cursor on. Raises SourceError."""
     known, notes = noted_feeds(_file(site), site.now()) if _file(site).is_file() else ([], {})
-    rows = list(map(partial(_row, site.now(), _visits(site), notes), known))
+    rows = list(map(partial(_row, site.now(), _visits(site), site.feed_items(), notes), known))
     first, _ = decode_cursor(after, int, str) or (0, "")
     shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health, "late" if row.late else "")]
     place = {row.url: number for number, row in enumerate(rows)}
@@ -232,7 +234,13 @@ def _visits(site: Site) -> dict[str, _FeedTime]:
     return found
 
 
-def _row(now: int, visits: Mapping[str, _FeedTime], notes: Mapping[str, FeedNotes], feed: FeedState) -> FeedRow:
+def _row(
+    now: int,
+    visits: Mapping[str, _FeedTime],
+    items: Mapping[str, FeedItems],
+    notes: Mapping[str, FeedNotes],
+    feed: FeedState,
+) -> FeedRow:
     told = FeedSummary.of(feed, notes)
     signs: dict[Health, object] = {"stopped": told.stopped, "failing": told.errors, "new": told.checked_at is None}
     health: Health = next((health for health, has in signs.items() if has), "well")
@@ -241,7 +249,10 @@ def _row(now: int, visits: Mapping[str, _FeedTime], notes: Mapping[str, FeedNote
     visited_at = told.checked_at if health == "well" else read_to
     late = read_to is not None and not told.stopped and now - read_to > 2 * interval
     holds = is_waited_for and furthest - (read_to or 0) > interval
-    return FeedRow(**asdict(told), health=health, visited_at=visited_at, read_to=read_to, late=late, holds=holds)
+    kept = items.get(told.url, FeedItems())
+    return FeedRow(
+        **asdict(told), health=health, visited_at=visited_at, read_to=read_to, late=late, holds=holds, kept=kept
+    )
 
 
 LINKS = (Link("/feeds", "Feeds", 30),)

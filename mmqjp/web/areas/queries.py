@@ -52,7 +52,8 @@ QuerySort = Literal["name", "last", "day", "week", "total"]
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """A name: number of queries, state and its reason; outputs in all, in 24 hours and in 7 days; last t1 or None."""
+    """A name: number of queries, state and its reason; outputs in all, in 24 hours and in 7 days; last t1 or None; and
+    outputs of each of the last 30 UTC days, the present one last."""
 
     name: str
     queries: int
@@ -62,6 +63,7 @@ class QueryRow:
     day: int
     week: int
     last: int | None
+    days: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ def query_row(tally: QueryTally, place: int) -> QueryRow:
         tally.names[place], queries,
         "active" if not paused else "paused" if paused == queries else "partly paused", tally.reasons[place],
         int(tally.total[place]), int(tally.day[place]), int(tally.week[place]), None if last == NEVER else last,
+        tuple(tally.days[:, place].tolist()),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 // Keys for those who like them. They can be switched off, and never take a key from a field or from the browser.
 const ROOT = new URL("../../", import.meta.url); // a proxy may show the site below a path
-const PLACES = { q: ".", l: "live", f: "feeds", s: "sinks", e: "engine", n: "new" };
+const PLACES = { q: ".", l: "live", i: "items", f: "feeds", s: "sinks", e: "engine", n: "new" };
 const OFF = "keys-off";
 const dialog = document.createElement("dialog");
 let began = 0;
@@ -11,7 +11,7 @@ function help() {
     dialog.innerHTML = `<h2 id="keys-title">Keys</h2><dl class="key-list"></dl>
       <label class="tick"><input type="checkbox"> <span>Use these keys</span></label>
       <form method="dialog" class="buttons"><button>Close</button></form>`;
-    const keys = [["g q", "queries"], ["g l", "live"], ["g f", "feeds"], ["g s", "sinks"], ["g e", "engine"], ["g n", "new query"],
+    const keys = [["g q", "queries"], ["g l", "live"], ["g i", "items"], ["g f", "feeds"], ["g s", "sinks"], ["g e", "engine"], ["g n", "new query"],
       ["j", "next"], ["k", "previous"], ["o", "open"], ["/", "search"], ["?", "this list"]];
     for (const [key, text] of keys) {
       const [term, meaning] = ["dt", "dd"].map((name) => dialog.querySelector("dl").appendChild(document.createElement(name)));
