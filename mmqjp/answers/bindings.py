@@ -26,7 +26,7 @@ from common.dates import parse_timestamp
 from common.tools import lazy
 from mmqjp.documents.record import Inputs, Record, StoredRecords, parse_trees
 from mmqjp.queries.forms import DerivedSide, DerivedVariable, HiddenSide, JointPlan, RowPart, SearchedSide
-from templates.witness import ATTRIBUTE_SHIFT, PLAIN, plain_node
+from templates.witness import ATTRIBUTE_SHIFT, ELEMENT, PLAIN, plain_node
 from xpath_stage.binder import Node, SideBinder
 from xpath_stage.filters import tree_value
 from xscl.algebra import values as algebra
@@ -415,10 +415,14 @@ class Values:
     def column(self, codes: Ints, functions: tuple[str, ...]) -> ValueColumn:
         return ValueColumn(self, *dictionary_encode(codes), functions, codes & PLAIN)
 
-    def text(self, code: int) -> str:
-        if (found := self.texts.get(code)) is None:
-            found = self.texts[code] = self.value(code).text()
-        return found
+    def texts_of(self, codes: Ints) -> list[str]:
+        """Returns the string values of nodes."""
+        known, records, keys = self.texts, self._records, codes.tolist()
+        columns = codes >> _NODE_BITS, codes & ELEMENT, (codes & PLAIN) >> ATTRIBUTE_SHIFT
+        for key, place, element, attribute in zip(keys, *(column.tolist() for column in columns), strict=True):
+            if key not in known:
+                known[key] = records[place].tree.string_value(element, attribute)
+        return list(map(known.__getitem__, keys))
 
     def markups(self, codes: Ints) -> list[str]:
         places, numbers = (codes >> _NODE_BITS).tolist(), (codes & PLAIN).tolist()
@@ -746,7 +750,7 @@ class JointBlock:
         match expr:
             case algebra.VarPath(var=var):
                 codes, distinct_codes = dictionary_encode(self.codes(var))
-                return Encoded(codes, [self.joints.values.text(code) for code in distinct_codes.tolist()])
+                return Encoded(codes, self.joints.values.texts_of(distinct_codes))
             case algebra.Call(name=algebra.PARTS, args=(algebra.VarPath(var=var), _)):
                 return self.column(Term(var, (str(algebra.derivation(expr)),))).texts(BoundValue.text)
             case algebra.Call(args=(arg, *_)) if name := algebra.derivation(expr):
