@@ -83,7 +83,7 @@ def query_versions(select: SelectFn, name: str) -> list[QueryVersion]:
     rows = lookup.texts_of_name(select, name, MOST_OF_NAME)
     oldest = (rows[-1]["removed_at"] or END) if len(rows) == MOST_OF_NAME else 0
     typed: dict[int, list[tuple[int, str]]] = {row["qid"]: [(row["added_at"], row["text"])] for row in rows}
-    for row in lookup.sources_of(select, "qid", typed):
+    for row in lookup.typed_texts_of(select, "qid", typed):
         typed[row["qid"]].append((row["noted_at"], row["source"]))
     removed = {row["qid"]: row["removed_at"] or END for row in rows}
     changes = {at for texts in typed.values() for at, _ in texts} | {at for at in removed.values() if at < END}
@@ -110,15 +110,15 @@ def query_versions(select: SelectFn, name: str) -> list[QueryVersion]:
 def exported(select: SelectFn, most: int) -> str:
     """Returns all registered queries and definitions as one script, as they were typed. Raises InvalidValue if there
     are more than `most` queries, and what `select` does."""
-    rows, known = lookup.registered_texts(select, most + 1), definitions(select).values()
+    rows, known = lookup.texts_of_all(select, most + 1), definitions(select).values()
     if len(rows) > most:
         raise InvalidValue(f"there are more than {most:,} queries: write them with mmqjp list --xscl")
-    noted = lookup.sources_of(select, "qid", [row["qid"] for row in rows])
+    noted = lookup.typed_texts_of(select, "qid", [row["qid"] for row in rows])
     typed: dict[int, str] = {row["qid"]: row["source"] for row in noted}
     stories = {row["name"] for row in rows if row["qid"] in typed and " STORIES{" in row["text"]}
     made = {name + PAIRS for name in stories}
     sources = [typed.get(row["qid"]) or str(row["text"]) for row in rows if row["name"] not in made]
-    defined = lookup.sources_of(select, "definition", [one.id for one in known])
+    defined = lookup.typed_texts_of(select, "definition", [one.id for one in known])
     numbers: dict[int, str] = {row["definition"]: row["source"] for row in defined}
     return editable(sources, [numbers.get(one.id, one.text) for one in known], event_streams(select))
 
@@ -169,10 +169,10 @@ def events_read(select: SelectFn, name: str) -> EventsRead:
     script = parse_script(";\n".join(row["text"] for row in rows), stored=True, events=event_streams(select))
     read = {one.name for query in script.event_queries for one in names_read(query.stream)}
     defined = {key: definition for key, definition in sorted(definitions(select).items()) if key in read}
-    typed = lookup.sources_of(select, "definition", [one.id for one in defined.values()])
+    typed = lookup.typed_texts_of(select, "definition", [one.id for one in defined.values()])
     sources = {row["definition"]: row["source"] for row in typed}
     published = tuple(sorted(read - defined.keys()))
-    if lookup.sources_of(select, "qid", [row["qid"] for row in rows]):
+    if lookup.typed_texts_of(select, "qid", [row["qid"] for row in rows]):
         defined = {key: one for key, one in defined.items() if one.pattern.stream != name + PAIRS}
     return EventsRead(tuple(defined), tuple(sources.get(one.id, one.text) for one in defined.values()), published)
 

@@ -181,7 +181,7 @@ ORDER BY r.removed_at DESC NULLS FIRST, a.qid DESC LIMIT {most}"""
     return all_rows(select, sql)
 
 
-def registered_texts(select: SelectFn, most: int) -> list[Row]:
+def texts_of_all(select: SelectFn, most: int) -> list[Row]:
     """Returns registered queries in the order in which they came: `qid`, `name`, `text`."""
     sql = f"""SELECT qid, name, text FROM added_queries
 WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid LIMIT {most}"""
@@ -329,7 +329,7 @@ LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({literal_list(na
     return all_rows(select, sql)
 
 
-def sources_of(select: SelectFn, owner: str, numbers: Collection[int]) -> list[Row]:
+def typed_texts_of(select: SelectFn, owner: str, numbers: Collection[int]) -> list[Row]:
     """Returns texts as they were typed, oldest first: the number of the `owner` (`qid` or `definition`), `source`,
     `noted_at`."""
     if not numbers:

@@ -367,7 +367,7 @@ def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
     else:
         rows = site.select(lookup.registered_queries_sql(name, MOST_TEXTS, paused=paused)).to_pylist()
         found = [QueryDetails(r["qid"], r["text"], r["text"], r["added_at"], r["paused"] or None) for r in rows]
-    typed = lookup.sources_of(site.select, "qid", [one.qid for one in found])
+    typed = lookup.typed_texts_of(site.select, "qid", [one.qid for one in found])
     sources = {row["qid"]: row["source"] for row in typed}
     return tuple(replace(one, source=sources.get(one.qid, one.text)) for one in found)
 
