@@ -24,6 +24,8 @@ from starlette.exceptions import HTTPException
 
 import mmqjp
 from mmqjp.web.site import Link, Site
+from xscl.check_expressions import FUNCTIONS
+from xscl.lalr import grammar_keywords
 
 HOME = "index"
 MOST_FOUND, AROUND, LONGEST = 30, 110, 200
@@ -114,8 +116,31 @@ def _anchor(text: str) -> str:
     return f'<span id="{found[1]}"></span>' if found else ""
 
 
+_TOKEN = re.compile(
+    r"""(?P<comment>\(:.*?:\)|--[^\n]*)|(?P<string>"[^"\n]*"|'[^'\n]*')|(?P<plain>(?:->|[/@:.])\s*\w+(?:-(?!>)\w*)*)
+|(?P<function>[a-z][a-z-]*(?=\())|(?P<number>\b\d+(?:\.\d+)?(?:\s*(?:us|ms|s|min|h|d|w)\b)?)|(?P<word>\w+(?:-(?!>)\w*)*)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def coloured(text: str) -> str:
+    """A text of XSCL as HTML, in the colours of the editor."""
+    parts, at = list[str](), 0
+    for found in _TOKEN.finditer(text):
+        kind, word = found.lastgroup, found[0]
+        if kind == "word" and word.upper() in grammar_keywords():
+            kind = "keyword"
+        is_known = kind not in ("word", "plain") and (kind != "function" or word in FUNCTIONS)
+        shown = escape(word)
+        parts += escape(text[at : found.start()]), f'<span class="tok-{kind}">{shown}</span>' if is_known else shown
+        at = found.end()
+    return "".join(parts) + escape(text[at:])
+
+
 def _code(token: Token) -> str:
-    return f'<pre class="code" dir="ltr">{escape(token.content, quote=False)}</pre>\n'
+    # Quotes are escaped, too: what renders pages finds its addresses by them.
+    shown = coloured(token.content) if token.info.strip() == "xscl" else escape(token.content)
+    return f'<pre class="code" dir="ltr">{shown}</pre>\n'
 
 
 @cache
@@ -127,7 +152,7 @@ def doc_page(name: str) -> DocPage | None:
     tokens = markdown.parse(text, env)
     anchors = list(_add_anchors(tokens))
     for token in tokens:
-        _point_links(token.children or ())
+        token.children = token.children and list(_point_links(token.children))
     title = anchors[0][1] if anchors else name
     sections = tuple(_sections(name, title, tokens))
     shown = list(_in_regions(tokens, title))
@@ -151,15 +176,20 @@ def _add_anchors(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
             yield anchor, title
 
 
-def _point_links(tokens: Iterable[Token]) -> None:
-    """Links among pages stay in the site; others open elsewhere, and do not learn from where."""
+def _point_links(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Yields tokens with links among pages that stay in the site. Others open elsewhere, and do not learn from where;
+    what leads to a file that is not shown is no link."""
+    leads = True
     for token in tokens:
         if token.type == "link_open":
             address = str(token.attrGet("href") or "")
             if found := re.fullmatch(r"([\w-]+)\.md(?:#(.*))?", address):
                 token.attrSet("href", doc_path(found[1], found[2] or ""))
-            elif not address.startswith("#"):
+            elif leads := address.startswith(("#", "http:", "https:")):
                 token.attrSet("rel", "noreferrer")
+        if leads or not token.type.startswith("link_"):
+            yield token
+        leads = leads or token.type == "link_close"
 
 
 def _in_regions(tokens: Iterable[Token], title: str) -> Iterator[Token]:

@@ -5,6 +5,7 @@ import {
   history, historyKeymap, keymap, lineNumbers, lintKeymap, setDiagnostics, syntaxHighlighting, syntaxTree, tags,
 } from "./codemirror.js";
 
+const ROOT = new URL("../../", import.meta.url); // a proxy may show the site below a path
 const field = document.querySelector("#new-query textarea");
 const label = document.querySelector("label[for=text]");
 const KEYWORDS = new Set(field.dataset.keywords.split(" "));
@@ -69,7 +70,7 @@ const colours = HighlightStyle.define(Object.entries({
 // What the store has is asked for once, when it is first needed.
 let known;
 async function store() {
-  known ??= fetch("/api/v1/completions").then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
+  known ??= fetch(new URL("api/v1/completions", ROOT)).then((answer) => (answer.ok ? answer.json() : null)).catch(() => null);
   return (await known) ?? { streams: [], events: {}, paths: {} };
 }
 

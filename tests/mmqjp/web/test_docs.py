@@ -1,13 +1,19 @@
 """The documentation in the page."""
 
 import re
+from dataclasses import replace
+from functools import partial
 from html import unescape
+from typing import Any
 
 import pytest
+from lxml import html
 
-from mmqjp.web.areas.docs import doc_names, doc_page, search_docs
+from mmqjp.service.commands import run_offline
+from mmqjp.sinks.definition import SinkTables
+from mmqjp.web.areas.docs import coloured, doc_names, doc_page, search_docs
 from tests.support.places import ROOT
-from tests.support.web import browser, script, site_of
+from tests.support.web import asking, browser, script, site_of
 
 ALLOWED = {
     *("a", "article", "blockquote", "code", "div", "em", "h1", "h2", "h3", "h4", "h5", "hr", "li", "ol", "p", "pre"),
@@ -69,3 +75,31 @@ def test_sections_are_found_by_words_and_their_beginnings(text, first):
     assert bool(found) == (bool(words) and "nosuchwordatall" not in words)
     if first is not None:
         assert first in [hit.title for hit in found[:3]]
+
+
+def test_each_field_leads_to_what_is_written_about_it(unchanged_engine, tmp_path):
+    ask = asking(unchanged_engine, partial(run_offline, tmp_path, SinkTables))
+    pages = browser(replace(site_of(unchanged_engine, tmp_path), ask=ask))
+    shown = {name: page for name in doc_names() if (page := doc_page(name)) is not None}
+    paths = ["/new", "/feeds", "/feeds/edit", "/sql", "/q/nobody", "/q/nobody/why-not", "/build?recipe=retitled"]
+    paths += [f"/sinks?kind={kind}" for kind in ("webhook", "mail", "jsonl", "atom", "parquet", "command")]
+    for path in paths:
+        tree: Any = html.fromstring(pages.get(path).text)
+        fields = tree.xpath("//main//div[contains(@class, 'field')][not(.//input[@type = 'search'])]")
+        ticks = tree.xpath("//main//label[@class = 'tick']")
+        assert fields or path.startswith("/build"), path
+        for field in fields:
+            (about,) = field.xpath("a[@class = 'about']")
+            page, _, anchor = about.get("href").removeprefix("/docs/").partition("#")
+            known = {one.anchor for one in shown[page].sections}
+            assert not anchor or anchor in known, (path, about.get("href"))
+        assert all(tick.getprevious().get("class") == "about" for tick in ticks), path
+
+
+def test_texts_of_xscl_have_the_colours_of_the_editor():
+    text = coloured("-- x\nFROM S//from->join[contains(a, 'JOIN <b>')] foo(2 d) \"y\"")
+    assert re.findall(r'<span class="tok-(\w+)">(.*?)</span>', text) == [
+        ("comment", "-- x"), ("keyword", "FROM"), ("function", "contains"), ("string", "&#x27;JOIN &lt;b&gt;&#x27;"),
+        ("number", "2 d"), ("string", "&quot;y&quot;"),
+    ]  # fmt: skip
+    assert "S//from-&gt;join[" in text
