@@ -72,8 +72,9 @@ def read_opml(data: bytes) -> Outlines:
     try:
         root = _root(text)
     except etree.XMLSyntaxError as error:
+        text = mend_references(text)
         try:
-            root = _root(declare_prefixes(mend_references(text), {"mmqjp": NAMESPACE}))
+            root = _root(declare_prefixes(text, {"mmqjp": NAMESPACE}))
         except etree.XMLSyntaxError:
             if not _OPML.search(text):
                 raise InvalidValue(f"not well-formed: {error.msg}") from None

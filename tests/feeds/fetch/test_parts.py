@@ -34,7 +34,7 @@ from feeds.fetch.fetcher import (
     remove_read,
 )
 from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, body_hints, decode, feeds_of_page, is_public
-from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml
+from feeds.fetch.lists import ListedFeed, read_feed_list, read_feed_lists, read_opml, write_opml
 from feeds.fetch.state import (
     STATE_FILE,
     AddedFeed,
@@ -171,6 +171,54 @@ def test_opml_of_any_nesting():
         ListedFeed("feed://news.example/rss", "N", "News", 5),
         ListedFeed("javascript:alert(1)", "odd", "", 7),
     ]
+
+
+ONE = "https://a.example/?x=1&y=2"
+OUTLINES = {  # with the title that is read, and the folder
+    f'<outline text="A&B & C" xmlUrl="{ONE}"/>': ("A&B & C", ""),
+    '<outline text="A&nbsp;B&hellip;&#55357;&#56832;" xmlUrl="https://a.example/?x=1&amp;y=2"/>': ("A B…😀", ""),
+    f'<outline text="the "big" one" xmlUrl="{ONE}"/>': ('the "big" one', ""),
+    f'<outline text="a <b>c</b> < d" xmlUrl="{ONE}"/>': ("a <b>c</b> < d", ""),
+    f'<outline text="a" text="b" xmlUrl="{ONE}"/>': ("a", ""),
+    f"<outline text=a xmlUrl={ONE} />": ("a", ""),
+    f"<OUTLINE TEXT='it's' XMLURL='{ONE}'/>": ("it's", ""),
+    f'<outline text="F"><outline text="a" xmlUrl="{ONE}"></outline><outline te': ("a", "F"),
+    f'<outline text="F & G"><outline text="a" xmlUrl="{ONE}"></outline></outline>': ("a", "F & G"),
+    f'<outline text="F "G""><outline text="a" xmlUrl="{ONE}"/></outline>': ("a", 'F "G"'),
+    f'<outline text="a\x0bb\x1f" nl:x="1" xmlUrl="{ONE}"/>': ("ab", ""),
+    f'<outline text="TV/Radio"><outline text="a\\b"><outline text="c" xmlUrl="{ONE}"/></outline></outline>': (
+        "c",
+        r"TV\/Radio/a\\b",
+    ),
+    f'<outline type="rss" text="a" url="{ONE}"/>': ("a", ""),
+    f'<!-- <outline xmlUrl="https://no.example/"/> & --><outline text="a "b"" xmlUrl="{ONE}"/>': ('a "b"', ""),
+    f'<outline text="a" xmlUrl="{ONE}"/><outline text="" xmlUrl="https://A.example:443/?x=1&y=2"/>': ("a", ""),
+}
+AROUND = [
+    '<?xml version="1.0"?><opml version="2.0"><head/><body>{}</body></opml>', "<opml>{}</opml>",
+    "<OPML><BODY>{}</BODY></OPML>",
+    '<?xml version="1.0" encoding="UTF-16"?>\n<!DOCTYPE opml SYSTEM "o"><opml><body>{}</body></opml> trailing <b>',
+    'ï»¿ <?xml version="1.0"?><opml><body>{}</body></opml>',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("around", AROUND)
+def test_every_list_that_readers_export_is_read(around: str, encoding: str):
+    if encoding.startswith("utf-16-"):  # is known by its beginning alone
+        around = around[around.index("<") :]
+    for outlines, (title, folder) in OUTLINES.items():
+        feeds, complaints, *_ = read_feed_list(around.format(outlines).encode(encoding), "l")
+        assert [(one.url, one.title, one.folder) for one in feeds] == [(ONE, title, folder)], outlines
+        assert not complaints
+
+
+def test_the_folders_of_a_list_survive_its_export():
+    paths = ["A", "A B", "A/B", r"A\/B/C", "A/B/C"]
+    listed = [ListedFeed(f"https://{n}.example/", "", path) for n, path in enumerate(paths)]
+    found = read_opml(text := write_opml(reversed(listed)))
+    assert {(one.url, one.folder) for one in found.feeds} == {(one.url, one.folder) for one in listed}
+    assert re.findall(rb'<outline text="([^"h]+)"', text) == [b"A", b"B", b"C", b"A B", b"A/B", b"C"]
 
 
 def test_lists_of_every_kind_together_each_feed_once(tmp_path):

@@ -331,14 +331,14 @@ def test_an_authority_of_ones_own_is_trusted_and_none_only_where_that_is_said(fe
     tls.load_cert_chain(tmp_path / "x.pem", tmp_path / "x.key")
     (tmp_path / "bad.pem").write_text("no certificate")
     with running_server(tls) as server:
-        cases: tuple[tuple[dict[str, object], str, str], ...] = (
+        cases: list[tuple[dict[str, Any], str, str]] = [
             ({}, "intra.test", "unable to get local issuer certificate"),
             ({"ca": str(tmp_path / "ca.pem")}, "intra.test", ""),
             ({"ca": str(tmp_path / "ca.pem")}, "other.test", "Hostname mismatch"),
             ({"ca": str(tmp_path / "bad.pem")}, "intra.test", "cannot be read as certificates in PEM"),
             ({"ca": str(tmp_path / "none.pem")}, "intra.test", "No such file"),
             ({"verify": False}, "other.test", ""),
-        )
+        ]
         for n, (table, host, cause) in enumerate(cases):
             server.serve(f"/{n}", rss("a"))
             url = f"https://{host}:{server.port}/{n}"
