@@ -591,11 +591,11 @@ class Site:
         text = self.piece(template, **known | context)
         return HTMLResponse(text, status, NO_STORE if message or changes else None)
 
-    def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
+    def show(self, path: str, message: str, fragment: str = "", **fields: str) -> RedirectResponse:
         """Returns the response to a form: a redirection to a page that shows a message once."""
         key = secrets.token_urlsafe(9)  # nobody guesses it
         self._told.put(key, message)
-        return RedirectResponse(with_query(path, **{TOLD: key}) + fragment, 303)
+        return RedirectResponse(with_query(path, **fields, **{TOLD: key}) + fragment, 303)
 
     def piece(self, template: str, **context: object) -> str:
         """Renders a template, whose addresses do not know of a prefix."""

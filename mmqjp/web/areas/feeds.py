@@ -37,7 +37,7 @@ from mmqjp.service.drops import (
     without_private,
 )
 from mmqjp.tables.lookup import latest_setting
-from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor, with_query
+from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor
 from mmqjp.web.tallies import FeedItems
 
 ROWS = 100  # feeds per page
@@ -386,7 +386,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         except BadSettings as error:
             return edit_page(request, url, folder, given, 400, str(error))
         later = "The next fetch uses that." if made else "The fetch takes that in in a moment."
-        return site.show(with_query("/feeds/edit", url=url, folder=folder), f"The settings are kept. {later}")
+        return site.show("/feeds/edit", f"The settings are kept. {later}", url=url, folder=folder)
 
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:

@@ -2,12 +2,14 @@ import html
 from dataclasses import replace
 from functools import partial
 from unittest.mock import Mock
+from urllib.parse import urlencode
 
 import pytest
 
 from common.dates import HOUR
 from feeds.documents import Visit, now_us
 from feeds.fetch.http import Hints
+from feeds.fetch.settings import FeedSettings, SettingsOf
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, source_name
 from mmqjp.service.commands import run_offline
 from mmqjp.sinks.definition import SinkTables, read_tables
@@ -310,3 +312,92 @@ def test_visitors_within_a_second_cost_one_question_and_see_own_changes(added, s
     client.post("/sinks/alerts/pause")
     assert "Resume" in client.get("/sinks/alerts").text
     assert [call.args[0] for call in ask.mock_calls].count("sinks") == 2
+
+
+# ---------------------------------------------------------------- settings of feeds
+
+
+def url_of(path, **fields):
+    return f"{path}?{urlencode(fields)}"
+
+
+def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_its_field(api, pages, site, file):
+    api.post("/api/v1/feeds", json={"address": "https://a.example/feed", "folder": "News"})
+    (site.state / "secrets").mkdir()
+    (site.state / "secrets" / "pw").touch(0o600)
+    (site.state / "secrets" / "pw").write_text("s3cret")
+    place = url_of("/feeds/edit", url="https://a.example/feed")
+    assert "Settings" in pages.get("/feeds").text and "What is empty here is as in" in pages.get(place).text
+    form = {"interval": "15min", "headers": 'X-Key: { secret = "pw" }\nAccept-Language: de', "cookies": "a=b=c",
+            "block": "sport\ntitle:/^ad/", "user": "ada", "password": "pw", "versions": "ignore", "hub": "false",
+            "proxy": "http://evil:1"}  # fmt: skip
+    done = pages.post(place, data=form)
+    assert done.status_code == 303
+    text = pages.get(done.headers["location"]).text
+    assert "The settings are kept" in text and "title:/^ad/</textarea>" in text and "s3cret" not in text
+    own = {
+        "interval": "15 min", "headers": {"X-Key": {"secret": "pw"}, "Accept-Language": "de"}, "cookies": {"a": "b=c"},
+        "hub": False, "block": ["sport", "title:/^ad/"], "auth": "basic", "user": "ada", "password": {"secret": "pw"},
+        "versions": "ignore",
+    }  # fmt: skip
+    where = {"params": {"url": "https://a.example/feed"}}
+    assert api.get("/api/v1/feeds/settings", **where).json()["own"] == own
+    assert b'mmqjp:interval="15 min"' in pages.get("/feeds/feeds.opml").content
+    for wrong, key, cause in (
+        ({"interval": "soon"}, "interval", "is not a duration"),
+        ({"headers": "X"}, "headers", "write NAME: VALUE"),
+        ({"headers": "X: a\rY: b\nHost: c"}, "headers", "Host is not set here"),
+        ({"password": "none", "user": "ada"}, "password", "a secret is named that is not known (known: pw)"),
+        ({"headers": "X: {secret = none}"}, "headers", "a secret is named that is not known"),
+        ({"block": "path:["}, "block", "not a path in XPath"),
+    ):
+        found = pages.post(place, data=form | wrong)
+        assert found.status_code == 400 and f'id="{key}-error"' in found.text and cause in found.text, wrong
+        assert html.escape(next(iter(wrong.values())), quote=False).split("\n")[-1] in found.text
+    assert api.get("/api/v1/feeds/settings", **where).json()["own"] == own
+    # What is empty is unset, and then as it is in the folder.
+    api.put("/api/v1/feeds/settings", params={"folder": "News"}, json={"encoding": "koi8-r", "interval": "2h"})
+    assert pages.post(place, data=dict.fromkeys(form, "") | {"auth": ""}).status_code == 303
+    assert "Now <code>2 h</code>, from a folder" in pages.get(place).text
+    assert api.get("/api/v1/feeds/settings", **where).json()["own"] == {}
+
+
+def test_what_only_the_machine_may_set_is_shown_and_not_set(api, pages, site, file):
+    put(file, feed("https://a.example/feed"))
+    where = {"params": {"url": "https://a.example/feed"}}
+    for table in ({"proxy": "http://evil:1"}, {"allow_private": ["localhost"]}, {"verify": False}, {"ca": "x.pem"}):
+        answer = api.put("/api/v1/feeds/settings", **where, json=table)
+        assert (
+            answer.status_code == 400 and "only the configuration file and mmqjp feeds set may set this" in answer.text
+        )
+    with FetchStore(file, write=True) as store:
+        store.change_settings("feed", "https://a.example/feed", {"verify": False, "proxy": "http://p.example:1"})
+    text = pages.get(url_of("/feeds/edit", url="https://a.example/feed")).text
+    assert "The certificate is not checked" in text and "http://p.example:1" in text
+    assert api.put("/api/v1/feeds/settings", **where, json={"verify": None}).status_code == 200
+    assert pages.get(url_of("/feeds/edit", url="https://none.example/")).status_code == 400
+    assert pages.get("/feeds/edit?folder=News").status_code == 200
+
+
+def test_a_feed_inside_the_network_is_refused_at_once_with_what_allows_it(api, pages, file):
+    for address in ("http://192.168.1.5/feed", "http://nas.lan/feed", "http://localhost:8000/", "http://[::1]/f"):
+        found = pages.post("/feeds", data={"address": address})
+        host = address.split("/")[2].removesuffix(":8000").strip("[]")
+        assert found.status_code == 400 and f"--allow-private {host} of mmqjp feeds add allows it" in found.text
+    opml = b"<opml><body><outline xmlUrl='http://nas.lan/feed'/><outline xmlUrl='https://a.example/'/></body></opml>"
+    done = api.post("/api/v1/feeds.opml", content=opml, headers={"Content-Type": "text/x-opml"}).json()
+    assert done["new"] == ["https://a.example/"] and "nas.lan is not a public address" in done["complaints"][0]
+    with FetchStore(file, write=True) as store:
+        store.change_settings("folder", "", {"allow_private": ["nas.lan"]})
+    assert pages.post("/feeds", data={"address": "http://nas.lan/feed"}).status_code == 303
+
+
+def test_what_the_configuration_sets_goes_before_what_the_page_sets(site, file):
+    put(file, feed("https://a.example/feed"))
+    fixed = SettingsOf({"https://a.example/feed": FeedSettings(interval=HOUR)}, {})
+    for one in (replace(site, feed_settings=fixed), replace(site, allow_private=True)):
+        pages = browser(one)
+        text = pages.get(url_of("/feeds/edit", url="https://a.example/feed")).text
+        assert ("The configuration file sets interval" in text) is not one.allow_private
+        status = pages.post("/feeds", data={"address": "http://nas.lan/feed"}).status_code
+        assert status == (303 if one.allow_private else 400)
