@@ -58,7 +58,8 @@ class FeedSettings:
 
     `interval` and `longest` bound the time between two fetches. `allow_private` names hosts that may have addresses
     inside the network (names, addresses or networks). `history` is how far back archives are read, `hub` whether a hub
-    that the feed names is subscribed to. `auth` comes with `password` and, but for a bearer's, `user`.
+    that the feed names is subscribed to. `auth`, by default basic, comes with `password` and, but for a bearer's,
+    `user`.
     """
 
     proxy: SettingText = ""
@@ -100,9 +101,10 @@ class FeedSettings:
                     raise BadSettings(f"{place}{key}: {error}") from None
         made = FeedSettings(**found)
         try:
-            return _checked(made)
+            _check_together(made)
         except InvalidValue as error:
             raise BadSettings(f"{place}{error}") from None
+        return made
 
     def to_table(self) -> dict[str, object]:
         """What is set, as `from_table` reads it."""
@@ -533,7 +535,7 @@ _READERS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _checked(made: FeedSettings) -> FeedSettings:
+def _check_together(made: FeedSettings) -> None:
     """Raises InvalidValue if keys do not go together."""
     if made.auth == "bearer" and made.user:
         raise InvalidValue("user: a bearer has a password, its token, and no user")
@@ -547,9 +549,6 @@ def _checked(made: FeedSettings) -> FeedSettings:
         raise InvalidValue("longest: write at least the interval")
     if made.ca and made.verify is False:
         raise InvalidValue("ca: verify = false trusts everybody; write one of the two")
-    if made.user and not made.auth:
-        return replace(made, auth="basic")
-    return made
 
 
 def _plain(key: str, value: object) -> object:

@@ -22,7 +22,7 @@ from common.errors import OperationalError
 from feeds.documents import now_us
 from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
 from feeds.fetch.http import ReplyLimits
-from feeds.fetch.lists import read_feed_lists
+from feeds.fetch.lists import FeedLists, read_feed_lists
 from feeds.fetch.settings import (
     NONE,
     NOTHING_SET,
@@ -111,7 +111,7 @@ DEFAULTS, LIMITS = Settings(""), ReplyLimits()
 
 KEPT = "what was fetched is kept; the same command continues from there"
 
-LISTED_FAILURES = 3  # maximum number of failures in a summary
+LISTED = 3  # maximum number of failures or new feeds in a summary
 KNOWN = ""  # value of `--fetch` without a LIST: the feeds in the state
 
 
@@ -204,17 +204,17 @@ def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
 
 def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
     """Returns the feeds of lists. Reports invalid addresses on standard error; raises Failure if none is valid."""
-    return [feed for feed, _ in _read_lists(lists)]
+    return _read_lists(lists).feeds
 
 
-def _read_lists(lists: Sequence[str]) -> list[tuple[FeedState, FeedSettings]]:
-    """Like `listed_feeds`, with what the lists set of each."""
+def _read_lists(lists: Sequence[str]) -> FeedLists:
+    """Like `listed_feeds`, with what the lists set."""
     found = read_feed_lists(lists)
     for complaint in found.complaints:
         click.echo(f"mmqjp: {printable_line(complaint)}", err=True)
     if found.complaints and not found.feeds:
         raise Failure("none of the addresses in the lists can be fetched; correct the lists")
-    return [(feed, found.settings.get(feed.url, NONE)) for feed in found.feeds]
+    return found
 
 
 async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[FeedState], bool]:
@@ -262,10 +262,8 @@ def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
     else:
         done = "none is left to fetch"
     click.echo(f"mmqjp: {pluralise(len(feeds), 'feed')}, {done}", err=True)
-    for feed in list(report.failures.values())[:LISTED_FAILURES]:
-        click.echo(f"  {printable_line(feed.shown)}: {printable_line(feed.last_error)}", err=True)
-    if len(report.failures) > LISTED_FAILURES:
-        click.echo(f"  and {len(report.failures) - LISTED_FAILURES:,} more; mmqjp feeds list shows them", err=True)
+    failures = [f"{feed.shown}: {feed.last_error}" for feed in report.failures.values()]
+    _print_first(failures, "; mmqjp feeds list shows them")
 
 
 WAIT = 5.0  # seconds to wait for a running fetch to apply a change
@@ -317,6 +315,10 @@ def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
     with data_file(None) as file:
         for line in lines:
             file.write(line)
+    configured, settings = configured_settings(click.get_current_context()), _settings(drops.state_file(state))
+    for feed in known[0]:
+        if effective_settings(feed.url, feed.folders, configured, settings, feed.shown).verify is False:
+            click.echo(f"mmqjp: warning: {UNVERIFIED.format(feed.shown)}", err=True)
 
 
 def _kept_items(state: Path) -> dict[str, FeedItems] | None:
@@ -370,15 +372,10 @@ def add(
     file = drops.new_state_file(state)
     given = FeedSettings.from_table(table)
     _require_secrets(given, file)
-    named: dict[str, FeedState] = {}
-    listed: dict[str, FeedSettings] = {}
-    for one in addresses:
-        if Path(one).is_file():
-            for feed, settings in _read_lists([one]):
-                named[feed.url], listed[feed.url] = feed, settings
-        else:
-            feed = drops.feed_named(one)
-            named[feed.url] = feed
+    files = [one for one in addresses if Path(one).is_file()]
+    listed = _read_lists(files) if files else FeedLists([], [], {}, {})
+    named = {feed.url: feed for feed in (drops.feed_named(one) for one in addresses if one not in files)}
+    named |= {feed.url: feed for feed in listed.feeds}
     if title and len(named) > 1:
         raise click.UsageError("--title is for one feed, and several are given")
     known = drops.known_feeds(file) if file.exists() else []
@@ -389,14 +386,26 @@ def add(
         click.echo(f"mmqjp: {printable_line(complaint)}; it is left out", err=True)
     added = []
     for feed in outside:
-        own = listed.get(feed.url, NONE).to_table() | given.to_table()
+        own = listed.settings.get(feed.url, NONE).to_table() | given.to_table()
         text = FeedSettings.from_table(own).to_json() if own else ""
         added.append(AddedFeed(feed.url, title or feed.title, folder or feed.folder, text))
-    made = change_feeds(file, FeedChange(add=tuple(added)), WAIT) if added else True
-    new = len({feed.url for feed in added}.difference(feed.url for feed in known))
-    there = f", {len(added) - new:,} {'was' if len(added) - new == 1 else 'were'} there" if new < len(added) else ""
-    told = f"{pluralise(new, 'new feed')}{there}, {pluralise(len(known) + new, 'feed')} in all"
+    of_folders = (SettingsChange("folder", name, one.to_json()) for name, one in listed.folders.items())
+    made = change_feeds(file, FeedChange(add=tuple(added), settings=tuple(of_folders)), WAIT) if added else True
+    there = {feed.url for feed in known}
+    new = [feed.url for feed in added if feed.url not in there]
+    told = f"{pluralise(len(new), 'new feed')}, {pluralise(len(known) + len(new), 'feed')} in all"
+    if again := len(added) - len(new):
+        told += f"; {again:,} {'was' if again == 1 else 'were'} there already"
     click.echo(f"mmqjp: {told}{'' if made else LATER}", err=True)
+    if again:
+        _print_first([without_credentials(url) for url in new], "")
+
+
+def _print_first(lines: Sequence[str], where: str) -> None:
+    for line in lines[:LISTED]:
+        click.echo(f"  {printable_line(line)}", err=True)
+    if len(lines) > LISTED:
+        click.echo(f"  and {len(lines) - LISTED:,} more{where}", err=True)
 
 
 @feeds.command("set")

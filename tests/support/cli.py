@@ -51,8 +51,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def mmqjp(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+def mmqjp(*arguments: str | Path, input: str | None = None) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=input)
 
 
 def printed(*arguments: str | Path) -> str:
@@ -62,9 +62,9 @@ def printed(*arguments: str | Path) -> str:
     return result.stdout_bytes.decode()
 
 
-def refused(*arguments: str | Path, status: int = 1) -> str:
+def refused(*arguments: str | Path, status: int = 1, input: str | None = None) -> str:
     """The one line in which a command that prints nothing says what is wrong."""
-    result = mmqjp(*arguments)
+    result = mmqjp(*arguments, input=input)
     assert (result.exit_code, result.stdout) == (status, ""), result.output
     assert result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1, result.stderr
     return result.stderr

@@ -21,7 +21,7 @@ from common.files import make_inside
 from feeds.fetch.lists import FeedLists, read_feed_list
 from feeds.fetch.settings import FILE_ONLY, NONE, NOTHING_SET, BadSettings, FeedSettings, SettingsOf, effective_settings
 from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, SettingsChange, change_feeds
-from feeds.items import LONGEST_TITLE, one_line
+from feeds.items import LONGEST_TITLE, folder_paths, one_line
 from mmqjp.documents.watermarks import WATERMARKS, FeedTimes, LastVisit
 from mmqjp.process import pluralise
 from mmqjp.service.drops import (
@@ -360,7 +360,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         request: Request, url: str, folder: str, form: Mapping[str, str] = {}, status: int = 200, error: str = ""
     ) -> Response:
         found = settings_view(site, url, folder)
-        folders = _chosen(site, [url])[0].folders if url else ()
+        folders = folder_paths(_chosen(site, [url])[0].folders)[::-1] if url else ()
         given = form or {key: _shown_value(key, found.own.get(key)) for key in FORM_KEYS}
         key, _, cause = error.partition(": ")
         at = {key: cause} if key in FORM_KEYS else {"": error} if error else {}

@@ -72,7 +72,7 @@ def test_settings_are_read_as_they_are_written():
     assert {field.name for field in fields(FeedSettings)} == {*ALL, "verify"}
     assert (made.interval, made.longest, made.history) == (30 * MINUTE, 6 * HOUR, WHOLE)
     assert FeedSettings.from_table({"history": "2y", "user": "ada", "password": "pw"}) == replace(
-        NONE, history=730 * DAY, user="ada", auth="basic", password=SecretRef("pw")
+        NONE, history=730 * DAY, user="ada", password=SecretRef("pw")
     )
     assert made.changed({"interval": None, "hub": True}) == replace(made, interval=None, hub=True)
     assert {one.name for one in made.secrets()} == {"key", "pw"}

@@ -30,6 +30,7 @@ from tests.support.cli import mmqjp, printed, refused, write_queries
 from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server
 
 LOCAL = ("--allow-private", "--spacing", "0s")
+HERE = ("--allow-private", "127.0.0.1")
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_a_fetch_that_runs_is_asked_for_changes(server, fetch, tmp_path, monkeyp
     file, state = tmp_path / "crawl" / STATE_FILE, ["--state", tmp_path / "crawl"]
     with FetchStore(file, write=True) as store:
         for do, address in (("retry", server.url("/a")), ("add", server.url("/ax")), ("remove", server.url("/a"))):
-            result = mmqjp("feeds", do, address, *state)
+            result = mmqjp("feeds", do, address, *(HERE if do == "add" else ()), *state)
             assert result.exit_code == 0 and "; the fetch that is running will take it in" in result.stderr
         ChangesOf(file).take(store)
         assert [feed.url for feed in store.feeds()] == [server.url("/ax")]
@@ -231,7 +232,7 @@ def test_feeds_that_were_added_are_read_by_fetch_without_a_list(server, tmp_path
     state = ["--state", tmp_path / "state"]
     stream = ["stream", *NOW, *PLAIN, "--queries", queries, *state, "--allow-private", "--fetch"]
     assert "--fetch without a LIST needs a --state with feeds" in refused(*stream, status=2)
-    assert mmqjp("feeds", "add", server.url("/a"), "--title", "A", "--folder", "F", *state).exit_code == 0
+    assert mmqjp("feeds", "add", server.url("/a"), "--title", "A", "--folder", "F", *HERE, *state).exit_code == 0
     found = mmqjp(*stream)  # there was no store yet
     assert found.exit_code == 0, found.stderr
     assert "0 new feeds, 1 feed in all" in mmqjp("feeds", "add", server.url("/a"), *state).stderr
@@ -500,3 +501,106 @@ def test_a_feed_that_is_renamed_gives_its_new_title_with_what_is_new(server, tmp
     due(tmp_path / "state")
     (line,) = mmqjp(*run).stdout.splitlines()  # the entries that were there before are no new versions
     assert "<f><feed_title>Games</feed_title></f>" in line and "four" in line
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_settings_are_changed_shown_and_used_by_the_next_fetch(server, fetch, tmp_path):
+    url, state = server.url("/a"), ("--state", tmp_path / "crawl")
+    assert fetch(url).exit_code == 0
+    crawl = tmp_path / "crawl"
+    assert "known: none" in refused("feeds", "set", url, "user=ada", "password=hunter2", *state)
+    stored = mmqjp("feeds", "secret", "pw", *state, input="s3cr:et\n")
+    assert (stored.exit_code, stored.stderr) == (0, "mmqjp: pw: stored\n")
+    assert "exists" in refused("feeds", "secret", "pw", *state, input="x\n")
+    assert "control characters" in refused("feeds", "secret", "empty", *state, input="\n")
+    keys = "user=ada", "password=pw", 'headers={"X-Key" = {secret = "pw"}}', "verify=false"
+    told = mmqjp("feeds", "set", url, *keys, *state)
+    assert told.stderr.splitlines()[0].startswith(f"mmqjp: warning: {url}: the certificate is not checked")
+    assert mmqjp("feeds", "set", "--all", "user_agent=Me/1", "--folder", "News", *state).exit_code == 0
+    (tmp_path / "mmqjp.toml").write_text(
+        f'[feed."{url}"]\nuser_agent = "File/1"\n[folder.""]\ncookies = {{ a = "b" }}\n'
+    )
+    configured = ("--config", tmp_path / "mmqjp.toml")
+    shown = mmqjp(*configured, "feeds", "show", url, "--json", *state)
+    assert json.loads(shown.stdout)["settings"] == {
+        "user": "ada", "password": {"secret": "pw"}, "headers": {"X-Key": {"secret": "pw"}},
+        "verify": False, "user_agent": "File/1", "cookies": {"a": "b"},
+    }  # fmt: skip
+    assert "the certificate is not checked" in mmqjp("feeds", "list", *state).stderr
+    text = mmqjp(*configured, "feeds", "show", url, *state).stdout
+    assert "  user_agent = File/1\n" in text and "s3cr" not in text
+    assert "which go before" in mmqjp(*configured, "feeds", "set", url, "verify=", *state).stderr
+    mmqjp("feeds", "retry", url, *state)
+    again = mmqjp(*configured, "fetch", "--out", crawl, *LOCAL)
+    assert again.exit_code == 0, again.stderr
+    sent = server.log[-1].headers
+    assert (sent["User-Agent"], sent["X-Key"], sent["Cookie"]) == ("File/1", "s3cr:et", "a=b")
+    exported = mmqjp("feeds", "export", *state).stdout
+    assert 'mmqjp:user="ada"' in exported and "s3cr" not in exported
+    files = [path for path in crawl.rglob("*") if path.is_file() and "secrets" not in path.parts]
+    assert files and not [path for path in files if b"s3cr" in path.read_bytes()]
+    assert mmqjp("feeds", "set", url, "user=", "password=", "headers=", *state).exit_code == 0
+    assert "password" not in mmqjp("feeds", "show", url, *state).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["https://a.example/", "interval=soon"], "interval: 'soon' is not a duration"),
+        (["https://a.example/", "intervall=1h"], "did you mean interval?"),
+        (["https://a.example/"], "write what to set, as in interval=30min"),
+        (["interval=1h"], "name feeds by their addresses, or folders with --folder, or --all"),
+        (["https://b.example/", "hub=false"], "is not a feed of"),
+        (["https://a.example/", "headers={X"], "is no TOML"),
+        (["https://a.example/", "hub=false", "hub=true"], "hub is given twice"),
+        (["https://a.example/", "hub=false", "--allow-private", "not a host"], "is no host"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path, arguments, cause):
+    assert mmqjp("feeds", "add", "https://a.example/", "--state", tmp_path / "crawl").exit_code == 0
+    told = mmqjp("feeds", "set", *arguments, "--state", tmp_path / "crawl")
+    assert told.exit_code in (1, 2) and cause in told.stderr
+
+
+def test_feeds_inside_the_network_are_refused_at_once_with_what_allows_them(server, tmp_path):
+    state = ("--state", tmp_path / "crawl")
+    refusal = refused("feeds", "add", server.url("/a"), *state)
+    assert "127.0.0.1 is not a public address" in refusal and "--allow-private 127.0.0.1 of mmqjp feeds add" in refusal
+    (tmp_path / "list.txt").write_text(f"http://nas.lan/feed\n{server.url('/a')}\nhttps://a.example/\n")
+    told = mmqjp("feeds", "add", tmp_path / "list.txt", "--allow-private", "127.0.0.0/8", *state)
+    assert told.exit_code == 0 and "nas.lan is not a public address" in told.stderr
+    assert told.stderr.splitlines()[-1] == "mmqjp: 2 new feeds, 2 feeds in all"
+    again = mmqjp("feeds", "add", tmp_path / "list.txt", *state)
+    assert again.stderr.splitlines()[-1] == "mmqjp: 0 new feeds, 2 feeds in all; 2 were there already"
+    (tmp_path / "list.txt").write_text("https://a.example/\nhttps://b.example/\n")
+    more = mmqjp("feeds", "add", tmp_path / "list.txt", *state).stderr.splitlines()
+    assert more == ["mmqjp: 1 new feed, 3 feeds in all; 1 was there already", "  https://b.example/"]
+    mmqjp("feeds", "remove", "https://a.example/", "https://b.example/", *state)
+    assert "1 new" in mmqjp("fetch", "--out", tmp_path / "crawl", "--spacing", "0s").stderr
+
+
+def test_the_configuration_says_what_is_wrong_with_settings(tmp_path):
+    for text, cause in (
+        ('[feed."https://a.example/"]\nintervall = "1h"', "did you mean interval?"),
+        ('[folder.News]\npassword = "My Secret!"', 'folder."News".password: name a secret, do not write it here'),
+        ("feed = 1", "write a table, as in"),
+    ):
+        (tmp_path / "mmqjp.toml").write_text(text)
+        told = mmqjp("--config", tmp_path / "mmqjp.toml", "feeds", "list", "--state", tmp_path)
+        assert told.exit_code == 2 and cause in told.stderr and "Secret!" not in told.stderr
+
+
+def test_a_list_sets_what_it_may_and_new_feeds_begin_with_their_settings(tmp_path):
+    state = ("--state", tmp_path / "crawl")
+    namespace = "xmlns:mmqjp='urn:mmqjp:opml'"
+    (tmp_path / "f.opml").write_text(
+        f"<opml {namespace}><body><outline text='A/B' mmqjp:hub='false'><outline xmlUrl='https://a.example/' "
+        "mmqjp:interval='2h' mmqjp:proxy='http://evil.example:1'/></outline></body></opml>"
+    )
+    told = mmqjp("feeds", "add", tmp_path / "f.opml", "--set", "block=ad", "--history", "2y", *state)
+    assert told.exit_code == 0 and "proxy: not taken from a list" in told.stderr
+    shown = json.loads(mmqjp("feeds", "show", "https://a.example/", "--json", *state).stdout)
+    assert shown["settings"] == {"interval": "2 h", "block": ["ad"], "history": "730 d", "hub": False}
+    assert 'text="A/B"' in mmqjp("feeds", "export", *state).stdout

@@ -337,7 +337,7 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
     assert "The settings are kept" in text and "title:/^ad/</textarea>" in text and "s3cret" not in text
     own = {
         "interval": "15 min", "headers": {"X-Key": {"secret": "pw"}, "Accept-Language": "de"}, "cookies": {"a": "b=c"},
-        "hub": False, "block": ["sport", "title:/^ad/"], "auth": "basic", "user": "ada", "password": {"secret": "pw"},
+        "hub": False, "block": ["sport", "title:/^ad/"], "user": "ada", "password": {"secret": "pw"},
         "versions": "ignore",
     }  # fmt: skip
     where = {"params": {"url": "https://a.example/feed"}}
