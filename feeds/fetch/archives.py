@@ -97,6 +97,11 @@ def begun(
     return _on(chain, page, "the feed names no older page")
 
 
+def unwanted(chain: PageChain) -> PageChain:
+    """The chain once no older page is to be read any more. Any span goes on with it."""
+    return replace(chain, span=0, done=True, error="no older page is to be read any more")
+
+
 def after_page(chain: PageChain, reply: Reply, page: PageLinks, sha256: str) -> tuple[PageChain, bool]:
     """The chain after one of its pages, and whether the page has entries that are wanted. Raises FetchError for one
     that came before."""

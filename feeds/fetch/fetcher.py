@@ -194,6 +194,9 @@ class DropArchive(Archive):
         write_whole(directory / f"{capture.stem}{FEED_SUFFIX}", capture.body)
 
 
+OLDER = "-older"  # ends the names of the folders with older pages, beside those of the versions
+
+
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
     """Removes versions and files of visits among `read` (names below the directory) that were written before a time in
     microseconds, with their sidecars. The newest version of each feed, and the newest visits, stay."""
@@ -201,7 +204,7 @@ def remove_read(directory: Path, read: Container[str], before: int) -> None:
     for source, suffix in product(folders, (FEED_SUFFIX, VISITS_SUFFIX)):
         paths = source.glob(f"*{suffix}") if source.is_dir() else ()
         versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)
-        for fetched, _, path in versions[:-1]:
+        for fetched, _, path in versions if source.name.endswith(OLDER) else versions[:-1]:
             if fetched < before and f"{source.name}/{path.name}" in read:
                 # In this order: a sidecar that nobody needs would stay for ever.
                 path.with_suffix(SIDECAR_SUFFIX).unlink(missing_ok=True)
@@ -576,6 +579,9 @@ class Visitor:
         """Fetches the next older page of a feed, like `visit`. What goes wrong is noted of the chain."""
         self.reading.add(feed.url)
         settings = self.settings_of(feed)
+        if not settings.history:
+            self._save_chain(archives.unwanted(chain))
+            return feed, Outcome.PAGE
         try:
             with _failures_of_the_feed():
                 async with self.asking(feed, settings) as asker:
@@ -740,9 +746,6 @@ class Visitor:
             self.archive.keep(capture)
             return found, Outcome.NEW, None
         return replace(found, fetched_at=since), Outcome.UNCHANGED, self.archive.met_again(capture, since)
-
-
-OLDER = "-older"  # ends the names of the folders with older pages, beside those of the versions
 
 
 def _capture(feed: FeedState, reply: http.Reply, reading: ReadingRules) -> Capture:

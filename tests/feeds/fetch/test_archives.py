@@ -10,9 +10,9 @@ import pytest
 from common.dates import DAY, HOUR, SECOND, iso_utc
 from feeds.documents import Document, Visit
 from feeds.fetch import archives
-from feeds.fetch.fetcher import DropArchive, WarcArchive
+from feeds.fetch.fetcher import DropArchive, WarcArchive, remove_read
 from feeds.fetch.settings import NONE, WHOLE
-from feeds.fetch.state import STATE_FILE, FeedChange, FetchStore, change_feeds
+from feeds.fetch.state import STATE_FILE, FeedChange, FetchStore, change_feeds, source_name
 from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.shown_engine import Engine
@@ -106,6 +106,25 @@ def test_a_chain_ends_where_it_is_told_to_and_goes_on_from_there(server, fetchin
     every = [(f"{page}.{place}", page * 2 + place) for page in range(6) for place in range(2)]
     assert Counter(documents) == dict.fromkeys(every, 1)
     assert [one.outcome for one in visits].count("complete") == 2, "pages of a feed that is there are no visits"
+
+
+def test_a_chain_that_is_not_wanted_any_more_ends_and_its_files_are_removed_once_read(server, fetching):
+    url = serve_chain(server, 6)
+    fetching.own = replace(NONE, history=WHOLE)
+    with pytest.raises(Killed), armed((FetchStore, "save_chain"), killed, 3, after=True):
+        fetching.run(url)
+    fetching.own = NONE
+    fetching.run()
+    assert server.paths() == ["/0", "/1", "/2", "/0"]
+    assert "3 older pages" not in archives.chain_text(chain_of(fetching, url))
+    fetching.own = replace(NONE, history=4 * DAY)
+    fetching.later(3600)
+    fetching.run()
+    assert chain_of(fetching, url).done and len(found_in(fetching)[0]) == 6
+    names = {f"{path.parent.name}/{path.name}" for path in fetching.directory.glob("*/*.xml")}
+    remove_read(fetching.directory, names, fetching.clock.time + 1)
+    left = [path.parent.name for path in fetching.directory.glob("*/*.*") if path.suffix != ".visits"]
+    assert left == [source_name(url)] * 2
 
 
 def at_first(text: str):
