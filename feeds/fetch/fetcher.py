@@ -474,6 +474,7 @@ class Visitor:
         post, callback, pace = self._post, self.settings.callback, self.settings.pace
         self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace)
         self.chains: dict[str, PageChain] = {}
+        self.pages = 0  # how many older pages were read
         self.reading: set[str] = set()
         """The feeds of which a page was read since the fetch began."""
         self.reload()
@@ -596,6 +597,7 @@ class Visitor:
                 after, wanted = archives.after_page(chain, reply, page, seen.sha256)
             if wanted:
                 self._keep_page(feed, reply, seen.sha256, settings.reading)
+                self.pages += 1
         except http.HostPaused as pause:
             after = replace(chain, next_check=pause.until)
         except http.FetchError as error:
@@ -801,13 +803,16 @@ class World:
 
 @dataclass(slots=True)
 class FetchReport:
+    """What visits came to, the feeds that failed last, and how many older pages were read."""
+
     counts: Counter[Outcome] = field(default_factory=Counter)
     failures: dict[str, FeedState] = field(default_factory=dict)
+    pages: int = 0
 
     def add(self, feed: FeedState, outcome: Outcome) -> None:
-        self.counts[outcome] += 1
-        if outcome is Outcome.PAGE:
+        if outcome is Outcome.PAGE:  # which is no visit, and may not have been read
             return
+        self.counts[outcome] += 1
         if outcome in (Outcome.FAILED, Outcome.STOPPED):
             self.failures[feed.url] = feed
         else:
@@ -886,6 +891,7 @@ async def fetch_feeds(
             while more:
                 feed, outcome = await visitor.visit(feed)
                 report.add(feed, outcome)
+                report.pages = visitor.pages
                 if told is not None:
                     told(report, visitor.shown(feed, outcome), outcome)
                 # If this does not go on for ever, the older pages, and the feed after them, are read now.

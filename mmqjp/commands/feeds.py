@@ -252,15 +252,14 @@ def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     if report.counts:
-        pages = report.counts[Outcome.PAGE]
         shown = [outcome for outcome in Outcome if outcome is not Outcome.PAGE]
         counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in shown)
-        done = f"{pluralise(report.counts.total() - pages, 'visit')}: {counts}"
-        done += f", and {pluralise(pages, 'older page')}" if pages else ""
+        done = f"{pluralise(report.counts.total(), 'visit')}: {counts}"
     elif waiting := [feed.next_check for feed in feeds if not feed.stopped]:
         done = f"none is due before {iso_utc(min(waiting))[:16]}Z"
     else:
         done = "none is left to fetch"
+    done += f"; {pluralise(report.pages, 'older page')} read" if report.pages else ""
     click.echo(f"mmqjp: {pluralise(len(feeds), 'feed')}, {done}", err=True)
     failures = [f"{feed.shown}: {feed.last_error}" for feed in report.failures.values()]
     _print_first(failures, "; mmqjp feeds list shows them")

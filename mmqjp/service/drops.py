@@ -265,8 +265,9 @@ def fetching(job: Job, log: Log, stop: Event, *, watch: bool) -> Iterator[None]:
 
     async def fetch() -> None:
         report, feeds = await job.run(watch=watch, stop=end, told=log_visit)
-        counts = {outcome.value.replace(" ", "_"): report.counts[outcome] for outcome in Outcome}
-        log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts)
+        counts = {one.value.replace(" ", "_"): report.counts[one] for one in Outcome if one is not Outcome.PAGE}
+        pages = {"older_pages": report.pages} if report.pages else {}
+        log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts, **pages)
 
     with closing(asyncio.new_event_loop()) as loop:
         work, ends = partial(loop.run_until_complete, fetch()), partial(loop.call_soon_threadsafe, end.set)
