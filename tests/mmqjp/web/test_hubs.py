@@ -17,10 +17,12 @@ from feeds.fetch.http import FetchError, HostPaused, Reply
 from feeds.fetch.hubs import CALLBACK, LEASE, LONGEST_LEASE, MOST_FAILURES, WAITS, HubMailbox, Hubs, subscription_text
 from feeds.fetch.state import STATE_FILE, FeedChange, FeedState, FetchStore, HubSubscription, Pace, source_name
 from mmqjp.web.site import Site
+from tests.support.cli import mmqjp
 from tests.support.feed_server import START, Hours, Request, answer, closed_port, rss
 from tests.support.served import served
 from tests.support.web import URL, site_of, stranger
 
+LOCAL = "--allow-private", "127.0.0.1"
 FEED, HUB, TOPIC = "https://news.example/feed", "https://hub.example/", "https://news.example/self"
 LINKS = PageLinks((("hub", HUB), ("self", TOPIC)))
 ANSWER = Reply(FEED, 200, httpx.Headers(), b"")
@@ -300,12 +302,14 @@ def test_a_kill_between_any_two_steps_loses_neither_a_push_nor_a_confirmation(wo
 
 
 def test_a_service_is_pushed_to_by_a_hub_across_restarts_until_the_feed_is_removed(server, tmp_path):
-    """The hub of a feed, on loopback, confirms while it answers; a feed that is pushed is fetched at once."""
+    """The hub of a feed, on loopback, confirms while it answers; a feed that is pushed is fetched at once. Its older
+    page is read before its first visit."""
     asked: Queue[tuple[str, dict[str, str]]] = Queue()
     port = closed_port()
 
     def feed(request: Request) -> None:
-        request.answer(200, rss("a").encode(), Link=f'<{server.url("/moved")}>; rel="hub", </feed>; rel="self"')
+        links = f'<{server.url("/moved")}>; rel="hub", </feed>; rel="self", </older>; rel=prev-archive'
+        request.answer(200, rss("a").encode(), Link=links)
         asked.put(("feed", {}))
 
     def hub(request: Request) -> None:
@@ -328,19 +332,23 @@ def test_a_service_is_pushed_to_by_a_hub_across_restarts_until_the_feed_is_remov
         return found[1]
 
     server.routes |= {"/feed": feed, "/moved": answer(307, Location="/hub"), "/hub": hub}
-    options = ["--fetch", server.url("/feed"), "--allow-private", "--interval", "1min", "--spacing", "0s"]
+    server.serve("/older", rss("b"))
+    options = ["--fetch", "", "--allow-private", "--interval", "1min", "--spacing", "0s"]
     place = ["--address", f"127.0.0.1:{port}", "--public-url", f"http://127.0.0.1:{port}"]
     state = tmp_path / "state"
+    assert mmqjp("feeds", "add", server.url("/feed"), "--history", "INF", *LOCAL, "--state", state).exit_code == 0
     with served(state, *options, *place) as page:
-        until("feed")
         form = until("subscribe")
+        assert server.paths()[:5] == ["/feed", "/older", "/feed", "/moved", "/hub"]
         until("feed")  # what came before was not pushed
         assert push(form) == 202
         until("feed")
         page.process.kill()
-    with served(state, *options[2:], "--fetch", "", *place) as page, page.client() as client:
+    with served(state, *options, *place) as page, page.client() as client:
         assert push(form) == 202
         until("feed")
+        (known,) = client.get("/api/v1/feeds").json()["rows"]
+        assert known["older"] == "1 older page read, to the end" and known["hub"] == f"pushed by {server.url('/moved')}"
         assert server.paths().count("/hub") == 1, "a subscription outlives the service"
         assert client.delete("/api/v1/feeds", params={"address": server.url("/feed")}).status_code == 200
         assert until("unsubscribe")["hub.topic"] == form["hub.topic"]
