@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mmqjp.commands.command_line import MISUSED, CommandLine, LazyCommand, LazyCommands, debug_option
+from mmqjp.commands.command_line import CONFIG, MISUSED, CommandLine, LazyCommand, LazyCommands, debug_option
 from mmqjp.commands.configuration import NAME, configured
 
 COMMANDS = LazyCommands(
@@ -36,6 +36,8 @@ COMMANDS = LazyCommands(
         "check-store": LazyCommand(
             "mmqjp.commands.check_store:check_store", "Check the files and tables of a store, and mend them."
         ),
+        "backup": LazyCommand("mmqjp.commands.backup:backup", "Copy a state directory while a service runs."),
+        "restore": LazyCommand("mmqjp.commands.backup:restore", "Put the state of a backup in place."),
         "sharing": LazyCommand("mmqjp.commands.manage_queries:sharing", "Show what registered queries share and cost."),
         "backtest": LazyCommand("mmqjp.commands.backtest:backtest", "Try queries on documents that are there."),
         "explain": LazyCommand("mmqjp.commands.check:explain", "Explain how queries are run and what they share."),
@@ -52,7 +54,7 @@ COMMANDS = LazyCommands(
 )  # fmt: skip
 @click.version_option(package_name="mmqjp", message="mmqjp %(version)s")
 @click.option(
-    "--config", metavar="FILE", envvar="MMQJP_CONFIG", type=click.Path(dir_okay=False, path_type=Path),
+    CONFIG, metavar="FILE", envvar="MMQJP_CONFIG", type=click.Path(dir_okay=False, path_type=Path),
     help=f"The configuration file. Default: MMQJP_CONFIG, else {NAME} here and in the user's configuration directory.",
 )  # fmt: skip
 @debug_option

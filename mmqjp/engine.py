@@ -5,7 +5,7 @@ introspection."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from operator import add
@@ -609,6 +609,12 @@ GROUP BY o.query"""
         if (workers := self._workers) is None:
             return self.question(query, bounds)
         return workers.question(query, bounds)
+
+    def checkpoints_held(self) -> AbstractContextManager[object]:
+        """Keeps the files of a store on DuckDB readable for others, for longer. Callable from any thread."""
+        from join_stage.store.duckdb import DuckDBStore
+
+        return self._store.checkpoints_held() if isinstance(self._store, DuckDBStore) else nullcontext()
 
     @cached_property
     def _workers(self) -> SqlWorkers | None:

@@ -444,6 +444,25 @@ def _summed(path: Path, start: int, end: int, checksum: int) -> tuple[int, int]:
     return length, checksum
 
 
+def copy_files(directory: Path, target: Path, copy: protocol.CopyFile) -> bool:
+    """Copies a store's file and log, as of the last commit noted, by another process than the store's holder: to close
+    the file would end its locks. False if a checkpoint came meanwhile. Raises StoreError if commits are lost."""
+    file, log = protocol.DUCKDB_FILE, f"{protocol.DUCKDB_FILE}.wal"
+    with (directory / file).open("rb") as opened:
+        iteration = _iteration(opened.fileno())
+        with suppress(FileNotFoundError):
+            copy(protocol.COMMITTED)
+        noted, size, _ = protocol.last_commit(target) or (-1, 0, 0)
+        copy(file)
+        if noted != iteration or size:
+            with suppress(FileNotFoundError):
+                copy(log, size if noted == iteration else None)
+        if _iteration(opened.fileno()) != iteration:
+            return False
+    CommitMark(target).check()
+    return True
+
+
 MEMORY_LIMIT = "2GB"  # memory that DuckDB uses before it spills to disk
 
 CHECKPOINT = "64MB"

@@ -260,6 +260,9 @@ def manifest_batches(directory: Path) -> list[int]:
 COMMITTED = "committed"
 """The mark of a store, a file that says how far it had come: never further than the store itself."""
 
+CopyFile = Callable[..., None]
+"""Copies a file of a store, given its path there, or its first bytes, given their number."""
+
 RUNS = "postings"  # the folder of a store for runs of postings, by plan `signature`
 
 

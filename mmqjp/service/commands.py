@@ -73,6 +73,7 @@ def paged_matches(ask: SendCommand, wanted: MatchFilter, after: int) -> Iterator
 
 
 SINKS, PREFIX = "sinks", "sinks-"  # the command that lists sinks, and the prefix of all other sink commands
+SAVE_SINKS = "sinks-save"  # the command that stores all positions now
 
 SINK_LOOKUPS = frozenset({SINKS, "sinks-secrets", "sinks-tested", "sinks-failed"})
 """The read-only sink commands."""
@@ -105,6 +106,7 @@ class SinkCommands:
             "sinks-replay": self._replay,
             "sinks-remove": _of_sink(sinks.remove),
             "sinks-reload": self._reload,
+            SAVE_SINKS: lambda _: None,
         }
 
     def run(self, command: Command) -> object:

@@ -25,6 +25,9 @@ from mmqjp.service.spool import BadCommand, Command, CommandResult, Spool, text_
 BACKTEST, WHY, WHY_NOT, QUERY = "backtest", "why", "why-not", "query"
 """The commands for a back-test, for an output or a missing one to be explained, and for a question in SQL."""
 
+HOLD, HOLD_SECONDS = "hold", 3600.0
+"""The command of a backup, which holds checkpoints as long as it waits in the spool, and the most seconds of that."""
+
 LOGGED = ("sql", "id", "query", "documents")  # the arguments of questions that are logged
 
 MOST_ROWS, MOST_BYTES = 100_000, 256 << 20
@@ -86,8 +89,13 @@ def _why_not(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
     return explain_missing_output(asked.select, name, documents).to_dict()
 
 
+def _hold(asked: SelectQuestion, arguments: Mapping[str, Any]) -> None:
+    with asked.engine.checkpoints_held():
+        asked.stop.wait()
+
+
 BESIDE: Mapping[str, Callable[[SelectQuestion, Mapping[str, Any]], object]] = {
-    BACKTEST: _backtest, WHY: _why, WHY_NOT: _why_not,
+    BACKTEST: _backtest, WHY: _why, WHY_NOT: _why_not, HOLD: _hold,
 }  # fmt: skip
 """The questions that are not in SQL."""
 
@@ -187,6 +195,8 @@ FOR_PAGE = "for_page"
 """The argument of questions for a page that another process serves. These are not logged: they are many and private."""
 
 RUN_BESIDE = (QUERY, *BESIDE)  # the commands run here
+APART: Mapping[str, float | None] = {BACKTEST: None, HOLD: HOLD_SECONDS}
+"""Those that run beside the others, with limits of their own, in seconds."""
 
 MAX_RUNNING = 2
 """Default maximum of concurrent questions. The others wait."""
@@ -200,15 +210,15 @@ def question_of(engine: Session, command: Command) -> tuple[Question | SelectQue
     """Returns a question and its limit in seconds (None: none, or its own). Raises KeyError, TypeError, ValueError."""
     given = command.arguments
     if command.do in BESIDE:
-        return SelectQuestion(engine, command), None if command.do == BACKTEST else given.get("seconds", MAX_SECONDS)
+        return SelectQuestion(engine, command), APART.get(command.do, given.get("seconds", MAX_SECONDS))
     bounds = Bounds(given.get("most_rows", MAX_ROWS), given.get("most_bytes", MAX_BYTES))
     return engine.confined_question(given["sql"], bounds), given.get("seconds", MAX_SECONDS)
 
 
 class QuestionRunner:
     """A context manager that answers the questions of a spool. `max_seconds` caps the time of each question (None: no
-    cap). At most `max_running` run at once, and one back-test beside them, with its own limits. `log` must be
-    thread-safe."""
+    cap). At most `max_running` run at once, and beside them one back-test, and backups, with limits of their own. `log`
+    must be thread-safe."""
 
     def __init__(
         self,
@@ -224,7 +234,7 @@ class QuestionRunner:
         self._max_seconds, self._max_running = max_seconds, max_running
         self._running: dict[str, RunningQuestion] = {}
         self._missed: set[str] = set()
-        self._backtests: set[str] = set()
+        self._apart: dict[str, str] = {}  # those that do not count: a back-test, and backups, by id
         self._stop = Event()
         self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
 
@@ -249,15 +259,16 @@ class QuestionRunner:
         for id, question in list(self._running.items()):
             if question.look():
                 del self._running[id]
-                self._backtests.discard(id)
+                self._apart.pop(id, None)
             elif id not in waiting and not self._spool.is_waiting(id):
                 missed.add(id)
                 if id in self._missed:
                     question.end(ABANDONED)
         self._missed = missed
         for id, command in waiting.items():
-            others = len(self._running) - len(self._backtests)
-            has_room = not self._backtests if command.do == BACKTEST else others < self._max_running
+            has_room = len(self._running) - len(self._apart) < self._max_running
+            if command.do in APART:
+                has_room = command.do == HOLD or command.do not in self._apart.values()
             if has_room and id not in self._running:
                 self._begin(command)
 
@@ -266,10 +277,10 @@ class QuestionRunner:
         try:
             question, asked_seconds = question_of(self._engine, command)
             limits = [seconds for seconds in (asked_seconds, self._max_seconds) if seconds is not None]
-            most = None if command.do == BACKTEST else min(limits, default=None)
+            most = asked_seconds if command.do in APART else min(limits, default=None)
             self._running[command.id] = RunningQuestion(question, most, report, self._clock)
-            if command.do == BACKTEST:
-                self._backtests.add(command.id)
+            if command.do in APART:
+                self._apart[command.id] = command.do
         except (KeyError, TypeError, ValueError) as error:
             report(CommandResult(error=f"not a question: {error}"))
 

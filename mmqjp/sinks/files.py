@@ -159,7 +159,7 @@ class Pipe(_LineSink):
 
     def prepare(self, pending: Pending) -> bool:
         before, self._checkpoint = self._checkpoint, None
-        if before is not None:
+        if before is not None and before.inode is not None:
             before.cut_back(pending)
         return before is not None
 
@@ -235,6 +235,8 @@ class GrowingFile(_LineSink):
 
     def _resume(self, before: FileCheckpoint, path: Path, created: bool, pending: Pending) -> None:
         """Truncates the file to the position; warns if others changed it."""
+        if before.inode is None and before.file != str(path):
+            return  # of a restored copy: that file may be the original's
         stays = before.cut_back(pending)
         if before.file != str(path):
             return

@@ -10,6 +10,7 @@ from feeds.history import History
 from join_stage import protocol
 from join_stage.duckdb import DuckDBEngine
 from join_stage.store.duckdb import CommitMark, DuckDBStore
+from mmqjp.commands import backup
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Service
@@ -34,6 +35,7 @@ _CALLS: dict[Any, str] = {
     CommandQueue: "apply",
     GrowingFile: "__init__ prepare write close",
     files_module: "_cut_back",
+    backup: "copy_file _rename",
     OutputDelivery: "save_position",
     SinkManager: "save noted committed",
     CommandReceiver: "send",

@@ -25,6 +25,7 @@ from join_stage.store.protocol import (
     COMMITTED,
     LOST,
     SPARK_MANIFESTS,
+    CopyFile,
     StoreError,
     StoreSchema,
     last_commit,
@@ -74,6 +75,26 @@ def newest_files(directory: Path, schema: StoreSchema) -> Files:
             raise StoreError(f"{directory} holds no store of the engine spark")
         with suppress(FileNotFoundError):  # newer manifests have come, and this one was removed
             return read_manifest(directory / SPARK_MANIFESTS / f"{batches[-1]}.json", schema).files
+
+
+def copy_files(directory: Path, target: Path, copy: CopyFile) -> bool:
+    """Copies the newest manifest and its files. False if some were removed meanwhile. Raises StoreError if commits are
+    lost."""
+    with suppress(FileNotFoundError):
+        copy(COMMITTED)
+    batches = manifest_batches(directory)
+    check_newest(directory, max(batches, default=0), last_commit(target))
+    manifest = f"{SPARK_MANIFESTS}/{batches[-1]}.json"
+    try:
+        copy(manifest)
+        for folder, files in json.loads((target / manifest).read_bytes())["tables"].items():
+            for file in files:
+                name = f"{folder}/{file['name']}"  # which is of this content alone
+                if not (target / name).exists():
+                    copy(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def check_newest(directory: Path, newest: int, mark: tuple[int, ...] | None) -> None:
