@@ -5,7 +5,9 @@ import re
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
+from configparser import RawConfigParser
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +17,13 @@ import httpx
 import lxml.html
 import pytest
 
+from mmqjp.cli import main
+from mmqjp.commands.configuration import configured
+from mmqjp.commands.serve import serve
 from tests.support.feed_server import closed_port
 from tests.support.places import ROOT
 from tests.support.served import Served, served
+from tests.test_house import PACKAGES
 
 pytestmark = pytest.mark.xdist_group("deploy")  # one service behind nginx serves all tests
 
@@ -58,6 +64,69 @@ def nginx(directory: Path, port: int, upstream: int) -> Iterator[ssl.SSLContext]
             yield ssl.create_default_context(cafile=certificate)
         finally:
             process.terminate()
+
+
+def instructions(name: str) -> list[str]:
+    text = re.sub(r"\\\n\s*", "", (DEPLOY / name).read_text("utf-8"))
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_image_copies_what_exists_and_runs_as_somebody_without_rights():
+    found = instructions("Dockerfile")
+    copied = [
+        part for line in found if line.startswith("COPY ") and "--from" not in line for part in line.split()[1:-1]
+    ]
+    assert all((ROOT / part).exists() for part in copied)
+    assert {part.rstrip("/") for part in copied} >= {*PACKAGES, "pyproject.toml", "README.md", "LICENSE"}
+    last = found[max(number for number, line in enumerate(found) if line.startswith("FROM ")) :]
+    assert last[0].endswith("-slim") and not any("pip" in line or "apt" in line for line in last)
+    said = dict(line.split(" ", 1) for line in last)
+    assert said["USER"].split(":") == ["10001", "10001"] and said["STOPSIGNAL"] == "SIGTERM"
+    assert "/healthz" in said["HEALTHCHECK"] and said["VOLUME"] == "/data"
+    for name in ("ENTRYPOINT", "CMD"):
+        assert all(isinstance(part, str) for part in json.loads(said[name])), "no shell that would keep the signal"
+    check_serve(json.loads(said["CMD"])[1:])
+
+
+def check_serve(arguments: list[str]) -> None:
+    """Parses the arguments of `mmqjp serve`. Raises UsageError."""
+    serve.make_context("serve", [*arguments])
+
+
+def test_the_services_of_compose_have_a_read_only_root():
+    yaml = pytest.importorskip("yaml")
+    content = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+    service = content["services"]["mmqjp"]
+    assert service["read_only"] is True and service["cap_drop"] == ["ALL"] and service["healthcheck"]["test"]
+    assert service["volumes"] == ["state:/data"] and "state" in content["volumes"]
+    assert (DEPLOY / content["configs"]["mmqjp"]["file"]).is_file()
+    assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    config, command, *options = service["command"]
+    assert config.startswith("--config=") and command == "serve"
+    check_serve(options)
+
+
+def test_the_configuration_has_options_of_serve():
+    found = configured(main, DEPLOY / "mmqjp.toml")["serve"]
+    serve.make_context("serve", [], default_map=found)
+
+
+def test_the_unit_is_verified_and_leaves_little_exposed(tmp_path):
+    text = (DEPLOY / "mmqjp.service").read_text("utf-8")
+    unit = RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    start = unit["Service"]["ExecStart"].split()
+    assert start == ["/opt/mmqjp/bin/mmqjp", "--config", "/etc/mmqjp/mmqjp.toml", "serve"]
+    assert unit["Service"]["User"] == "mmqjp" and unit["Service"]["ProtectSystem"] == "strict"
+    state = configured(main, DEPLOY / "mmqjp.toml")["serve"]["state"]
+    assert Path(state).parent == Path("/var/lib", unit["Service"]["StateDirectory"])
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd is not installed")
+    (tmp_path / "mmqjp.service").write_text(text.replace(start[0], sys.executable))
+    for task in (["verify"], ["security", "--offline=true", "--threshold=25", "--no-pager"]):
+        done = subprocess.run(["systemd-analyze", *task, tmp_path / "mmqjp.service"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 class Proxied(NamedTuple):

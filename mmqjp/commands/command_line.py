@@ -93,6 +93,23 @@ class Interrupted(Failure):
     exit_code, kind = process.INTERRUPTED, "interrupted"
 
 
+CONFIG = "--config"
+
+
+def _config_first(arguments: list[str]) -> list[str]:
+    """Moves an option --config before the command's name.
+
+    >>> _config_first(["serve", "--open", "--config", "a.toml", "--", "--config"])
+    ['--config', 'a.toml', 'serve', '--open', '--', '--config']
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for at, one in enumerate(arguments[:end]):
+        if one.startswith(f"{CONFIG}=") or (one == CONFIG and at + 1 < end):
+            after = at + 1 + (one == CONFIG)
+            return [*arguments[at:after], *arguments[:at], *arguments[after:]]
+    return arguments
+
+
 class CommandLine(click.Group):
     """A group that reports failures in one line, with a traceback only under --debug."""
 
@@ -103,6 +120,12 @@ class CommandLine(click.Group):
             return
         with formatter.section("Commands"):
             formatter.write_dl(sorted((name, command.summary) for name, command in self.commands.known.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Takes --config after the command's name, too: no command has an option of that name."""
+        if ctx.parent is None:
+            args = _config_first(args)
+        return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
         process.reserve_standard_files()

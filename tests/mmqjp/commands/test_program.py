@@ -310,7 +310,7 @@ def test_the_configuration_is_chosen_on_the_command_line_or_in_the_environment(f
     chosen = tmp_path / "chosen.toml"
     chosen.write_text('[run]\nengine = "duckdb"\nlateness = "soon"')
     (tmp_path / "mmqjp.toml").write_text('engine = "nonsense"')
-    for arguments in (["--config", chosen, *files], files):
+    for arguments in (["--config", chosen, *files], [*files, f"--config={chosen}"], files):
         assert "soon" in refused(*arguments, status=2)
         monkeypatch.setenv("MMQJP_CONFIG", str(chosen))
     chosen.write_text('[run]\nengine = "duckdb"')
