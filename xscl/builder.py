@@ -248,6 +248,12 @@ class Builder(_ExpressionBuilder):
             args = (exp.Rel((), span),)
         return exp.Call(name, args, span)
 
+    def bound(self, children: list[Any]) -> exp.Bound:
+        call = self.call(children[:-1])
+        if isinstance(call, exp.Not):
+            raise Problem("not() is a condition, and has no value", call.span, "leave out its name")
+        return exp.Bound(call, _name(children[-1].value), _span(children[0], children[-1]))
+
     # ------------------------------------------------------------ SELECT
 
     items = _spanning(lambda children, span: syntax.SelectItems(tuple(children[::2]), span))

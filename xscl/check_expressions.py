@@ -148,6 +148,9 @@ def check_condition(
             yield _no_condition(expr.span, example)
         case exp.VarPath():
             yield _no_condition(expr.span, f"{expr.var} = y")
+        case exp.Bound():
+            hint = "bind it in a filter of the block itself: S//item->a[extract(./title, ...)->x]"
+            yield Problem(f"the value {expr.var} cannot be bound here", expr.span, hint)
         case exp.Rel():
             pass
 

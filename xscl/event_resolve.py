@@ -16,11 +16,10 @@ from xscl import event_forms as forms
 from xscl import syntax
 from xscl.algebra import events as algebra
 from xscl.algebra import values as exp
-from xscl.algebra.events import ALWAYS, OWN, SIDES, EventCondition, Part, Schema, Stream, Value, value_kind
+from xscl.algebra.events import ALWAYS, CHANGES, OWN, SIDES, EventCondition, Part, Schema, Stream, Value, value_kind
 from xscl.algebra.values import NUMBERS, ORDERS, TESTS, WITH_LITERAL, Span, compare, with_literal, xpath_number
 from xscl.check_expressions import AGGREGATES, EVENT_FUNCTIONS, check_arguments, no_value
 from xscl.event_forms import MAX_CLAUSES
-from xscl.story_queries import CHANGES
 from xscl.text import LACKS_EVENTS, Problem, did_you_mean
 
 EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "STORIES", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]

@@ -19,6 +19,7 @@ from xscl.check_expressions import blocks
 from xscl.event_forms import too_deep
 from xscl.event_lower import check_events, made_of
 from xscl.lalr import Unparsable, parser_of
+from xscl.named_values import with_values
 from xscl.skeletons import KnownTrees
 from xscl.story_queries import statements_of
 from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Query, Script, StoryQuery
@@ -232,6 +233,8 @@ class _Parser:
             # The text of a hole has its comments, which other statements do not have.
             reuse = reuse and ("<" not in text or kind != "xscl" or self._text.startswith(text, span.start))
             node = parse_statement(self._clean, kind, span, self._lines, reuse=reuse)
+            if kind == "xscl" and _NAMED_VALUE.search(text):
+                node = self._with_values(span, node)
         except texts.Problem as problem:
             told = variable_of_event(text, span.start, self._defined) if kind in ("xscl", "event query") else None
             self._problems.append(told or problem)
@@ -252,8 +255,28 @@ class _Parser:
         elif isinstance(node, StoryQuery):
             self._take_stories(node)
         else:
-            own = self._text[span.start : span.end]
-            self._nodes.append(_with_hole_texts(node, own) if isinstance(node, Query) else node)
+            self._nodes.append(self._with_own_holes(node) if isinstance(node, Query) else node)
+
+    def _with_own_holes(self, query: Query) -> Query:
+        return _with_hole_texts(query, self._text[query.span.start : query.span.end])
+
+    def _with_values(self, span: Span, node: _Tree) -> _Tree:
+        """A query with what names of values stand for. Raises Problem, with its place in the script."""
+        try:
+            if isinstance(node, StoryQuery):
+                return replace(node, pairs=with_values(node.pairs))
+            return with_values(self._with_own_holes(node)) if isinstance(node, Query) else node
+        except texts.Problem:  # its place may be one in another query
+            try:
+                with_values(self._parsed(span))
+            except texts.Problem as problem:
+                raise problem from None
+            raise
+
+    def _parsed(self, span: Span) -> Query:
+        """A query that is parsed again, for spans in the script."""
+        found: Query | StoryQuery = parser_of("xscl").parse(self._clean, span.start, span.end)
+        return found.pairs if isinstance(found, StoryQuery) else found
 
     def _take_stories(self, node: StoryQuery) -> None:
         try:
@@ -267,8 +290,8 @@ class _Parser:
         span = query.span
         if span in self._short:
             found: StoryQuery = parser_of("xscl").parse(self._clean, span.start, span.end)
-            return statements_of(found)[0]
-        return _with_hole_texts(_query_at(parser_of("xscl").parse(self._clean, span.start, span.end), span), self._text)
+            return statements_of(replace(found, pairs=with_values(found.pairs)))[0]
+        return with_values(_with_hole_texts(_query_at(self._parsed(span), span), self._text))
 
 
 def _with_hole_texts(query: Query, text: str) -> Query:
@@ -276,6 +299,8 @@ def _with_hole_texts(query: Query, text: str) -> Query:
     return query if select is query.select else replace(query, select=select)
 
 
+# In SELECT, a comma or FROM follows a name.
+_NAMED_VALUE = re.compile(r"\)\s*(?:->|as\s+[^\s\]),]+\s*(?:[\])]|and\b|or\b))", re.IGNORECASE)
 _XML_PREFIX = re.compile(r"(?<![\w.\-])xml\s*:")
 _DEFINED = re.compile(r"\bdefine\s+event\s+(\w+)", re.IGNORECASE)
 _PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*(?:\bhidden\s*)?$", re.IGNORECASE)

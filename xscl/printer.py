@@ -311,6 +311,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     exp.String: lambda node: _string(node.value),
     exp.Number: lambda node: node.text,
     exp.Call: lambda node: f"{node.name}({_commas(node.args)})" if node.name != exp.PARTS else _concat(node),
+    exp.Bound: lambda node: f"{to_xscl(node.value)}->{node.var}",
     exp.Compare: lambda node: f"{to_xscl(node.left)} {node.op} {to_xscl(node.right)}",
     exp.And: lambda node: " and ".join(map(_grouped, node.args)),
     exp.Or: lambda node: " or ".join(map(_grouped, node.args)),

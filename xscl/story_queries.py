@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, get_args
+from typing import Any
 
 from xscl import syntax
 from xscl.algebra import values as exp
-from xscl.algebra.events import OWN, SIDES, StoryChange
+from xscl.algebra.events import CHANGES, OWN, SIDES
 from xscl.algebra.joins import NEGATED
 from xscl.algebra.values import OF_DOCUMENT, Span
 from xscl.check_expressions import visible_names
 from xscl.text import EVENT_NAME, Problem
-
-CHANGES: tuple[StoryChange, ...] = get_args(StoryChange)
 
 PAIRS = ".pairs"  # ends the name of the hidden query
 FEED = "feed_url"  # the child of a document's node with the address of its feed

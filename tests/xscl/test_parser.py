@@ -45,6 +45,10 @@ a->a JOIN {a = b, 1.5 ms} (FROM b->b JOIN {b = c, 0.0000015} c->c) =>
     a/*->a JOIN {a = b, 1500 us} (b/*->b JOIN {b = c, 1 us} c/*->c)
 a->a JOIN {a = b, .5 min} b->b JOIN {b = c, 0} c->c => a/*->a JOIN {a = b, 30 s} b/*->b JOIN {b = c, 0 s} c/*->c
 a->a JOIN {a = b, infinity} b->b JOIN {b = c, ∞} c->c => a/*->a JOIN {a = b, INF} b/*->b JOIN {b = c, INF} c/*->c
+S//a[lower-case(b)->v] JOIN {v = w, 7} (SELECT w FROM S//e[c and tokens(@d) AS w]) =>
+    S//a[./b->v'] JOIN {lower-case(v') = w, 7 s} (SELECT tokens(w') AS w FROM S//e[./c and ./@d->w'[tokens(.) != ""]])
+S//a->x[extract(., "k")->v] NOT JOIN {host(v) = c, 7} S//b->y[concat(k, "-", m)->c] =>
+    S//a->x[extract(., "k") != ""] NOT JOIN {host(extract(x, "k")) = concat(y/k, "-", y/m), 7 s} S//b->y
 a->a JOIN {a = b, 7 d} b->b JOIN {b = c, 48 h} c->c => a/*->a JOIN {a = b, 1 w} b/*->b JOIN {b = c, 2 d} c/*->c
 """
 

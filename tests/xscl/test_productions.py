@@ -88,6 +88,7 @@ QUERIES = (
     "S//b->x JOIN {x/k = y, 9} S//c[k->y] PUBLISH d STORIES LASTING 9 s HAVING (feeds > 7 OR feeds > 0) AND feeds < 9",
     "S//b[./k->story_a] JOIN {story_a = y/k, 9 s} S//c->y PUBLISH e STORIES LASTING 9 s HAVING count(DISTINCT k) = 1",
     "FROM S//b->x JOIN {x/k = y/k, 9 s} S//c->y PUBLISH f STORIES LASTING 9 s TELL opened, merged",
+    "SELECT w FROM S//b[tokens(./t)->w] JOIN {w = l, 9 s} S//c[lower-case(./k) AS l]",
     "DECLARE NAMESPACE p = 'u'; FROM S//b->x[p:k or p:* or *:k or @p:id or @* or k]",
     "DECLARE WEIGHTS 'general-1'; FROM S//b->x",
 )

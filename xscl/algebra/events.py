@@ -305,6 +305,8 @@ class Sessions(Aggregate):
 
 StoryChange = Literal["opened", "grew", "merged", "closed"]
 
+CHANGES: tuple[StoryChange, ...] = get_args(StoryChange)
+
 
 @frozen
 class Stories:

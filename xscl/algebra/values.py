@@ -167,7 +167,16 @@ class Not:
     span: Span = nowhere()
 
 
-Expr = Rel | VarPath | String | Number | Call | Compare | And | Or | Not
+@frozen
+class Bound:
+    """`value->var`, a condition of a filter: a value with a name. What is checked has none (`xscl.named_values`)."""
+
+    value: Call
+    var: str
+    span: Span = nowhere()
+
+
+Expr = Rel | VarPath | String | Number | Call | Compare | And | Or | Not | Bound
 
 
 def operands_of(expr: Expr) -> tuple[Expr, ...]:
