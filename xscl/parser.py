@@ -291,7 +291,8 @@ class _Parser:
         if span in self._short:
             found: StoryQuery = parser_of("xscl").parse(self._clean, span.start, span.end)
             return statements_of(replace(found, pairs=with_values(found.pairs)))[0]
-        return with_values(_with_hole_texts(_query_at(self._parsed(span), span), self._text))
+        query = _with_hole_texts(_query_at(self._parsed(span), span), self._text)
+        return with_values(query) if _NAMED_VALUE.search(self._clean, span.start, span.end) else query
 
 
 def _with_hole_texts(query: Query, text: str) -> Query:
