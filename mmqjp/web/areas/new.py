@@ -27,6 +27,7 @@ from mmqjp.web.site import MOST_CACHED, Mistake, Site, segment
 from xscl.check_expressions import FUNCTIONS
 from xscl.lalr import grammar_keywords
 from xscl.parser import parse_script
+from xscl.story_queries import PAIRS
 from xscl.syntax import Script
 from xscl.text import LACKS_EVENTS, XsclError, XsclErrors
 
@@ -78,9 +79,19 @@ def check_script_text(site: Site, text: str) -> Checked:
     except XsclErrors as found:
         return Checked(mistakes=len(found.errors), errors=_remarks(found.errors, "error"))
     warnings = warnings_of(text, script, "item" if (site.state / DROPS).is_dir() else None)
-    names = tuple(dict.fromkeys(script.names()))[:MOST_NAMES]
+    names, count = named(script.names()), len({query.span for query in script.all_queries})
     remarks = _remarks(warnings, "warning")
-    return Checked(len(script.all_queries), names, warnings=len(warnings), remarks=remarks)
+    return Checked(count, names[:MOST_NAMES], warnings=len(warnings), remarks=remarks)
+
+
+def named(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of queries without those of what stories are short for.
+
+    >>> named(["a", "story.pairs", "story", "a"])
+    ('a', 'story')
+    """
+    found = dict.fromkeys(names)
+    return tuple(name for name in found if not (name.endswith(PAIRS) and name.removesuffix(PAIRS) in found))
 
 
 def parsed(site: Site, text: str) -> Script:
@@ -203,7 +214,7 @@ def new_router(site: Site, routes: APIRouter) -> None:
     def subscribe(text: _Text, add: _Add = False, backfill: _Backfill = False) -> Changed:
         parsed(site, text)  # here, so that mistakes come with their places
         found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
-        return Changed(list(dict.fromkeys(found)))
+        return Changed(list(named(found)))
 
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(text: _Text) -> dict[str, Any]:
