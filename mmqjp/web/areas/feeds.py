@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Body, File, Form, Query, Request
@@ -17,10 +19,19 @@ from fastapi.responses import HTMLResponse, Response
 from common.bounds import EARLIEST
 from common.dates import HOUR
 from common.errors import InputError
-from common.files import make_inside
+from common.files import SECRETS, make_inside
 from feeds.fetch.lists import FeedLists, read_feed_list
 from feeds.fetch.settings import FILE_ONLY, NONE, NOTHING_SET, BadSettings, FeedSettings, SettingsOf, effective_settings
-from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, SettingsChange, change_feeds
+from feeds.fetch.state import (
+    STATE_FILE,
+    AddedFeed,
+    FeedChange,
+    FeedState,
+    FetchStore,
+    SettingsChange,
+    SettingsScope,
+    change_feeds,
+)
 from feeds.items import LONGEST_TITLE, folder_paths, one_line
 from mmqjp.documents.watermarks import WATERMARKS, FeedTimes, LastVisit
 from mmqjp.process import pluralise
@@ -36,6 +47,7 @@ from mmqjp.service.drops import (
     noted_feeds,
     without_private,
 )
+from mmqjp.sinks.secrets import SecretError, store_secret
 from mmqjp.tables.lookup import latest_setting
 from mmqjp.web.site import MOST_CACHED, NO_STORE, Link, Site, cursor, decode_cursor
 from mmqjp.web.tallies import FeedItems
@@ -159,23 +171,43 @@ def settings_view(site: Site, url: str, folder: str) -> SettingsView:
     return SettingsView("", folder, own.to_table(), fixed.to_table(), fixed.or_else(own).to_table())
 
 
-def change_settings(site: Site, url: str, folder: str, table: Mapping[str, object]) -> bool:
-    """Sets keys; None unsets one. Returns whether that is applied. Raises BadSettings, NoSuchFeed."""
+def change_settings(site: Site, url: str, folder: str, table: Mapping[str, object], new_password: str = "") -> bool:
+    """Sets keys; None unsets one. Returns whether that is applied. Who has the page names no secrets, which go to the
+    feed's host, but those that are set there already: a new password becomes a secret of its own. Raises BadSettings,
+    NoSuchFeed, SecretError, OSError."""
     for key in FILE_ONLY & {key for key, value in table.items() if value is not None}:
         raise BadSettings(f"{key}: only the configuration file and mmqjp feeds set may set this")
     name = _chosen(site, [url])[0].url if url else folder
     state = _settings(site)
-    after = (state.feeds if url else state.folders).get(name, NONE).changed(table)
-    named = {one.name for one in after.secrets()}
-    if named and not named.issubset(known := site.ask("sinks-secrets", {})):
-        key = next(key for key in after.to_table() if not set(_named_in(after, key)).issubset(known))
-        advice = "mmqjp feeds secret NAME stores one, and [secrets] of the configuration names others"
-        raise BadSettings(f"{key}: a secret is named that is not known (known: {', '.join(known) or 'none'}); {advice}")
-    return _change(site, FeedChange(settings=(SettingsChange("feed" if url else "folder", name, json.dumps(table)),)))
+    before = (state.feeds if url else state.folders).get(name, NONE)
+    made = ""
+    if new_password:
+        if not url:
+            raise BadSettings("new_password: a password goes to one host; set it with the feed")
+        made = f"{_PAGE_SECRET}{blake2b(name.encode(), digest_size=4).hexdigest()}-{token_hex(3)}"
+        table = {**table, "password": {"secret": made}}
+    after = before.changed(table)
+    for key in after.to_table():
+        if not {made, *_named_in(before)}.issuperset(_named_in(after, key)):
+            advice = "only the configuration file and mmqjp feeds set name secrets"
+            raise BadSettings(f"{key}: {advice}, which are sent to the feed's host")
+    if made:
+        store_secret(site.state, made, new_password)
+    scope: SettingsScope = "feed" if url else "folder"
+    is_made = _change(site, FeedChange(settings=(SettingsChange(scope, name, json.dumps(table)),)))
+    for one in {*_named_in(before)}.difference(_named_in(after)):
+        if one.startswith(_PAGE_SECRET):
+            (site.state / SECRETS / one).unlink(missing_ok=True)
+    return is_made
 
 
-def _named_in(settings: FeedSettings, key: str) -> Iterator[str]:
-    return (one.name for one in replace(NONE, **{key: getattr(settings, key)}).secrets())
+_PAGE_SECRET = "feed-"  # begins the names of secrets that the page made
+
+
+def _named_in(settings: FeedSettings, key: str = "") -> Iterator[str]:
+    """The names of the secrets in settings, or in one of them."""
+    part = replace(NONE, **{key: getattr(settings, key)}) if key else settings
+    return (one.name for one in part.secrets())
 
 
 def _known(site: Site) -> list[FeedState]:
@@ -269,9 +301,11 @@ _Named = Annotated[str, Body(description="Your title, or its folder.")]
 
 _Url = Annotated[str, Query(max_length=LONGEST, description="The feed's address.")]
 _Folder = Annotated[str, Query(max_length=LONGEST, description='The folder\'s path, or "" for all feeds.')]
-_Table = Annotated[dict[str, Any], Body(description="Keys as in the configuration file.")]
+_Table = Annotated[dict[str, Any], Body(embed=True, description="Keys as in the configuration file.")]
+_Password = Annotated[str, Body(max_length=LONGEST, description="A password to store as a secret, and to name.")]
 
 FORM_KEYS = tuple(field.name for field in fields(FeedSettings) if field.name not in FILE_ONLY)
+NEW_PASSWORD = "new_password"
 _LINES = frozenset({"keep", "block"})
 _NAMED = {"headers": ": ", "cookies": "="}
 """Keys with names and values, a line each, and what stands between them."""
@@ -363,12 +397,12 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         folders = folder_paths(_chosen(site, [url])[0].folders)[::-1] if url else ()
         given = form or {key: _shown_value(key, found.own.get(key)) for key in FORM_KEYS}
         key, _, cause = error.partition(": ")
-        at = {key: cause} if key in FORM_KEYS else {"": error} if error else {}
+        at = {key: cause} if key in (*FORM_KEYS, NEW_PASSWORD) else {"": error} if error else {}
         fixed = {key: _shown_value(key, value) for key, value in found.effective.items() if key in FILE_ONLY}
         around = {key: _shown_value(key, found.effective[key]) for key in found.effective.keys() - found.own.keys()}
         return site.render(
             request, "feed_edit.html", status, changes=True, found=found, form=given, errors=at, fixed=fixed,
-            around=around, folders=folders, secrets=site.ask("sinks-secrets", {}),
+            around=around, folders=folders,
         )  # fmt: skip
 
     @routes.get("/feeds/edit", response_class=HTMLResponse)
@@ -377,13 +411,15 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
 
     @routes.post("/feeds/edit", response_class=HTMLResponse)
     async def edit_form(request: Request, url: _Url = "", folder: _Folder = "") -> Response:
-        given = {key: str(value) for key, value in (await request.form()).items() if key in FORM_KEYS}
+        keys = (*FORM_KEYS, NEW_PASSWORD)
+        given = {key: str(value) for key, value in (await request.form()).items() if key in keys}
         return await run_in_threadpool(edited, request, url, folder, given)
 
     def edited(request: Request, url: str, folder: str, given: Mapping[str, str]) -> Response:
         try:
-            made = change_settings(site, url, folder, _table_of_form(given))
-        except BadSettings as error:
+            table = _table_of_form({key: value for key, value in given.items() if key != NEW_PASSWORD})
+            made = change_settings(site, url, folder, table, given.get(NEW_PASSWORD, "").strip())
+        except (BadSettings, SecretError) as error:
             return edit_page(request, url, folder, given, 400, str(error))
         later = "The next fetch uses that." if made else "The fetch takes that in in a moment."
         return site.show("/feeds/edit", f"The settings are kept. {later}", url=url, folder=folder)
@@ -442,8 +478,8 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         return settings_view(site, url, folder)
 
     @routes.put("/api/v1/feeds/settings", tags=["feeds"], summary="Set keys of a feed or folder; null unsets one")
-    def put_settings(table: _Table, url: _Url = "", folder: _Folder = "") -> FeedsChanged:
-        return FeedsChanged(1, change_settings(site, url, folder, table))
+    def put_settings(table: _Table, url: _Url = "", folder: _Folder = "", new_password: _Password = "") -> FeedsChanged:
+        return FeedsChanged(1, change_settings(site, url, folder, table, new_password))
 
     @routes.delete("/api/v1/feeds", tags=["feeds"], summary="Remove a feed")
     def remove(address: Annotated[str, Query(max_length=LONGEST)]) -> FeedsChanged:

@@ -323,21 +323,21 @@ def url_of(path, **fields):
 
 def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_its_field(api, pages, site, file):
     api.post("/api/v1/feeds", json={"address": "https://a.example/feed", "folder": "News"})
-    (site.state / "secrets").mkdir()
-    (site.state / "secrets" / "pw").touch(0o600)
-    (site.state / "secrets" / "pw").write_text("s3cret")
     place = url_of("/feeds/edit", url="https://a.example/feed")
     assert "Settings" in pages.get("/feeds").text and "What is empty here is as in" in pages.get(place).text
-    form = {"interval": "15min", "headers": 'X-Key: { secret = "pw" }\nAccept-Language: de', "cookies": "a=b=c",
-            "block": "sport\ntitle:/^ad/", "user": "ada", "password": "pw", "versions": "ignore", "hub": "false",
-            "proxy": "http://evil:1"}  # fmt: skip
+    form = {"interval": "15min", "headers": "X-Key: 1\nAccept-Language: de", "cookies": "a=b=c",
+            "block": "sport\ntitle:/^ad/", "user": "ada", "new_password": "s3cret", "versions": "ignore",
+            "hub": "false", "proxy": "http://evil:1"}  # fmt: skip
     done = pages.post(place, data=form)
     assert done.status_code == 303
     text = pages.get(done.headers["location"]).text
     assert "The settings are kept" in text and "title:/^ad/</textarea>" in text and "s3cret" not in text
+    (secret,) = (site.state / "secrets").glob("feed-*")
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("s3cret\n", 0o600)
+    name = secret.name
     own = {
-        "interval": "15 min", "headers": {"X-Key": {"secret": "pw"}, "Accept-Language": "de"}, "cookies": {"a": "b=c"},
-        "hub": False, "block": ["sport", "title:/^ad/"], "user": "ada", "password": {"secret": "pw"},
+        "interval": "15 min", "headers": {"X-Key": "1", "Accept-Language": "de"}, "cookies": {"a": "b=c"},
+        "hub": False, "block": ["sport", "title:/^ad/"], "user": "ada", "password": {"secret": name},
         "versions": "ignore",
     }  # fmt: skip
     where = {"params": {"url": "https://a.example/feed"}}
@@ -347,17 +347,26 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
         ({"interval": "soon"}, "interval", "is not a duration"),
         ({"headers": "X"}, "headers", "write NAME: VALUE"),
         ({"headers": "X: a\rY: b\nHost: c"}, "headers", "Host is not set here"),
-        ({"password": "none", "user": "ada"}, "password", "a secret is named that is not known (known: pw)"),
-        ({"headers": "X: {secret = none}"}, "headers", "a secret is named that is not known"),
+        ({"password": "other", "new_password": ""}, "password", "only the configuration file and mmqjp feeds set name"),
+        ({"headers": "X: {secret = other}"}, "headers", "which are sent to the feed&#39;s host"),
         ({"block": "path:["}, "block", "not a path in XPath"),
     ):
-        found = pages.post(place, data=form | wrong)
+        found = pages.post(place, data=form | {"password": name, "new_password": ""} | wrong)
         assert found.status_code == 400 and f'id="{key}-error"' in found.text and cause in found.text, wrong
-        assert html.escape(next(iter(wrong.values())), quote=False).split("\n")[-1] in found.text
+        assert key == "password" or html.escape(wrong[key], quote=False).split("\n")[-1] in found.text
     assert api.get("/api/v1/feeds/settings", **where).json()["own"] == own
+    # Another password takes the place of the first, and none remains when it is taken away.
+    assert pages.post(place, data=form | {"new_password": "other"}).status_code == 303
+    ((secret,), first) = [*(site.state / "secrets").glob("feed-*")], name
+    assert secret.read_text() == "other\n" and secret.name != first
+    no_feed = api.put("/api/v1/feeds/settings", params={"folder": "News"}, json={"table": {}, "new_password": "x"})
+    assert no_feed.status_code == 400 and "a password goes to one host" in no_feed.text
     # What is empty is unset, and then as it is in the folder.
-    api.put("/api/v1/feeds/settings", params={"folder": "News"}, json={"encoding": "koi8-r", "interval": "2h"})
-    assert pages.post(place, data=dict.fromkeys(form, "") | {"auth": ""}).status_code == 303
+    api.put(
+        "/api/v1/feeds/settings", params={"folder": "News"}, json={"table": {"encoding": "koi8-r", "interval": "2h"}}
+    )
+    assert pages.post(place, data=dict.fromkeys([*form, "auth", "password"], "")).status_code == 303
+    assert not secret.exists()
     assert "Now <code>2 h</code>, from a folder" in pages.get(place).text
     assert api.get("/api/v1/feeds/settings", **where).json()["own"] == {}
 
@@ -366,7 +375,7 @@ def test_what_only_the_machine_may_set_is_shown_and_not_set(api, pages, site, fi
     put(file, feed("https://a.example/feed"))
     where = {"params": {"url": "https://a.example/feed"}}
     for table in ({"proxy": "http://evil:1"}, {"allow_private": ["localhost"]}, {"verify": False}, {"ca": "x.pem"}):
-        answer = api.put("/api/v1/feeds/settings", **where, json=table)
+        answer = api.put("/api/v1/feeds/settings", **where, json={"table": table})
         assert (
             answer.status_code == 400 and "only the configuration file and mmqjp feeds set may set this" in answer.text
         )
@@ -374,7 +383,7 @@ def test_what_only_the_machine_may_set_is_shown_and_not_set(api, pages, site, fi
         store.change_settings("feed", "https://a.example/feed", {"verify": False, "proxy": "http://p.example:1"})
     text = pages.get(url_of("/feeds/edit", url="https://a.example/feed")).text
     assert "The certificate is not checked" in text and "http://p.example:1" in text
-    assert api.put("/api/v1/feeds/settings", **where, json={"verify": None}).status_code == 200
+    assert api.put("/api/v1/feeds/settings", **where, json={"table": {"verify": None}}).status_code == 200
     assert pages.get(url_of("/feeds/edit", url="https://none.example/")).status_code == 400
     assert pages.get("/feeds/edit?folder=News").status_code == 200
 
