@@ -378,7 +378,8 @@ def add(
     if title and len(named) > 1:
         raise click.UsageError("--title is for one feed, and several are given")
     known = drops.known_feeds(file) if file.exists() else []
-    outside, refused = drops.without_private(named.values(), known, given, _settings(file))
+    settings = configured_settings(click.get_current_context()).over(_settings(file))
+    outside, refused = drops.without_private(named.values(), known, given, settings)
     for complaint in refused:
         if len(named) == 1:
             raise Failure(complaint)
@@ -451,9 +452,11 @@ def set_keys(
     changes = tuple(SettingsChange(scope, name, json.dumps(table)) for scope, name in scopes)
     made = change_feeds(file, FeedChange(settings=changes), WAIT)
     where = configured_settings(click.get_current_context())
-    fixed = [name for scope, name in scopes if name in (where.feeds if scope == "feed" else where.folders)]
-    for name in fixed:
-        click.echo(f"mmqjp: the configuration has settings of {without_credentials(name)}, which go before", err=True)
+    for scope, name in scopes:
+        configured = (where.feeds if scope == "feed" else where.folders).get(name, NONE).to_table()
+        if fixed := sorted(configured.keys() & table.keys()):
+            what = without_credentials(name) or "all feeds"
+            click.echo(f"mmqjp: the configuration sets {', '.join(fixed)} of {what}, which goes before", err=True)
     click.echo(f"mmqjp: {pluralise(len(scopes), 'setting')} changed{'' if made else LATER}", err=True)
 
 

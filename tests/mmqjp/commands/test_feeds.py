@@ -531,7 +531,8 @@ def test_settings_are_changed_shown_and_used_by_the_next_fetch(server, fetch, tm
     assert "the certificate is not checked" in mmqjp("feeds", "list", *state).stderr
     text = mmqjp(*configured, "feeds", "show", url, *state).stdout
     assert "  user_agent = File/1\n" in text and "s3cr" not in text
-    assert "which go before" in mmqjp(*configured, "feeds", "set", url, "verify=", *state).stderr
+    assert "sets user_agent of" in mmqjp(*configured, "feeds", "set", url, "user_agent=X", *state).stderr
+    assert mmqjp(*configured, "feeds", "set", url, "verify=", *state).stderr == "mmqjp: 1 setting changed\n"
     mmqjp("feeds", "retry", url, *state)
     again = mmqjp(*configured, "fetch", "--out", crawl, *LOCAL)
     assert again.exit_code == 0, again.stderr
