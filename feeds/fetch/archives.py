@@ -26,21 +26,21 @@ MOST_PAGES, MOST_BYTES, MOST_TRIES = 500, 256 << 20, 5
 OLDER = "prev-archive", "next"
 """The relations of links to the next older page: of archived feeds, and of paged ones and JSON Feed."""
 
-_LINK = re.compile(r"""<([^<>]*+)>((?:\s*+;\s*+[\w*-]++(?:\s*+=\s*+(?:"[^"]*+"|[^\s",;]*+))?)*+)""")
+_LINK = re.compile(r"<([^<>]*+)>([^<]*+)")
 _PARAMETER = re.compile(r""";\s*+([\w*-]++)\s*+=\s*+(?:"([^"]*+)"|([^\s",;]*+))""")
 _LONGEST_HEADER = 8_000  # characters read of a Link header
 
-Link = tuple[str, str]  # relation and address
+_Link = tuple[str, str]  # relation and address
 
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
     """The links that an answer gives, headers first, and the greatest date of its entries, in microseconds."""
 
-    links: tuple[Link, ...] = ()
+    links: tuple[_Link, ...] = ()
     newest: int | None = None
 
-    def of(self, *relations: str) -> Iterable[Link]:
+    def of(self, *relations: str) -> Iterable[_Link]:
         """The links of these relations, in the order of the relations."""
         return ((name, url) for name in relations for rel, url in self.links if rel == name and is_url(url))
 
@@ -55,7 +55,7 @@ class PageLinks:
         raise FetchError("the process that looked at the answer told nonsense")
 
 
-def header_links(headers: Mapping[str, str], base: str) -> list[Link]:
+def header_links(headers: Mapping[str, str], base: str) -> list[_Link]:
     """The links of `Link` headers (RFC 8288), by each of their relations.
 
     >>> header_links({"Link": '<https://hub.example/>; rel="hub", </feed>; rel=self'}, "https://a.example/x")

@@ -256,7 +256,9 @@ class Hubs:
                 self._save(replace(one, pushed_at=now))
                 return found
             case "forged":
-                self._save(replace(one, error="a push without a valid signature was ignored"))
+                # In case it is the hub, and has lost the secret: it is told again.
+                error, check = "a push without a valid signature was ignored", now + self.pace.interval
+                self._save(replace(one, error=error, next_check=min(one.next_check, check)))
         return []
 
     def _due(self, url: str, now: int) -> list[FeedState]:

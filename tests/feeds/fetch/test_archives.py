@@ -186,6 +186,20 @@ def test_where_a_chain_ends_before_its_time_is_reported(server, fetching, bad, t
     assert (len(server.log) > 1) is reopened or "only public" in text, "feeds retry tries a page again"
 
 
+@pytest.mark.parametrize(
+    ("header", "links"),
+    [
+        ('</f>; rel="next prev-archive"; title="a, b; c", <g>;REL=Hub', "next /f prev-archive /f hub /d/g"),
+        ('</f>; rel=next; anchor="/x"', ""), ("<>; rel=self", "self /d/e"), ("garbage", ""), ("</f", ""), ("<" * 9_000, ""),
+        ('</f>; rel="next', ""), ("</f>; rel*=UTF-8''x; rel=next; rel=hub", "next /f"), ("<http://[::1>; rel=next", ""),
+    ],
+)  # fmt: skip
+def test_links_of_headers(header, links):
+    found = archives.PageLinks(tuple(archives.header_links({"Link": header}, "https://a.example/d/e")))
+    told = [one for rel in ("next", "prev-archive", "hub", "self") for one in found.of(rel)]
+    assert " ".join(f"{rel} {url.removeprefix('https://a.example')}" for rel, url in told) == links
+
+
 def test_a_chain_is_bounded(server, fetching, monkeypatch):
     fetching.own = replace(NONE, history=WHOLE)
     server.otherwise = lambda request: request.answer(

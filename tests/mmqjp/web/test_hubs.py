@@ -157,6 +157,10 @@ def test_a_push_without_a_right_signature_is_ignored(world, headers):
     assert world.client.post(path, content=b"<feed/>", headers=sent).status_code == 202
     assert world.turn() == [] and world.feed.next_check == START
     assert "a push without a valid signature was ignored" in subscription_text(world.one, START)
+    for _ in range(100):
+        world.client.post(path, content=b"<feed/>", headers=sent)
+        world.turn(later=MINUTE)
+    assert len(world.posts) == 2, "a hub that has lost the secret is told again, and not often"
 
 
 def test_strangers_get_nowhere(world):
