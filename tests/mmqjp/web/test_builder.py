@@ -56,10 +56,9 @@ def test_each_recipe_finds_something_and_is_in_the_documentation():
 
 
 HOSTILE = [
-    '"', '""', "'", '" or true() or "', '"] PUBLISH other; FROM S//item[./a = "', "{}",
-    "} S//x PUBLISH y", "$words $name ${name}",
-    "-- a comment", "\\", "\\\"", "a\tb", "<b>&amp;</b>", "x -> y", "(: c :)", "%s {0}", "é\u0301", "\u202eevil", "🧜",
-    "'\"'" * 100,
+    '"', '""', "'", '" or true() or "', '"] PUBLISH other; FROM S//item[./a = "', "{}", "} S//x PUBLISH y",
+    "$words $name ${name}", "-- a comment", "\\", "\\\"", "a\tb", "<b>&amp;</b>", "x -> y", "(: c :)", "%s {0}",
+    "é\u0301", "\u202eevil", "🧜", "'\"'" * 100,
 ]  # fmt: skip
 """Texts without commas, which would be several."""
 
@@ -74,14 +73,7 @@ def test_what_is_filled_in_stays_a_string(key):
             LITERAL.sub("STRING", recipe.script({key: text})) for text in ("one", "one.example", "http://one.example/")
         }
         for text in HOSTILE:
-            refused = None
-            try:
-                built = recipe.script({key: f"x{text}"})
-            except BadRecipe as error:
-                refused = error
-            if refused:
-                assert refused.fields.keys() == {key} and ("control" in str(refused) or "words" in str(refused)), text
-                continue
+            built = recipe.script({key: f"x{text}"})
             assert LITERAL.sub("STRING", built) in shapes, (recipe.name, text)
             assert len(parse_script(built).all_queries) == len(parse_script(recipe.script({})).all_queries)
             written = f"x{' '.join(text.split())}" if text.strip() else "x"

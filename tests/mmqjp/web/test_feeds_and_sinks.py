@@ -1,4 +1,5 @@
 import html
+import re
 from dataclasses import replace
 from functools import partial
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, source_name
 from mmqjp.service.commands import run_offline
 from mmqjp.sinks.definition import SinkTables, read_tables
 from mmqjp.web.areas import feeds as views
+from mmqjp.web.areas.sinks import FORMS
 from mmqjp.web.readers import SharedCache
 from tests.support.web import asking, browser, script, site_of, stranger
 
@@ -185,9 +187,63 @@ def answering(site, **answers):
     return replace(site, ask=ask)
 
 
+def test_each_kind_that_may_be_added_live_is_and_what_is_wrong_is_said_of_its_field(api, pages, site, tmp_path):
+    tester = browser(answering(site, sinks_tested=lambda given: ""))  # no service runs, which would know
+    filled = {"webhook": {"url": "https://a.example/"}, "jsonl": {"path": "x"}, "parquet": {"path": "y", "rows": "10"}}
+    filled["atom"] = {"path": "z", "url": "https://a.example/feeds/", "title": "T"}
+    assert filled.keys() == FORMS.keys()
+    for kind, form in filled.items():
+        page = pages.get("/sinks", params={"kind": kind}).text
+        assert all(f'name="{key}"' in page for key in form) and "[sinks.morning]" in page
+        assert pages.post("/sinks", data={"kind": kind, "name": kind, **form, "from": "start"}).status_code == 303
+        if kind != "webhook":
+            told = tester.post(f"/sinks/{kind}/test")
+            assert "A file was written there" in tester.get(told.headers["location"]).text
+            assert (tmp_path / "sinks").is_dir() and not list((tmp_path / "sinks").rglob(".mmqjp-test-*"))
+        assert pages.post(f"/sinks/{kind}/pause").status_code == 303
+    assert {one["name"]: (one["kind"], one["state"]) for one in api.get("/api/v1/sinks").json()} == {
+        kind: (kind, "paused") for kind in FORMS
+    }
+    for form, field in (
+        ({"kind": "webhook", "name": "a", "url": "http://127.0.0.1/"}, "url"), ({"kind": "jsonl", "name": "a"}, "path"),
+        ({"kind": "webhook", "name": "a", "url": "https://a.example", "wait": "long"}, "wait"),
+        ({"kind": "webhook", "name": "a", "url": "https://a.example", "from": "soon"}, "from"),
+        ({"kind": "webhook", "name": "a", "url": "https://ann:word@a.example"}, "url"),
+        ({"kind": "jsonl", "name": "a", "path": "../up"}, "path"),
+        ({"kind": "jsonl", "name": "a", "path": "x"}, "path"),
+        ({"kind": "parquet", "name": "a", "path": "q", "rows": "many"}, "rows"),
+        ({"kind": "parquet", "name": "a", "path": "q", "rows": "9" * 30}, "rows"),
+        ({"kind": "parquet", "name": "a", "path": "q", "every": "INF"}, "every"),
+        ({"kind": "jsonl", "name": "jsonl", "path": "q"}, "name"),
+        ({"kind": "jsonl", "name": "1", "path": "q"}, "name"),
+        ({"kind": "jsonl", "name": "output", "path": "q"}, "name"), ({"kind": "mail", "name": "a"}, ""),
+        ({"kind": "command", "name": "a", "command": "sh"}, ""),
+    ):  # fmt: skip
+        page = pages.post("/sinks", data=form)
+        assert page.status_code == 400 and 'role="alert"' in page.text, form
+        assert not field or f'id="{field}-error"' in page.text, form
+    assert len(api.get("/api/v1/sinks").json()) == len(FORMS)
+
+
+def test_a_secret_is_made_and_shown_once(api, pages, tmp_path):
+    page = pages.post("/sinks/secrets", data={"name": "hook"})
+    (value,) = set(re.findall(r"whsec_[\w+/=]+", html.unescape(page.text)))
+    assert (tmp_path / "secrets" / "hook").read_text().strip() == value and page.headers["cache-control"] == "no-store"
+    assert value not in pages.get("/sinks").text and "<option>hook</option>" in pages.get("/sinks").text
+    for name, said in (("hook", "exists"), ("push-token", "reserved"), ("../x", "is made of"), ("", "is made of")):
+        page = pages.post("/sinks/secrets", data={"name": name})
+        assert page.status_code == 400 and said in page.text and 'id="secret-name-error"' in page.text
+        assert value not in page.text
+    made = api.post("/api/v1/secrets", json={"name": "other"}).json()
+    assert made["value"].startswith("whsec_") and api.get("/api/v1/secrets").json() == ["hook", "other"]
+    form = {"kind": "webhook", "name": "signed", "url": "https://a.example/", "secret": "hook"}
+    assert pages.post("/sinks", data=form).status_code == 303
+    assert value not in api.get("/api/v1/sinks/signed").text + pages.get("/sinks/signed").text
+
+
 def test_a_form_adds_a_webhook_or_says_what_is_wrong(api, pages):
     text = pages.get("/sinks").text
-    assert "No sink yet" in text and "Add a webhook" in text
+    assert "No sink yet" in text and "Add a sink" in text
     wrong = [{"name": "../x", "url": "https://a.example/"}, {"name": "a", "url": "file:///etc/passwd"}, {"name": "a"}]
     for inside in ("127.0.0.1:9", "localhost", "x.localhost.", "[::1]:8000", "192.168.0.7", "[::ffff:10.0.0.1]"):
         wrong.append({"name": "a", "url": f"http://{inside}/in"})
