@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import LONG_NAME, Site, Visit
@@ -10,6 +12,7 @@ from tests.generate.seeds import at_length
 from tests.support.browser import DESK, PHONE, SCHEMES, ZOOMED, Watch, overflow, violations
 from tests.support.cli import mmqjp
 from tests.support.hostile import TITLES
+from tests.support.web import shared_routes
 
 PAGES = {
     "queries": "/",
@@ -22,6 +25,8 @@ PAGES = {
     "why not these": "/q/incident/why-not?document=Investigating&document=nothing",
     "new": "/new",
     "a starter": "/new?starter=same_story",
+    "build": "/build",
+    "a recipe": "/build?recipe=named",
     "live": "/live",
     "live of a query": "/live?query=hostile",
     "feeds": "/feeds",
@@ -38,7 +43,7 @@ PAGES = {
 """Pages by what they show."""
 
 MOST_VARIED = [
-    *("queries", "a long name", "a query with hostile matches", "why not these", "new", "live"),
+    *("queries", "a long name", "a query with hostile matches", "why not these", "new", "live", "a recipe"),
     *("a page of docs", "found in docs"),
 ]
 """Those that have all kinds of content."""
@@ -66,6 +71,44 @@ def test_each_page_serves_everybody(visit, site: Site, name):
         page.get_by_role("button", name="Ask").click()
         expect(page.get_by_role("heading", name="Answer")).to_be_visible()
     serves_everybody(page)
+
+
+PLACES = {"/q/{name}": "/q/incident", "/docs/{name}": "/docs/recipes", "/sinks/{name}": "/sinks/chat"}
+"""Addresses for paths with something to fill in. Those of an output and a document are asked for."""
+
+SCROLLED = """[...document.querySelectorAll("main *")].filter((one) => one.scrollWidth > one.clientWidth + 1
+  && ["auto", "scroll"].includes(getComputedStyle(one).overflowX) && !one.matches(".drawing, pre, textarea, input")
+  && !one.closest(".cm-editor")).map((one) => one.outerHTML.slice(0, 200))"""
+"""What must be scrolled sideways, but for pictures and code."""
+
+
+def test_every_page_of_the_router_fits_and_serves_everybody(visit, site: Site):
+    """New pages are visited, too. A path with a new name to fill in has no address in PLACES yet."""
+    found = [route for route in shared_routes().routes if isinstance(route, APIRoute) and "GET" in route.methods]
+    paths = [route.path for route in found if route.response_class is HTMLResponse]
+    assert {"/", "/build", "/sinks/{name}"} <= set(paths)
+    places = dict(PLACES)
+    with site.served.client() as client:
+        table = {"kind": "webhook", "url": "https://hooks.invalid/in"}
+        client.post("/api/v1/sinks", json={"name": "chat", "table": table}).raise_for_status()
+        places["/o/{id}"] = f"/o/{client.get('/api/v1/queries/incident/outputs').json()['outputs'][0]['id']}"
+        places["/items/{docid:int}"] = f"/items/{client.get('/api/v1/items').json()['items'][0]['docid']}"
+        page, wrong = site.enter(visit), list[str]()
+        for path in paths:
+            start = next((one for one in places if path.startswith(one)), "")
+            address = places.get(start, "") + path.removeprefix(start)
+            assert "{" not in address, f"name an address of {path}"
+            page.goto(site.url + address)
+            for width in (1280, 360):
+                page.set_viewport_size({"width": width, "height": 800})
+                wrong += [
+                    f"{address} at {width}: {one}"
+                    for one in (overflow(page) * ["too wide"], *page.evaluate(SCROLLED))
+                    if one
+                ]
+            wrong += [f"{address}: {one}" for one in violations(page)]
+        client.delete("/api/v1/sinks/chat").raise_for_status()
+    assert wrong == []
 
 
 @pytest.mark.parametrize("query", ["hostile", *(["incident", "mended", "all_of_them"] if at_length() else [])])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import feedparser
 import httpx
@@ -84,6 +85,49 @@ def test_sinks_and_errors_serve_everybody(visit, site: Site):
     page.get_by_role("button", name="Subscribe").click()
     expect(page.get_by_role("alert").or_(page.locator(".problems")).first).to_be_visible()
     assert violations(page) == []
+
+
+def test_every_flow_works_by_keyboard(visit, site: Site):
+    page = site.enter(visit, "/build")
+
+    def reach(role: Any, name: str, *, exact: bool = False, key: str = "Enter") -> None:
+        """Presses Tab until the focus is there, then types or presses a key."""
+        wanted = page.get_by_role(role, name=name, exact=exact).first
+        expect(wanted).to_be_visible()
+        for _ in range(150):
+            if wanted.evaluate("one => one === document.activeElement"):
+                break
+            page.keyboard.press("Tab")
+        expect(wanted).to_be_focused()
+        if key == "Enter":
+            page.keyboard.press(key)
+        else:
+            page.keyboard.press("ControlOrMeta+a")
+            page.keyboard.type(key)
+
+    reach("link", "My words")
+    reach("textbox", "Words", key="seagrass")
+    reach("textbox", "Name of the query", key="typed")
+    reach("button", "Try it on what is kept")
+    expect(page.locator(".match").first).to_be_visible(timeout=60_000)
+    reach("button", "Subscribe")
+    expect(page.get_by_role("heading", level=1)).to_have_text("typed")
+    reach("button", "Pause")
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    reach("button", "Resume")
+    reach("link", "Remove")
+    reach("button", "Remove")
+    expect(page.get_by_role("status")).to_have_text("typed: removed")
+    reach("link", "Sinks")
+    reach("link", "File of lines")
+    reach("textbox", "Name", exact=True, key="typed")
+    reach("textbox", "File", exact=True, key="typed.jsonl")
+    reach("button", "Add", exact=True)
+    reach("button", "Send a test")
+    expect(page.get_by_role("status")).to_contain_text("A file was written there")
+    reach("button", "Pause")
+    reach("button", "Remove typed")
+    expect(page.get_by_role("status")).to_have_text("The sink was removed.")
 
 
 FOCUSED = "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
