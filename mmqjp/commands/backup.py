@@ -52,6 +52,7 @@ NOT_COPIED = frozenset((OWNER_FILE, SPOOL, QUARANTINE, RUNS, COMMITTED, DUCKDB_F
 """What is in no backup, or copied with the store: the lock, commands that nobody has an answer to yet, what was set
 aside as damaged, and postings."""
 
+SQLITE = ".sqlite"
 CHECKPOINT = "checkpoint"  # the directory of Spark's streaming queries
 FEEDING, LAST = range(3), 3
 """What is copied before the store: changes of feeds that are not made yet, the state of fetching and of streaming
@@ -193,7 +194,7 @@ class _Copying:
         """Copies files beside the store. Those that vanish meanwhile were read, and what they had is in the store."""
         for name in sorted(self._beside(stage)):
             with suppress(FileNotFoundError):
-                (self._copy_database if PurePosixPath(name).name == STATE_FILE else self.copy)(name)
+                (self._copy_database if name.endswith(SQLITE) else self.copy)(name)
 
     def _beside(self, stage: int) -> Iterator[str]:
         for directory, folders, names in os.walk(self._state, followlinks=True):
@@ -204,7 +205,7 @@ class _Copying:
                 folders[:], names = (list(filter(kept.__contains__, some)) for some in (folders, names))
             for name in names:
                 # A file whose name begins with a dot is being written. SQLite's side files belong to a process.
-                is_ours = not name.startswith((".", f"{STATE_FILE}-", f"{STATE_FILE}."))
+                is_ours = not name.startswith(".") and (name.endswith(SQLITE) or SQLITE not in name)
                 if is_ours and _stage(folder, name) == stage and (self._state / folder / name).is_file():
                     yield (folder / name).as_posix()
 
