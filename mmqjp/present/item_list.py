@@ -289,13 +289,13 @@ def item_details(select: ReadRows, docid: int) -> ItemDetails | None:
 
 
 def heaviest_words(text: str) -> tuple[str, ...]:
-    """Returns the words of a text that say most, the heaviest first.
+    """Returns the words of a text that say most, the heaviest first, without numbers.
 
     >>> heaviest_words("The storm that closed the ferry of Bornholm")
     ('bornholm', 'ferry', 'storm')
     """
     weight = chosen_weights().weight
-    found = (word for word in words(text) if weight(word) >= LEAST_WEIGHT)
+    found = (word for word in words(text) if weight(word) >= LEAST_WEIGHT and not word.isdecimal())
     return tuple(sorted(found, key=lambda word: (-weight(word), word))[:MOST_WORDS])
 
 

@@ -29,6 +29,9 @@ PAGES = {
     "a recipe": "/build?recipe=named",
     "live": "/live",
     "live of a query": "/live?query=hostile",
+    "items": "/items",
+    "items found": "/items?search=the+barrier",
+    "an item": "/items/0",
     "feeds": "/feeds",
     "sinks": "/sinks",
     "engine": "/engine",
@@ -44,7 +47,7 @@ PAGES = {
 
 MOST_VARIED = [
     *("queries", "a long name", "a query with hostile matches", "why not these", "new", "live", "a recipe"),
-    *("a page of docs", "found in docs"),
+    *("a page of docs", "found in docs", "items", "an item"),
 ]
 """Those that have all kinds of content."""
 

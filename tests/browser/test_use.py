@@ -47,6 +47,30 @@ def test_a_query_is_written_checked_tried_subscribed_and_removed(page):
     expect(page.get_by_role("link", name="seagrass", exact=True)).to_have_count(0)
 
 
+def test_an_item_is_searched_read_and_asked_about(page):
+    page.get_by_role("link", name="Items").click()
+    page.get_by_label("Words").fill("OYSTERS, built")
+    page.get_by_label("Feed").select_option("https://idabrandt.example/feed.json")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("link", name="What the oysters built", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("What the oysters built")
+    expect(page.get_by_text("Ida Brandt", exact=True).first).to_be_visible()
+    expect(page.get_by_text("This is the only one that is kept.")).to_be_visible()
+    page.get_by_role("combobox", name="Query").fill("incident")
+    page.get_by_role("button", name="Why not?").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Why is there no match?")
+    asked = page.get_by_label("A document, by its id, address or title")
+    expect(asked).to_have_value(re.compile("what-the-oysters-built"))
+    page.go_back()
+    page.get_by_role("link", name="What Ida Brandt writes").click()
+    expect(page.get_by_label("Author")).to_have_value("Ida Brandt")
+    page.get_by_role("link", name="Items").click()
+    page.get_by_label("Words").fill("***")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("has no word")).to_be_visible()
+    assert page.get_by_label("Words").get_attribute("aria-invalid") == "true"
+
+
 def test_a_sink_is_added_paused_tested_and_removed(page):
     page.get_by_role("link", name="Sinks").click()
     page.get_by_label("Name").fill("alerts")
