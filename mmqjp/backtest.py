@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -510,6 +510,17 @@ def summary(result: Backtest, clock: TimeFormat) -> Iterator[str]:
     yield novelty(result.novelty)
     if result.milliseconds is not None:
         yield f"1,000 documents take {result.milliseconds:,.0f} ms"
+
+
+DAYS = 60  # number of days shown, up to that of the last output
+
+
+def days_of(trial: Backtest) -> list[tuple[str, int]]:
+    """Returns the last DAYS days with their outputs; none if there was no output."""
+    found = dict(trial.days)
+    last = date.fromisoformat(max(found)) if found else date.min
+    days = (str(last - timedelta(days=back)) for back in reversed(range(DAYS if found else 0)))
+    return [(day, found.get(day, 0)) for day in days]
 
 
 def a_day(result: Backtest) -> str:

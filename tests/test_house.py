@@ -29,6 +29,9 @@ pytestmark = pytest.mark.xdist_group("house")  # one worker parses the product o
 PROTOCOLS = {
     "main": "the entry point of a program",
     "add": "the command of that name, of feeds and of sinks",
+    "copy_files": "each kind of store copies its own files",
+    "secret": "the command of that name, of feeds and of sinks",
+    "set_keys": "the command `set`, of feeds and of sinks",
     "show": "the command of that name, of documents and of sinks",
 }
 """Functions that stand in several modules because a protocol names them."""
@@ -57,10 +60,10 @@ def test_every_module_is_used():
 
 
 def test_imports_have_no_circle_and_short_chains():
-    assert len(house.longest_chain()) <= 24, " -> ".join(house.longest_chain())
+    assert len(house.longest_chain()) <= 25, " -> ".join(house.longest_chain())
 
 
-@pytest.mark.parametrize(("entered", "most"), [(house.entered_by_a_join, 40), (house.entered_by_a_page, 43)])
+@pytest.mark.parametrize(("entered", "most"), [(house.entered_by_a_join, 40), (house.entered_by_a_page, 44)])
 def test_few_files_take_part(entered, most):
     files = entered()
     assert len(files) <= most, sorted(files)
@@ -69,9 +72,9 @@ def test_few_files_take_part(entered, most):
 def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
-        "modules of the product": (len(house.files_of(*house.PRODUCT)), 255),
-        "lines of the product": (house.line_count(*house.PRODUCT), 91_000),
-        "lines of tests": (house.line_count("tests"), 50_000),
+        "modules of the product": (len(house.files_of(*house.PRODUCT)), 270),
+        "lines of the product": (house.line_count(*house.PRODUCT), 97_000),
+        "lines of tests": (house.line_count("tests"), 54_500),
         "modules of bench": (len(house.files_of("bench")), 30),
         "lines of bench": (house.line_count("bench"), 10_300),
     }

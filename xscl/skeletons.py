@@ -35,7 +35,7 @@ Fill = Callable[[Sequence[Any]], Any]  # builds a part of a tree from the litera
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Skeleton:
-    """Builds the trees of a skeleton's statements. `kinds` are those of its literals, as in a Recipe. `slot` is the
+    """Builds the trees of a skeleton's statements. `kinds` are those of its literals, as in a TreeRecipe. `slot` is the
     literal of a join's window, and `window` builds it."""
 
     fill: Fill
@@ -102,7 +102,7 @@ class KnownTrees:
         if tree is None or isinstance(tree.select, ElementConstructor):
             return None
         places = [Span(*found.span()) for found in self._literal.finditer(text)]
-        recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
+        recipe = TreeRecipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
         fill = recipe.of(tree) or (lambda literals: tree)
         if recipe.kinds.keys() != set(range(len(places))):
             return None  # the lexer found other literals
@@ -130,7 +130,7 @@ class KnownTrees:
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
 
 
-class Recipe:
+class TreeRecipe:
     """Rebuilds a tree with other literals. `slots` are the places of the literals by their starts. `kinds` are the
     kinds of those that it met: "string", "number", "percentage", or the unit of a window."""
 

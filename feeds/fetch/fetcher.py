@@ -52,7 +52,7 @@ from feeds.fetch.hubs import SLOWER, HubMailbox, Hubs
 from feeds.fetch.settings import (
     NONE,
     NOTHING_SET,
-    Access,
+    FeedAccess,
     FeedSettings,
     SecretValue,
     SettingsOf,
@@ -447,7 +447,7 @@ class Asker:
 
     settings: FeedSettings
     client: httpx.AsyncClient
-    access: Access
+    access: FeedAccess
 
 
 @dataclass
@@ -469,7 +469,7 @@ class Visitor:
     def __post_init__(self) -> None:
         self.gates = HostGates(self.store, self.clock, self.settings)
         self.robots = Robots(self.store, self.clock) if self.settings.robots else None
-        usual = Access(httpx.URL("http://localhost/"), http.DIRECT_ROUTE, self.settings.agent)
+        usual = FeedAccess(httpx.URL("http://localhost/"), http.DIRECT_ROUTE, self.settings.agent)
         self.usual = Asker(NONE, self.client, usual)
         post, callback, pace = self._post, self.settings.callback, self.settings.pace
         self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace)

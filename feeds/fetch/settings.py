@@ -256,7 +256,7 @@ def no_secret(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class FeedAccess:
     """How the requests of one feed are made. What may be secret goes to the host of the feed's own address alone,
     never without the encryption that this has."""
 
@@ -278,7 +278,7 @@ class Access:
         return self.home.host == url.host and (here == there or (here, there) == (("http", 80), ("https", 443)))
 
 
-def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue) -> Access:
+def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue) -> FeedAccess:
     """Resolves secrets. Raises InputError for one that is missing, or is none of a kind that can be sent."""
 
     def value(text: SettingText, what: str) -> str:
@@ -304,7 +304,7 @@ def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue)
         except InvalidValue as error:
             raise InvalidValue(f"proxy: {error}") from None
     route = Route(settings.allow_private, proxy, settings.ca, settings.verify is not False)
-    return Access(web_address(url), route, settings.user_agent or agent, own, auth)
+    return FeedAccess(web_address(url), route, settings.user_agent or agent, own, auth)
 
 
 # ---------------------------------------------------------------- reading of values

@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import click
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from common.bounds import duration_us
 from common.files import is_shared, umask_of, whole_file
+from feeds.documents import now_us
 from feeds.tail import input_bytes
 from mmqjp.commands.command_line import Failure
 from mmqjp.commands.configuration import read_configurations
 from mmqjp.commands.console import console, live_line, progress_shown, width
 from mmqjp.engine import Session
 from mmqjp.present import terminal
-from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
+from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat, cell, cell_text, unique_keys
 from mmqjp.process import json_line, pluralise, printable_line, standard_output
 from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
 from mmqjp.sinks.definition import SinkTables, read_tables
@@ -284,3 +289,51 @@ def sinks_of(chosen: Path | None) -> SinkTables:
     except click.UsageError as error:
         raise BadSink(error.format_message()) from None
     return found
+
+
+def write_rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]] | Iterator[list[object]],
+    form: str,
+    title: str,
+    output: Path | None,
+    file: BinaryIO,
+) -> None:
+    match form:
+        case "jsonl" | "json":
+            keys = unique_keys(columns)
+            JSON_WRITERS[form]((dict(zip(keys, row, strict=True)) for row in rows), file)
+        case "csv":
+            terminal.write_csv_rows(columns, (map(cell, row) for row in rows), file)
+        case "html":
+            terminal.write_page_rows(columns, (map(cell_text, row) for row in rows), title, file)
+        case "markdown":
+            terminal.write_markdown_rows(columns, (map(cell_text, row) for row in rows), file)
+        case _:
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            kept = list(rows)
+            for place, name in enumerate(columns):
+                numbers = bool(kept) and all(isinstance(row[place], int | float | None) for row in kept)
+                table.add_column(Text(printable_line(name)), overflow="fold", justify="right" if numbers else "left")
+            for row in kept:
+                table.add_row(*(Text(printable_line(cell_text(value))) for value in row))
+            with table_console(output, file) as out:
+                out.print(table)
+
+
+LONG_AGO = -(1 << 62)  # before all times, in microseconds
+
+
+def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
+    """Parses --since into microseconds: a date or time, by default in the clock's zone, or a duration before now."""
+    if text[:1].isdigit() and text[4:5] == "-":
+        try:
+            return clock.read(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}", param_hint="--since") from None
+    try:
+        found = duration_us(text)
+    except ValueError:
+        cause = f"{text!r} is neither a time, such as 2026-07-16 or 2026-07-16T14:00Z, nor a duration, such as 2d"
+        raise click.BadParameter(cause, param_hint="--since") from None
+    return LONG_AGO if found is None else (now_us() if now is None else now) - found

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from mmqjp.commands import formats, options
-from mmqjp.commands.formats import check_output, data_file
+from mmqjp.commands.formats import check_output, data_file, time_since, write_rows
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.matches import time_since, write_rows
 from mmqjp.present.item import TimeFormat, format_rows, source
 from mmqjp.present.item_list import ItemFilter, ListedItem, list_items
 from mmqjp.service.sql_question import QUERY

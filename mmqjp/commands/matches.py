@@ -4,45 +4,40 @@ answers for a store that it holds; otherwise this process opens it."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from common.bounds import duration_us
 from common.tools import gathered
-from feeds.documents import Document, Reject, Visit, now_us
+from feeds.documents import Document, Reject, Visit
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from mmqjp.commands import formats, options
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.formats import check_output, data_file
+from mmqjp.commands.formats import check_output, data_file, time_since, write_rows
 from mmqjp.commands.manage_queries import client, print_found, store_options
 from mmqjp.explain.automaton import Shapes
 from mmqjp.explain.svg import document_lines, visible
 from mmqjp.present import terminal
-from mmqjp.present.item import MatchFilter, ShownMatch, TimeFormat, WhyNot, cell, cell_text, format_rows, unique_keys
+from mmqjp.present.item import MatchFilter, ShownMatch, TimeFormat, WhyNot, format_rows
 from mmqjp.present.newest import shown_outputs
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.why_not import QueryFunnels
-from mmqjp.process import pluralise, printable_line
+from mmqjp.process import pluralise
 from mmqjp.service.commands import Client, paged_matches
 from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT
 from mmqjp.state.engine_choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
 from mmqjp.tables.lookup import quote_literal
 from xpath_stage.documents import DocumentError, parse_document
 from xscl.text import did_you_mean
-
-LONG_AGO = -(1 << 62)  # before all times, in microseconds
 
 LISTED = 10
 
@@ -121,21 +116,6 @@ def registered_texts(select: SelectRows, name: str | None) -> dict[str, list[str
     return formats.few_texts(gathered((row["name"], row["text"]) for row in rows))
 
 
-def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
-    """Parses --since into microseconds: a date or time, by default in the clock's zone, or a duration before now."""
-    if text[:1].isdigit() and text[4:5] == "-":
-        try:
-            return clock.read(text)
-        except ValueError as error:
-            raise click.BadParameter(f"{error}", param_hint="--since") from None
-    try:
-        found = duration_us(text)
-    except ValueError:
-        cause = f"{text!r} is neither a time, such as 2026-07-16 or 2026-07-16T14:00Z, nor a duration, such as 2d"
-        raise click.BadParameter(cause, param_hint="--since") from None
-    return LONG_AGO if found is None else (now_us() if now is None else now) - found
-
-
 def _check_name(select: SelectRows, name: str, state: Path) -> None:
     """Raises Failure if a name was never registered."""
     known = sorted(row["name"] for row in select("SELECT DISTINCT name FROM queries"))
@@ -197,36 +177,6 @@ def query(
     rows = found["rows"] if raw else format_rows(columns, found["rows"], formats.clock_of(chosen, clock))
     with data_file(check_output(output)) as file:
         write_rows(columns, rows, chosen, sql, output, file)
-
-
-def write_rows(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]] | Iterator[list[object]],
-    form: str,
-    title: str,
-    output: Path | None,
-    file: BinaryIO,
-) -> None:
-    match form:
-        case "jsonl" | "json":
-            keys = unique_keys(columns)
-            formats.JSON_WRITERS[form]((dict(zip(keys, row, strict=True)) for row in rows), file)
-        case "csv":
-            terminal.write_csv_rows(columns, (map(cell, row) for row in rows), file)
-        case "html":
-            terminal.write_page_rows(columns, (map(cell_text, row) for row in rows), title, file)
-        case "markdown":
-            terminal.write_markdown_rows(columns, (map(cell_text, row) for row in rows), file)
-        case _:
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            kept = list(rows)
-            for place, name in enumerate(columns):
-                numbers = bool(kept) and all(isinstance(row[place], int | float | None) for row in kept)
-                table.add_column(Text(printable_line(name)), overflow="fold", justify="right" if numbers else "left")
-            for row in kept:
-                table.add_row(*(Text(printable_line(cell_text(value))) for value in row))
-            with formats.table_console(output, file) as out:
-                out.print(table)
 
 
 OF_EACH_SHAPE, MOST_SHAPES = 2, 12  # default limits: documents per shape, and shapes

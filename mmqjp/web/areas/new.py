@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from functools import cache, partial
 from importlib.resources import files
 from itertools import islice
@@ -16,7 +15,7 @@ from fastapi import APIRouter, Body, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
-from mmqjp.backtest import Backtest, a_day, novelty
+from mmqjp.backtest import Backtest, a_day, days_of, novelty
 from mmqjp.explain.warnings import warnings_of
 from mmqjp.present.query_lookup import event_streams, query_versions
 from mmqjp.process import pluralise
@@ -138,17 +137,6 @@ def starters() -> tuple[Starter, ...]:
             name = query.rpartition("PUBLISH ")[2].split()[0]
             found[name] = Starter(name, " ".join(_NUMBER.sub("", comment).split()), query + "\n")
     return tuple(found[name] for name in NAMES)
-
-
-DAYS = 60  # number of days shown, up to that of the last output
-
-
-def days_of(trial: Backtest) -> list[tuple[str, int]]:
-    """Returns the last DAYS days with their outputs; none if there was no output."""
-    found = dict(trial.days)
-    last = date.fromisoformat(max(found)) if found else date.min
-    days = (str(last - timedelta(days=back)) for back in reversed(range(DAYS if found else 0)))
-    return [(day, found.get(day, 0)) for day in days]
 
 
 Do = Literal["check", "try", "subscribe"]

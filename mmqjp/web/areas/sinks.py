@@ -161,7 +161,7 @@ command = ["notify-send", "mmqjp"]
 """An example of the kinds that only the configuration file may have."""
 
 
-def table_of(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
+def sink_table(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     """Returns the table of a sink that a form describes, without what is empty."""
     table: dict[str, Any] = {"kind": kind}
     for one in FORMS[kind].fields:
@@ -247,7 +247,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         if kind not in FORMS:
             return listed(request, 400, given=given, error=f"no sink of the kind {kind[:40]!r} is added here")
         try:
-            add_sink(site.ask, site.state, name, table_of(kind, given))
+            add_sink(site.ask, site.state, name, sink_table(kind, given))
         except InputError as error:
             field, message = field_of(str(error), name)
             known = field == "name" or any(one.name == field for one in FORMS[kind].fields)

@@ -190,7 +190,8 @@ def test_where_a_chain_ends_before_its_time_is_reported(server, fetching, bad, t
     ("header", "links"),
     [
         ('</f>; rel="next prev-archive"; title="a, b; c", <g>;REL=Hub', "next /f prev-archive /f hub /d/g"),
-        ('</f>; rel=next; anchor="/x"', ""), ("<>; rel=self", "self /d/e"), ("garbage", ""), ("</f", ""), ("<" * 9_000, ""),
+        ('</f>; rel=next; anchor="/x"', ""), ("<>; rel=self", "self /d/e"), ("garbage", ""), ("</f", ""),
+        ("<" * 9_000, ""),
         ('</f>; rel="next', ""), ("</f>; rel*=UTF-8''x; rel=next; rel=hub", "next /f"), ("<http://[::1>; rel=next", ""),
     ],
 )  # fmt: skip

@@ -15,7 +15,8 @@ from lxml import html
 from markdown_it import MarkdownIt
 
 from mmqjp.commands import formats
-from mmqjp.commands.matches import registered_texts, store_of, time_since
+from mmqjp.commands.formats import time_since
+from mmqjp.commands.matches import registered_texts, store_of
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchFilter
 from mmqjp.service.commands import MATCHES, Client, run_command

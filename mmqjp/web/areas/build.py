@@ -11,12 +11,11 @@ from fastapi import APIRouter, Body, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
-from mmqjp.backtest import Backtest, a_day, novelty
+from mmqjp.backtest import Backtest, a_day, days_of, novelty
 from mmqjp.explain.terms import FunnelStage
 from mmqjp.queries.recipes import RECIPES, BadRecipe, Recipe, RecipeField, fitting_recipe, recipe_named
 from mmqjp.service.sql_question import BACKTEST
 from mmqjp.web.areas.feeds import feed_page
-from mmqjp.web.areas.new import days_of
 from mmqjp.web.site import Link, Site, form_values, segment
 
 LINKS = (Link("/build", "Build", 15),)
@@ -73,7 +72,7 @@ def _recipe_view(recipe: Recipe) -> RecipeView:
     return RecipeView(recipe.name, recipe.title, recipe.sentence, fields)
 
 
-Do = Literal["text", "try", "subscribe"]
+BuildStep = Literal["text", "try", "subscribe"]
 _Values = Annotated[dict[str, str], Body(description="Values of its fields; missing ones have their defaults.")]
 
 
