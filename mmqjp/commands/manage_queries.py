@@ -26,6 +26,7 @@ from mmqjp.present.item import TimeFormat, truncate
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import EXPORT, SHARING, TEXTS, Client, CommandError, RunSinks
 from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
+from xscl.text import split_script
 
 TEXT_WIDTH = 60  # maximum number of characters of a query's text in a list
 
@@ -145,10 +146,8 @@ def list_queries(
         raise click.UsageError("--history needs a NAME; --xscl goes with no NAME and no other format")
 
     def show(found: Any) -> None:
-        rows = (
-            (row["name"], str(row["queries"]), _state(row), truncate(printable_line(row["text"]), TEXT_WIDTH))
-            for row in found
-        )
+        texts = (truncate(_on_one_line(row.get("source", row["text"])), TEXT_WIDTH) for row in found)
+        rows = [(row["name"], str(row["queries"]), _state(row), text) for row, text in zip(found, texts, strict=True)]
         console().print(text_table(("name", "queries", "state", "text"), rows))
 
     def show_named(found: Any) -> None:
@@ -182,6 +181,11 @@ def print_found(found: Any, show: Callable[[Any], object], *, as_json: bool) -> 
         return
     for row in found if isinstance(found, list) else [found]:
         click.echo(json.dumps(row, ensure_ascii=False))
+
+
+def _on_one_line(source: str) -> str:
+    """A text as it was typed, without comments."""
+    return printable_line(" ".join(split_script(source)[0].split()))
 
 
 def _state(row: dict[str, Any]) -> str:

@@ -305,11 +305,14 @@ CHANGES: Mapping[str, _Change] = {
 
 
 def _list(engine: Session, arguments: Mapping[str, Any]) -> object:
+    names = dict.fromkeys(s.name for s in engine.registry.subscriptions.values())
+    of_name = {name: engine.registry.named(name) for name in names}
+    sources = engine.sources([queries[0] for queries in of_name.values()])
     found = []
-    for name in dict.fromkeys(s.name for s in engine.registry.subscriptions.values()):
-        queries = engine.registry.named(name)
+    for name, queries in of_name.items():
         paused = "; ".join(sorted({query.paused for query in queries if query.paused is not None})) or None
-        found.append({"name": name, "queries": len(queries), "paused": paused, "text": queries[0].text})
+        texts = {"text": queries[0].text, "source": sources[queries[0].qid]}
+        found.append({"name": name, "queries": len(queries), "paused": paused, **texts})
     return found
 
 

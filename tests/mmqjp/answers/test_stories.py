@@ -18,6 +18,7 @@ from feeds.documents import Document
 from join_stage.plans import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
+from mmqjp.service.commands import LOOKUPS
 from pattern_stage.stories import StoryDocument, story_id
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import seeds
@@ -218,6 +219,8 @@ def test_what_stories_are_made_of_goes_with_them(way: str, tmp_path: Path) -> No
             session.unsubscribe("told")
             assert session.queries() == {} and not session.registry.events.definitions
             session.subscribe(text)
+            listed = {row["name"]: row["source"] for row in LOOKUPS["list"](session, {})}
+            assert listed["told"] == text.strip() and listed.keys() == {"told", "told.pairs"}
         else:
             session.subscribe(text.replace("9 s}", "8 s}"))
             assert session.queries().keys() == {"told", "told.pairs"}
