@@ -81,7 +81,8 @@ def test_each_field_leads_to_what_is_written_about_it(unchanged_engine, tmp_path
     ask = asking(unchanged_engine, partial(run_offline, tmp_path, SinkTables))
     pages = browser(replace(site_of(unchanged_engine, tmp_path), ask=ask))
     shown = {name: page for name in doc_names() if (page := doc_page(name)) is not None}
-    paths = ["/new", "/feeds", "/feeds/edit", "/sql", "/q/nobody", "/q/nobody/why-not", "/build?recipe=retitled"]
+    paths = ["/new", "/items", "/feeds", "/feeds/edit", "/sql", "/q/nobody", "/q/nobody/why-not"]
+    paths += ["/build?recipe=retitled"]
     paths += [f"/sinks?kind={kind}" for kind in ("webhook", "mail", "jsonl", "atom", "parquet", "command")]
     for path in paths:
         tree: Any = html.fromstring(pages.get(path).text)
@@ -93,7 +94,7 @@ def test_each_field_leads_to_what_is_written_about_it(unchanged_engine, tmp_path
             page, _, anchor = about.get("href").removeprefix("/docs/").partition("#")
             known = {one.anchor for one in shown[page].sections}
             assert not anchor or anchor in known, (path, about.get("href"))
-        assert all(tick.getprevious().get("class") == "about" for tick in ticks), path
+        assert all(tick.getnext().get("class") == "about" for tick in ticks), path
 
 
 def test_texts_of_xscl_have_the_colours_of_the_editor():
