@@ -54,7 +54,7 @@ class ListedFeed:
 
 
 @dataclass(frozen=True, slots=True)
-class OpmlOutlines:
+class FeedOutlines:
     """The feeds of a list in order, what is set of its folders, and what is wrong with settings."""
 
     feeds: list[ListedFeed] = field(default_factory=list)
@@ -62,7 +62,7 @@ class OpmlOutlines:
     complaints: list[str] = field(default_factory=list)
 
 
-def read_opml(data: bytes) -> OpmlOutlines:
+def read_opml(data: bytes) -> FeedOutlines:
     """The feeds of an OPML list, at any depth. What is not well-formed is read as far as its outlines can be made out.
     Raises InvalidValue if it is not XML or not OPML."""
     text = decode_text(data)
@@ -154,8 +154,8 @@ def _tags(text: str) -> Iterator[_Tag]:
         line += text.count("\n", begun, place)
 
 
-def _outlines(tags: Iterable[_Tag]) -> OpmlOutlines:
-    found = OpmlOutlines()
+def _outlines(tags: Iterable[_Tag]) -> FeedOutlines:
+    found = FeedOutlines()
     folders: list[tuple[str, bool]] = [("", False)]
     # The second: a name around the outline had no room in the path, so those inside are left out too.
     for attributes, line in tags:
@@ -180,7 +180,7 @@ def _outlines(tags: Iterable[_Tag]) -> OpmlOutlines:
     return found
 
 
-def _settings(attributes: Mapping[str, str], line: int, found: OpmlOutlines) -> FeedSettings:
+def _settings(attributes: Mapping[str, str], line: int, found: FeedOutlines) -> FeedSettings:
     """What is set in a list, but for what could harm who takes it over: a list may be anybody's."""
     texts = {name.removeprefix(_OURS): value for name, value in attributes.items() if name.startswith(_OURS)}
     if not texts:
@@ -269,7 +269,7 @@ def read_feed_list(data: bytes, name: str) -> FeedLists:
     return _feeds([(name, _parsed(data, name))])
 
 
-def _feeds(lists: Iterable[tuple[str, OpmlOutlines]]) -> FeedLists:
+def _feeds(lists: Iterable[tuple[str, FeedOutlines]]) -> FeedLists:
     titles: dict[str, str] = {}
     folders: dict[str, dict[str, None]] = {}
     complaints: list[str] = []
@@ -309,10 +309,10 @@ def _address(text: str) -> str:
     return str(web_address(_FEED_SCHEME.sub(lambda found: "http://" if found[1] else "", text)))
 
 
-def _listed(name: str) -> OpmlOutlines:
+def _listed(name: str) -> FeedOutlines:
     path = Path(name)
     if "://" in name and not path.exists():
-        return OpmlOutlines([ListedFeed(name)])
+        return FeedOutlines([ListedFeed(name)])
     shown = printable(redact_userinfo(name) if ":" in name else name)  # it may be an address that went wrong
     try:
         data = read_file(path)
@@ -325,7 +325,7 @@ def _listed(name: str) -> OpmlOutlines:
     return _parsed(data, shown)
 
 
-def _parsed(data: bytes, shown: str) -> OpmlOutlines:
+def _parsed(data: bytes, shown: str) -> FeedOutlines:
     try:
         text = decode_text(data)
         if text.lstrip().startswith("<") or _OPML.search(text, 0, 1_000):
@@ -336,6 +336,6 @@ def _parsed(data: bytes, shown: str) -> OpmlOutlines:
     except InvalidValue as error:
         raise SourceError(shown, str(error), _HINT) from None
     stripped = ((number, line.strip()) for number, line in enumerate(lines, 1))
-    return OpmlOutlines(
+    return FeedOutlines(
         [ListedFeed(line, line=number) for number, line in stripped if line and not line.startswith("#")]
     )

@@ -415,7 +415,7 @@ def _print_first(lines: Sequence[str], where: str) -> None:
 @_allow_private_option
 @_state_option
 @debug_option
-def set_keys(
+def set_feeds(
     given: tuple[str, ...], folders: tuple[str, ...], for_all: bool, allow_private: tuple[str, ...], state: Path
 ) -> None:
     """Change how feeds are asked and read. A key without a value (KEY=) gets its default.
@@ -488,11 +488,11 @@ def show(address: str, as_json: bool, state: Path) -> None:
         click.echo(f"mmqjp: warning: {UNVERIFIED.format(feed.shown)}", err=True)
 
 
-@feeds.command()
+@feeds.command("secret")
 @click.argument("name")
 @_state_option
 @debug_option
-def secret(name: str, state: Path) -> None:
+def read_secret(name: str, state: Path) -> None:
     """Store a secret that settings name, such as a password. It is read from standard input, and never shown.
 
     \b

@@ -33,6 +33,7 @@ PAGES = {
     "items found": "/items?search=the+barrier",
     "an item": "/items/0",
     "feeds": "/feeds",
+    "settings of feeds": "/feeds/edit",
     "sinks": "/sinks",
     "engine": "/engine",
     "sharing": "/sharing",
