@@ -201,6 +201,7 @@ class Hubs:
         form = {
             "hub.callback": f"{self.callback}{one.token}", "hub.mode": one.mode, "hub.topic": one.topic,
             "hub.lease_seconds": str(LEASE // SECOND), "hub.secret": one.secret,
+            "hub.verify": "async",  # which older hubs want to be told
         }  # fmt: skip
         cause, not_before = WAITS, None
         try:
