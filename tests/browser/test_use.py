@@ -73,13 +73,13 @@ def test_an_item_is_searched_read_and_asked_about(page):
 
 def test_a_sink_is_added_paused_tested_and_removed(page):
     page.get_by_role("link", name="Sinks").click()
-    page.get_by_label("Name").fill("alerts")
-    page.get_by_label("Address").fill("http://user:word@hooks.invalid/")
+    page.get_by_role("textbox", name="Name", exact=True).fill("alerts")
+    page.get_by_role("textbox", name="Address", exact=True).fill("http://user:word@hooks.invalid/")
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("alert")).to_be_visible()
-    expect(page.get_by_label("Name")).to_have_value("alerts")
-    page.get_by_label("Address").fill("https://hooks.invalid/in")
-    page.get_by_label("Queries").fill("same_* other")
+    expect(page.get_by_role("textbox", name="Name", exact=True)).to_have_value("alerts")
+    page.get_by_role("textbox", name="Address", exact=True).fill("https://hooks.invalid/in")
+    page.get_by_role("textbox", name="Queries", exact=True).fill("same_* other")
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("It was added")
     expect(page.get_by_role("heading", level=1)).to_have_text("alerts")
