@@ -2,6 +2,7 @@
 are examples are sound, and each query of the demo finds what it is there for."""
 
 import doctest
+import json
 import re
 import tomllib
 from collections import Counter
@@ -19,6 +20,7 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from tests.oracle.evaluation import evaluate
 from tests.support import generated_pages
+from tests.support.cli import run_on
 from tests.support.docs import DOCS, GENERATED, PAGES, blocks, differences, printed_cells, run_notebook
 from tests.support.house import files_of, module_name
 from tests.support.places import ROOT
@@ -36,6 +38,16 @@ def test_blocks_print_what_the_page_shows(page: Path):
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.stem)
 def test_pages_that_are_made_are_current(page: Path):
     assert page.read_text("utf-8") == GENERATED[page](), "python -m tests.support.docs --write makes it anew"
+
+
+def test_the_query_of_the_readme_tells_each_story_once_and_no_doubles_of_a_site(tmp_path):
+    (text,) = (block.text for block in blocks(ROOT / "README.md") if block.file == "my.xscl")
+    told = [(f"https://site{n}.example/", f"Storm {n} closes the harbour bridge") for n in range(12)]
+    told += [(f"https://{site}", "Baker wins a contest") for site in ("twice.example/", "www.twice.example/all")]
+    item = "<item><title>{}</title><channel_url>{}</channel_url><feed_url>{}feed</feed_url></item>"
+    items = [{"id": f"d{n}", "time": n, "xml": item.format(of, site, site)} for n, (site, of) in enumerate(told)]
+    (line,) = run_on(tmp_path, queries=text, documents=items).stdout.splitlines()
+    assert json.loads(line)["change"] == "opened"
 
 
 def test_every_table_of_a_store_is_described():

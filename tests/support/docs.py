@@ -17,7 +17,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import ExitStack, chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -34,6 +34,7 @@ from mmqjp.sinks.definition import read_tables
 from tests.support import generated_pages
 from tests.support.feed_server import FeedServer, running_server
 from tests.support.places import ROOT
+from tests.support.served import served
 from xscl.parser import parse_script
 
 RUN = {"sh", "console", "python", "sql", "xscl"}
@@ -48,15 +49,18 @@ SHOWN = {"text", ""}
 PRINTING = {"python", "sql", "xscl"}
 """Languages of blocks whose output is a block of `text` right after them."""
 
-DIRECTIVE = re.compile(r"<!-- *(not run|file): *(.*?) *-->", re.DOTALL)
+DIRECTIVE = re.compile(r"<!-- *(not run|file|serves): *(.*?) *-->", re.DOTALL)
+
+ADDRESS = "127.0.0.1:8765"  # where pages say that the page is, and which another process may have
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """A fenced block of a page.
 
-    `at` has its lines, from 0. `not_run` is the reason why it is not run, `file` the name under which it is saved,
-    `printed` the output that the page shows for it, and `printed_at` where; both are None if the page shows none.
+    `at` has its lines, from 0. `not_run` is the reason why it is not run, `file` the name under which it is saved.
+    `serves`: it runs until the end of the page. `printed` is the output that the page shows for it, and `printed_at`
+    where; both are None if the page shows none.
     """
 
     page: Path
@@ -65,6 +69,7 @@ class Block:
     text: str
     not_run: str | None = None
     file: str | None = None
+    serves: str | None = None
     printed: str | None = None
     printed_at: slice | None = None
 
@@ -107,7 +112,7 @@ def _fences(page: Path) -> Iterator[tuple[Block, bool]]:
             continue
         if token.type == "fence" and token.map is not None:
             at = slice(token.map[0] + 1, token.map[1] - 1)
-            block = Block(page, at, token.info.strip(), token.content, said.get("not run"), said.get("file"))
+            block = Block(page, at, token.info.strip(), token.content, *map(said.get, ("not run", "file", "serves")))
             yield block, before is not None and before.type == "fence"
         said = {}
         before = token
@@ -138,6 +143,8 @@ class Session:
     def __init__(self, directory: Path, server: FeedServer) -> None:
         self.directory = directory
         self._names: dict[str, object] = {"__name__": "__main__"}
+        self._served = ADDRESS
+        self.until_the_end = ExitStack()
         self._addresses = _serve_examples(directory / "examples", server)
 
     def save(self, block: Block) -> None:
@@ -146,8 +153,16 @@ class Session:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text, "utf-8")
 
+    def serve(self, block: Block) -> None:
+        """Runs a `mmqjp serve` until the end of the page, at another port."""
+        program, command, _, state, *options = shlex.split(block.text)
+        assert (program, command) == ("mmqjp", "serve"), block.place
+        running = self.until_the_end.enter_context(served(Path(state), *options))
+        self._served = running.url.partition("://")[2]
+
     def command(self, text: str) -> tuple[int, str]:
         """Runs a command. Returns its exit status, and what it prints, as a terminal would show it."""
+        text = text.replace(ADDRESS, self._served)
         ours = OURS.fullmatch(text)
         if ours is None:
             return self._piped(text)
@@ -194,8 +209,8 @@ class Session:
 
     def _shown(self, text: str) -> str:
         """What a command printed, with the addresses that the page's reader would see, and no blanks at line ends."""
-        for served, named in self._addresses.items():
-            text = text.replace(served, named)
+        for there, named in {**self._addresses, self._served: ADDRESS}.items():
+            text = text.replace(there, named)
         text = text.replace(f"{self.directory}/", "")
         return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
@@ -223,7 +238,9 @@ def session(directory: Path) -> Iterator[Session]:
     with patch.dict(os.environ, environment), chdir(directory), running_server() as server:
         os.environ.pop("XDG_CONFIG_HOME", None)
         time.tzset()
-        yield Session(directory, server)
+        opened = Session(directory, server)
+        with opened.until_the_end:
+            yield opened
     time.tzset()
 
 
@@ -282,6 +299,8 @@ def differences(page: Path) -> Iterator[Difference]:
 def _differences(opened: Session, block: Block) -> Iterator[Difference]:
     if block.language in READ:
         parse(block)
+    elif block.serves is not None:
+        opened.serve(block)
     elif block.language == "sh":
         for command in re.split(r"(?<!\\)\n", block.text.rstrip("\n")):
             if command and not command.startswith("#"):
