@@ -27,7 +27,7 @@ ReadRows = Callable[[str], list[Row]]  # runs SQL of DuckDB
 
 PAGE_ITEMS = 50  # items of a page
 
-AT_ONCE, MOST_COMPARED = 200, 2_000
+AT_ONCE, MOST_COMPARED = 100, 2_000
 """Number of documents whose words are read and compared at a time, and the maximum for a page: the next one goes on
 from there."""
 

@@ -659,7 +659,7 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
     """Makes the store in the directory `warehouse` readable in a session, as a database.
 
     The database has the tables `documents`, `outputs`, `dead_letters`, `batches`, `r_bin`, `r_doc` and `r_docts`, and
-    the views `queries`, `matches`, `costs` and `r_t_0`, `r_t_1`, ...
+    the views `items`, `versions`, `queries`, `matches`, `costs` and `r_t_0`, `r_t_1`, ...
 
     The database exists for all sessions, but each session chooses, and may change, which store it shows. A query sees
     the batches committed when it is planned, including those after this call. Call again for the views of templates

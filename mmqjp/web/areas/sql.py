@@ -24,6 +24,8 @@ MOST_ROWS, SECONDS = 1_000, 5.0  # limits of an answer: rows, and seconds
 EXAMPLES = {
     "Outputs of each query": """SELECT query, count(*) AS outputs, max(t1) AS t1
 FROM outputs GROUP BY query ORDER BY outputs DESC""",
+    "Items of each feed": """SELECT feed_title, count(*) AS items, max(published) AS published
+FROM items GROUP BY feed_title ORDER BY items DESC""",
     "What was refused, and why": """SELECT reason, count(*) AS documents
 FROM dead_letters GROUP BY reason ORDER BY documents DESC""",
     "The largest documents": """SELECT id, stream, t0, length(xml) AS characters
