@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,8 @@ def test_pages_of_items_lead_through_all_of_them(engine, pages, api):
     rest = pages.get(unescape(after))
     assert len(shown(page) + shown(rest)) == len({*shown(page), *shown(rest)}) == 62
     assert 'rel="next"' not in rest.text
-    listed, after = [], None
+    listed: list[dict[str, Any]] = []
+    after = None
     while after is not None or not listed:
         found = api.get("/api/v1/items", params={} if after is None else {"after": after}).json()
         listed += found["items"]
