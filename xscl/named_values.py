@@ -27,13 +27,14 @@ class _Replacing:
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken
+        self._named = set[str]()  # the names so far, also of values that are not seen outside of where they stand
 
     def query(self, query: syntax.Query) -> syntax.Query:
         source, names = self._source(query.source)
         if not names and source == query.source:
             return query
-        once = query.once and replace(query.once, keys=tuple([_put(key, names) for key in query.once.keys]))
-        return replace(query, source=source, select=_selected(query.select, names), once=once)
+        once = query.once and replace(query.once, keys=tuple([self._put(key, names) for key in query.once.keys]))
+        return replace(query, source=source, select=self._selected(query.select, names), once=once)
 
     def _source(self, source: syntax.Input) -> tuple[syntax.Input, _Names]:
         """An input without named values, and those that are visible outside of it."""
@@ -44,11 +45,14 @@ class _Replacing:
             case syntax.Join():
                 (left, of_left), (right, of_right) = self._source(source.left), self._source(source.right)
                 both = {**of_left, **of_right}
-                joined = replace(source, left=left, right=right, pred=_put(source.pred, both))
+                joined = replace(source, left=left, right=right, pred=self._put(source.pred, both))
                 return joined, of_left if source.op in NEGATED else both
             case syntax.SubQuery():
                 inner, names = self._source(source.source)
-                return replace(source, select=_selected(source.select, names), source=inner), {}
+                select = self._selected(source.select, names)
+                if isinstance(select, syntax.SelectItems):
+                    self._named.difference_update(item.name for item in select.items)
+                return replace(source, select=select, source=inner), {}
 
     def _steps(self, steps: tuple[exp.Step, ...], found: dict[str, exp.Call]) -> tuple[exp.Step, ...]:
         return tuple([replace(step, filters=self._filters(step, found)) if step.filters else step for step in steps])
@@ -79,6 +83,7 @@ class _Replacing:
         if var in self._taken:
             raise Problem(f"variable {var} is already bound", span, "use another name, and compare the two")
         self._taken.add(var)
+        self._named.add(var)
         if not (paths := _paths(value)):
             raise Problem("a value of constants has no name", span, "write the value where it is used")
         node = exp.Rel((), span)
@@ -94,6 +99,33 @@ class _Replacing:
             raise Problem(f"{var} needs a variable for the node that its paths begin at", span, hint)
         found[var] = _replaced(value, lambda leaf: _on(step.var or "", leaf))
         return exists
+
+    def _put(self, expr: Any, names: _Names) -> Any:
+        def of_name(leaf: exp.Expr) -> exp.Expr:
+            if not isinstance(leaf, exp.VarPath) or leaf.var not in self._named:
+                return leaf
+            if leaf.var not in names:
+                hint = "write it in the braces behind its block, or add it to the inner SELECT"
+                raise Problem(f"variable {leaf.var} is bound, but cannot be seen here", leaf.span, hint)
+            if leaf.steps:
+                raise Problem(f"{leaf.var} is a value, and has nothing below it", leaf.span, f"write {leaf.var} alone")
+            return replace(names[leaf.var], span=leaf.span)
+
+        return _replaced(expr, of_name) if self._named else expr
+
+    def _selected(self, select: Any, names: _Names) -> Any:
+        def each(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple([self._selected(one, names) for one in parts])
+
+        match select:
+            case syntax.SelectItems(items=items):
+                return replace(select, items=each(items))
+            case syntax.SelectItem(operand=operand) | exp.Hole(operand=operand):
+                return replace(select, operand=self._put(operand, names))
+            case exp.ElementConstructor(attributes=attributes, children=children):
+                some = tuple([(name, each(parts)) for name, parts in attributes])
+                return replace(select, attributes=some, children=each(children))
+        return select
 
     def _fresh(self, name: str) -> str:
         while name in self._taken:
@@ -138,28 +170,3 @@ def _replaced(expr: Any, leaf: Callable[[exp.Expr], exp.Expr]) -> Any:
         case exp.Compare():
             return replace(expr, left=_replaced(expr.left, leaf), right=_replaced(expr.right, leaf))
     return leaf(expr)
-
-
-def _put(expr: Any, names: _Names) -> Any:
-    def of_name(leaf: exp.Expr) -> exp.Expr:
-        if not isinstance(leaf, exp.VarPath) or leaf.var not in names:
-            return leaf
-        if leaf.steps:
-            raise Problem(f"{leaf.var} is a value, and has nothing below it", leaf.span, f"write {leaf.var} alone")
-        return replace(names[leaf.var], span=leaf.span)
-
-    return _replaced(expr, of_name) if names else expr
-
-
-def _selected(select: Any, names: _Names) -> Any:
-    match select:
-        case syntax.SelectItems():
-            items = [replace(one, operand=_put(one.operand, names)) for one in select.items]
-            return replace(select, items=tuple(items))
-        case exp.ElementConstructor():
-            attributes = [(name, tuple([_selected(one, names) for one in parts])) for name, parts in select.attributes]
-            children = tuple([_selected(one, names) for one in select.children])
-            return replace(select, attributes=tuple(attributes), children=children)
-        case exp.Hole():
-            return replace(select, operand=_put(select.operand, names))
-    return select
