@@ -140,29 +140,25 @@ class PreparedStatements:
         return name
 
 
-SMALL_BATCHES = 10  # consecutive small batches after which only one thread is used; a change takes a millisecond
-
-
 class Threads:
-    """Adapts the threads of an instance: in small batches, idle workers spin as long as the work takes."""
+    """Adapts the threads of an instance. Rows are written by one: two take longer together, since workers that wait
+    spin, and rows come through one stream. A change takes a fifth of a millisecond."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, most: int) -> None:
         self._connection, self._most = connection, most
         self._lock = Lock()
         self._now = most
-        self._small = self._questions = 0
+        self._questions = 0
 
     def use_one(self) -> None:
-        """Called before a small batch; switches to one thread after SMALL_BATCHES of them if no question is running."""
+        """Called before rows are written; switches to one thread if no question is running."""
         with self._lock:
-            self._small += 1
-            if self._small >= SMALL_BATCHES and not self._questions:
+            if not self._questions:
                 self._set(self._connection, 1)
 
     def use_all(self) -> None:
         """Switches back to all threads, for other work."""
         with self._lock:
-            self._small = 0
             self._set(self._connection, self._most)
 
     @contextmanager
@@ -576,6 +572,10 @@ class WaitingRows:
             self._count += len(rows)
 
     @property
+    def are_any(self) -> bool:
+        return self._count > 0
+
+    @property
     def are_many(self) -> bool:
         return self._count > MOST_ROWS
 
@@ -733,10 +733,9 @@ class DuckDBStore(DuckDBTables):
 
     def commit(self) -> None:
         if not self._begun:  # nothing else was done: one statement, which is a transaction of its own, ends the batch
-            self._threads.use_one()
             self._in_batch = False
         with translate_write_errors(), self._commits:
-            self._waiting.write()
+            self._write()
             if self._begun:
                 self._connection.commit()
         self._in_batch = self._begun = False
@@ -770,7 +769,7 @@ class DuckDBStore(DuckDBTables):
             self._empty.discard(table)
         self._waiting.add(table, rows)
         if self._waiting.are_many or not self._in_batch:
-            self._settle()
+            self._write_waiting()
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
             self._settle()
             with self._committing():
@@ -779,12 +778,21 @@ class DuckDBStore(DuckDBTables):
             one.append(table, rows)
 
     def _settle(self) -> None:
-        """Begins the batch's transaction if need be and writes waiting rows."""
+        """Called before other statements."""
+        self._write_waiting()
         self._threads.use_all()
+
+    def _write_waiting(self) -> None:
+        """Begins the batch's transaction if need be and writes waiting rows."""
         if self._in_batch and not self._begun:
             self._connection.begin()
             self._begun = True
         with translate_write_errors(), self._committing():
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting.are_any:
+            self._threads.use_one()
             self._waiting.write()
 
     def _committing(self) -> AbstractContextManager[object]:

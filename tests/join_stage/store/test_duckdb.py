@@ -9,7 +9,7 @@ import pytest
 
 from join_stage.store import duckdb as duckdb_module
 from join_stage.store import protocol
-from join_stage.store.duckdb import SMALL_BATCHES, DuckDBStore, PreparedStatements, most_threads
+from join_stage.store.duckdb import DuckDBStore, PreparedStatements, most_threads
 from join_stage.store.protocol import StoreSchema, whole_batch
 from tests.generate.seeds import seeds
 
@@ -105,26 +105,23 @@ def threads(store: DuckDBStore) -> int:
     return int(store._connection.execute("SELECT current_setting('threads')").fetchall()[0][0])
 
 
-def test_small_batches_have_one_thread_and_all_else_has_all(store):
-    def small_batches(count: int) -> None:
-        for number in range(count):
-            with whole_batch(store):
-                store.append("two", rows("two", [number]))
+def test_rows_are_written_by_one_thread_and_all_else_has_all(store):
+    def write(number: int) -> None:
+        with whole_batch(store):
+            store.append("two", rows("two", [number]))
 
-    small_batches(SMALL_BATCHES - 1)
     assert threads(store) == most_threads()
-    small_batches(1)
+    write(0)
     assert threads(store) == 1
-    assert store.highest("two", "a") == SMALL_BATCHES - 2
+    assert store.highest("two", "a") == 0
     assert threads(store) == most_threads()
-    small_batches(SMALL_BATCHES)
-    assert threads(store) == 1
+    write(1)
     store.question("SELECT * FROM two").answer()
     assert threads(store) == most_threads()
     with store._threads.for_question(store._asked):
-        small_batches(SMALL_BATCHES)
+        write(2)
         assert threads(store) == most_threads()
-    small_batches(1)
+    write(3)
     assert threads(store) == 1
 
 
