@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from common.bounds import NO_DOCUMENT
+from common.errors import InvalidValue
 from feeds.documents import Document
 from mmqjp.engine import Session
+from mmqjp.present.query_lookup import exported, query_versions
 from mmqjp.queries.changes import NameTaken
 from mmqjp.queries.model import ByKey, Identity, JoinSubscription, text_digest
 from mmqjp.queries.stored import Compiler
@@ -20,6 +23,7 @@ from xscl.lower import normalize
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Script
+from xscl.text import ended
 
 
 @pytest.mark.parametrize("text", [to_xscl(random_case(seed, 3, 1)[0]) for seed in range(20)])
@@ -135,6 +139,13 @@ def test_texts_are_kept_as_they_were_typed(engine: str, tmp_path: Path):
         for comment in ("-- Only a comment changes.\n", "", "-- Again.\n"):
             opened.subscribe(head + comment + text)
             assert opened.registry.named("two") == [new] and sources(opened)["two"] == head + comment + text
+        select = partial(opened.sql, trusted=True)
+        assert query_versions(select, "two")[0].text == f"{head}-- Again.\n{text}\n"
+        script = exported(select, 10)
+        assert "st.pairs" not in script and script.startswith(HEAD.strip())
+        assert all(ended(SOURCES[name].removeprefix(HEAD)) in script for name in ("one", "st", "seen"))
+        with pytest.raises(InvalidValue, match="more than 3 queries"):
+            exported(select, 3)
         for number in range(MOST_SOURCES + 5):
             opened.subscribe(f"-- {number}\nFROM S//x PUBLISH often")
         opened.prune(None)
