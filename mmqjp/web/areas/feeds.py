@@ -158,6 +158,16 @@ def _settings(site: Site) -> SettingsOf:
         return store.settings()
 
 
+def _unverified(site: Site) -> set[str]:
+    """The feeds, as shown, whose certificates are not checked."""
+    state, configured = _settings(site), site.feed_settings
+    everything = (*state.feeds.values(), *state.folders.values(), *configured.feeds.values())
+    if not any(one.verify is False for one in (*everything, *configured.folders.values())):
+        return set()
+    of = partial(effective_settings, file=configured, state=state)
+    return {feed.shown for feed in _known(site) if of(feed.url, feed.folders, shown=feed.shown).verify is False}
+
+
 def settings_view(site: Site, url: str, folder: str) -> SettingsView:
     """Of the feed with an address, else of a folder. Raises NoSuchFeed, SourceError."""
     state, configured = _settings(site), site.feed_settings
@@ -373,7 +383,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
     ) -> Response:
         found = feed_page(site, wanted, after)
         return site.render(
-            request, "feeds.html", status, changes=True, found=found, wanted=wanted,
+            request, "feeds.html", status, changes=True, found=found, wanted=wanted, unverified=_unverified(site),
             address=address, error=error, list_error=list_error,
         )  # fmt: skip
 

@@ -439,6 +439,7 @@ def test_what_only_the_machine_may_set_is_shown_and_not_set(api, pages, site, fi
         store.change_settings("feed", "https://a.example/feed", {"verify": False, "proxy": "http://p.example:1"})
     text = pages.get(url_of("/feeds/edit", url="https://a.example/feed")).text
     assert "The certificate is not checked" in text and "http://p.example:1" in text
+    assert "certificate not checked" in pages.get("/feeds").text
     assert api.put("/api/v1/feeds/settings", **where, json={"table": {"verify": None}}).status_code == 200
     assert pages.get(url_of("/feeds/edit", url="https://none.example/")).status_code == 400
     assert pages.get("/feeds/edit?folder=News").status_code == 200
