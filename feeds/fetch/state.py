@@ -410,6 +410,11 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             if visit is not None:
                 self._add_visits([visit])
 
+    def commit_all(self, feeds: Iterable[FeedState]) -> None:
+        with self._transaction():
+            for feed in feeds:
+                self._write(feed)
+
     def visits(self) -> list[NotedVisit]:
         """The last visit of each feed that the archive has yet to note, in order."""
         return [NotedVisit(*row) for row in self._sealed(_names(NotedVisit), "noted_visits ORDER BY rowid")]
@@ -600,18 +605,20 @@ class FeedChange:
         return [feed for feed in store.feeds() if feed.url in wanted]
 
 
-def _ask_anew(store: FetchStore, before: SettingsOf) -> Iterator[str]:
-    """Readies feeds that have other settings now, and gives their addresses: their answers may be others, so validators
-    are dropped; what fails may be mended, so it is tried; a shorter interval counts from the last visit; what is to be
-    read of older pages is begun."""
+def _ask_anew(store: FetchStore, before: SettingsOf) -> set[str]:
+    """Readies feeds that have other settings now, and returns their addresses: their answers may be others, so
+    validators are dropped; what fails may be mended, so it is tried; a shorter interval counts from the last visit;
+    what is to be read of older pages is begun."""
+    changed: list[FeedState] = []
     for feed in store.feeds():
         old, new = (effective_settings(feed.url, feed.folders, NOTHING_SET, one) for one in (before, store.settings()))
         if old != new:
             longest = min((one for one in (new.longest, new.interval) if one is not None), default=None)
             sooner = feed.next_check if longest is None else min(feed.next_check, feed.checked_at + longest)
             due = 0 if feed.errors or (new.history and new.history != old.history) else sooner
-            store.commit(replace(feed, etag="", last_modified="", next_check=due))
-            yield feed.url
+            changed.append(replace(feed, etag="", last_modified="", next_check=due))
+    store.commit_all(changed)
+    return {feed.url for feed in changed}
 
 
 def change_feeds(

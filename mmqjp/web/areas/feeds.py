@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from hashlib import blake2b
@@ -205,10 +205,15 @@ def change_settings(site: Site, url: str, folder: str, table: Mapping[str, objec
         store_secret(site.state, made, new_password)
     scope: SettingsScope = "feed" if url else "folder"
     is_made = _change(site, FeedChange(settings=(SettingsChange(scope, name, json.dumps(table)),)))
-    for one in {*_named_in(before)}.difference(_named_in(after)):
+    _drop_secrets(site, {*_named_in(before)}.difference(_named_in(after)))
+    return is_made
+
+
+def _drop_secrets(site: Site, names: Iterable[str]) -> None:
+    """Removes those that the page made."""
+    for one in names:
         if one.startswith(_PAGE_SECRET):
             (site.state / SECRETS / one).unlink(missing_ok=True)
-    return is_made
 
 
 _PAGE_SECRET = "feed-"  # begins the names of secrets that the page made
@@ -494,7 +499,10 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
     @routes.delete("/api/v1/feeds", tags=["feeds"], summary="Remove a feed")
     def remove(address: Annotated[str, Query(max_length=LONGEST)]) -> FeedsChanged:
         urls = tuple(feed.url for feed in _chosen(site, [address]))
-        return FeedsChanged(len(urls), _change(site, FeedChange(remove=urls)))
+        named = [name for url in urls for name in _named_in(_settings(site).feeds.get(url, NONE))]
+        made = _change(site, FeedChange(remove=urls))
+        _drop_secrets(site, named)
+        return FeedsChanged(len(urls), made)
 
     @routes.post(
         "/api/v1/feeds/retry", tags=["feeds"], summary="Make feeds due now; without an address, those that fail"

@@ -425,6 +425,10 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
     assert not secret.exists()
     assert "Now <code>2 h</code>, from a folder" in pages.get(place).text
     assert api.get("/api/v1/feeds/settings", **where).json()["own"] == {}
+    pages.post(place, data={"user": "ada", "new_password": "third"})
+    assert [*(site.state / "secrets").glob("feed-*")]
+    assert pages.post("/feeds/remove", data={"address": "https://a.example/feed"}).status_code == 303
+    assert not [*(site.state / "secrets").glob("feed-*")]
 
 
 def test_what_only_the_machine_may_set_is_shown_and_not_set(api, pages, site, file):
