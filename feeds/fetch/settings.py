@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -117,12 +118,9 @@ class FeedSettings:
     def from_json(text: str, place: str = "") -> FeedSettings:
         """The inverse of `to_json`. Raises BadSettings."""
         try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise BadSettings(f"{place}not JSON") from None
-        if not isinstance(found, dict):
-            raise BadSettings(f'{place}write a JSON object such as {{"interval": "30min"}}')
-        return FeedSettings.from_table(found, place)
+            return _from_json(text)
+        except BadSettings as error:
+            raise BadSettings(f"{place}{error}") from None
 
     def changed(self, table: Mapping[str, object], place: str = "") -> FeedSettings:
         """With some keys set anew; None unsets one. Raises BadSettings."""
@@ -131,6 +129,8 @@ class FeedSettings:
     def or_else(self, outer: FeedSettings) -> FeedSettings:
         """With what is not set here as it is there. Headers and cookies are joined by name, rules to `block` add up,
         and who asks and how goes together."""
+        if NONE in (self, outer):
+            return outer if self == NONE else self
         joined: dict[str, Any] = {
             key: getattr(self, key) if getattr(self, key) not in ("", (), None) else getattr(outer, key)
             for key in _KEYS
@@ -155,6 +155,18 @@ class FeedSettings:
     @property
     def reading(self) -> ReadingRules:
         return ReadingRules(self.encoding, self.identity, self.keep, self.block, self.versions, self.time)
+
+
+@lru_cache(10_000)
+def _from_json(text: str) -> FeedSettings:
+    """Many feeds have the same settings, and stores are opened often."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadSettings("not JSON") from None
+    if not isinstance(found, dict):
+        raise BadSettings('write a JSON object such as {"interval": "30min"}')
+    return FeedSettings.from_table(found)
 
 
 _KEYS = tuple(field.name for field in fields(FeedSettings))
