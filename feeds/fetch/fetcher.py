@@ -127,6 +127,10 @@ class Archive(ABC):
         """The time and hash of the last stored version of a feed; None if the store has to know them."""
         return None
 
+    def body(self, source: str) -> bytes:
+        """The last stored version of a feed; b"" if that cannot be read here."""
+        return b""
+
     @abstractmethod
     def keep(self, capture: Capture) -> None:
         """Writes a version. After a kill, readers see all of it or nothing."""
@@ -162,6 +166,14 @@ class DropArchive(Archive):
 
     def newest(self, source: str) -> tuple[int, str] | None:
         return self._newest(source, FEED_SUFFIX)
+
+    def body(self, source: str) -> bytes:
+        if (newest := self.newest(source)) is None:
+            return b""
+        try:
+            return (self._directory / source / f"{drop_stem(*newest)}{FEED_SUFFIX}").read_bytes()
+        except OSError:
+            return b""
 
     def _newest(self, folder: str, suffix: str) -> tuple[int, str] | None:
         try:
@@ -475,6 +487,8 @@ class Visitor:
         self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace)
         self.chains: dict[str, PageChain] = {}
         self.pages = 0  # how many older pages were read
+        self.searched: set[str] = set()
+        """The feeds that were searched for a hub since the fetch began."""
         self.reading: set[str] = set()
         """The feeds of which a page was read since the fetch began."""
         self.reload()
@@ -535,6 +549,8 @@ class Visitor:
                     reply, address, seen = await self._ask(feed, asker)
                 span = self._wants_pages(feed, settings)
                 page = await self._links(reply, seen) if span or self.hubs.is_on else None
+                if self.hubs.is_on and page is None and not self.hubs.has(feed.url):
+                    page = await self._stored_links(feed, reply)
                 pace = self._pace(feed, settings)
                 after = self._judged(replace(feed, address=address), reply, seen, pace)
             if span and page is not None:
@@ -609,6 +625,13 @@ class Visitor:
     def _save_chain(self, chain: PageChain) -> None:
         self.store.save_chain(chain, self.archive.mark)
         self.chains[chain.feed] = chain
+
+    async def _stored_links(self, feed: FeedState, reply: http.Reply) -> archives.PageLinks | None:
+        """The links of a feed that is unchanged, from its last version, once: hubs may call since the last change."""
+        if reply.status != 304 or feed.url in self.searched or not (body := self.archive.body(feed.source)):
+            return None
+        self.searched.add(feed.url)
+        return await self._links(replace(reply, status=200, body=body), http.BodySummary("feed"))
 
     async def _links(
         self, reply: http.Reply, seen: http.BodySummary | None, *, dated: bool = False

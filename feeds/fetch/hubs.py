@@ -132,6 +132,10 @@ class Hubs:
         self._known = {one.token: one for one in self.store.subscriptions()}
         self._of_feed = {one.feed: one.token for one in self._known.values() if one.mode == "subscribe"}
 
+    def has(self, feed: str) -> bool:
+        """Whether a feed has a subscription, confirmed or not."""
+        return feed in self._of_feed
+
     def is_active(self, feed: str) -> bool:
         """Whether the hub of a feed pushes to us now."""
         one = self._known.get(self._of_feed.get(feed, ""))

@@ -306,14 +306,19 @@ def test_a_kill_between_any_two_steps_loses_neither_a_push_nor_a_confirmation(wo
 
 
 def test_a_service_is_pushed_to_by_a_hub_across_restarts_until_the_feed_is_removed(server, tmp_path):
-    """The hub of a feed, on loopback, confirms while it answers; a feed that is pushed is fetched at once. Its older
-    page is read before its first visit."""
+    """The hub of a feed, on loopback, confirms while it answers; a feed that is pushed is fetched at once. It was known
+    before there was a public address, and its older page was read before its first visit."""
     asked: Queue[tuple[str, dict[str, str]]] = Queue()
     port = closed_port()
 
     def feed(request: Request) -> None:
-        links = f'<{server.url("/moved")}>; rel="hub", </feed>; rel="self", </older>; rel=prev-archive'
-        request.answer(200, rss("a").encode(), Link=links)
+        if request.headers.get("If-None-Match") == '"1"':
+            request.answer(304)
+        else:
+            rels = {"hub": "/moved", "self": "/feed", "prev-archive": "/older"}
+            atom = '<link xmlns="http://www.w3.org/2005/Atom" rel="{}" href="{}"/>'
+            links = "".join(atom.format(rel, server.url(path)) for rel, path in rels.items())
+            request.answer(200, rss("a", extra=links).encode(), ETag='"1"')
         asked.put(("feed", {}))
 
     def hub(request: Request) -> None:
@@ -340,10 +345,16 @@ def test_a_service_is_pushed_to_by_a_hub_across_restarts_until_the_feed_is_remov
     options = ["--fetch", "", "--allow-private", "--interval", "1min", "--spacing", "0s"]
     place = ["--address", f"127.0.0.1:{port}", "--public-url", f"http://127.0.0.1:{port}"]
     state = tmp_path / "state"
-    assert mmqjp("feeds", "add", server.url("/feed"), "--history", "INF", *LOCAL, "--state", state).exit_code == 0
+    (queries := tmp_path / "q.xscl").write_text("FROM S//item->a PUBLISH all")
+    for command in (
+        ("feeds", "add", server.url("/feed"), "--history", "INF", *LOCAL),
+        ("run", "--queries", queries, *options, "--engine", "duckdb"),
+        ("feeds", "retry", server.url("/feed")),
+    ):
+        assert mmqjp(*command, "--state", state).exit_code == 0
     with served(state, *options, *place) as page:
         form = until("subscribe")
-        assert server.paths()[:5] == ["/feed", "/older", "/feed", "/moved", "/hub"]
+        assert server.paths()[:6] == ["/feed", "/older", "/feed", "/feed", "/moved", "/hub"]
         until("feed")  # what came before was not pushed
         assert push(form) == 202
         until("feed")
