@@ -803,7 +803,7 @@ def _failures_of_the_feed() -> Iterator[None]:
     try:
         yield
     except http.InsideError as error:
-        advice = "if it is yours, mmqjp feeds set ADDRESS --allow-private HOST allows it"
+        advice = "if it is yours, mmqjp feeds set ADDRESS (or --all) --allow-private HOST allows it"
         raise http.FetchError(f"{error}; {advice}", error.status) from None
     except (http.FetchError, http.FetchedAlready, http.HostPaused, SourceError, sqlite3.Error):
         raise

@@ -409,7 +409,7 @@ def _print_first(lines: Sequence[str], where: str) -> None:
 
 
 @feeds.command("set")
-@click.argument("given", nargs=-1, required=True, metavar="[ADDRESS]... KEY=VALUE...")
+@click.argument("given", nargs=-1, metavar="[ADDRESS]... [KEY=VALUE]...")
 @click.option("--folder", "folders", metavar="NAME", multiple=True, help="A folder, for what its feeds do not set.")
 @click.option("--all", "for_all", is_flag=True, help="All feeds, for what neither they nor their folders set.")
 @_allow_private_option
@@ -426,6 +426,7 @@ def set_feeds(
       mmqjp feeds set --folder News versions=ignore --state crawl/
       mmqjp feeds set https://example.org/feed user=ada password=example --state crawl/
       mmqjp feeds set http://nas.lan/feed --allow-private nas.lan --state crawl/
+      mmqjp feeds set --all --allow-private 192.168.1.0/24 --state crawl/
 
     docs/fetching.md describes all keys. A VALUE that begins with a bracket, a
     brace or a quote is TOML. A fetch that is running takes the change in, and

@@ -573,6 +573,7 @@ def test_feeds_inside_the_network_are_refused_at_once_with_what_allows_them(serv
     told = mmqjp("feeds", "add", tmp_path / "list.txt", "--allow-private", "127.0.0.0/8", *state)
     assert told.exit_code == 0 and "nas.lan is not a public address" in told.stderr
     assert told.stderr.splitlines()[-1] == "mmqjp: 2 new feeds, 2 feeds in all"
+    assert mmqjp("feeds", "set", "--all", "--allow-private", "127.0.0.0/8", *state).exit_code == 0
     again = mmqjp("feeds", "add", tmp_path / "list.txt", *state)
     assert again.stderr.splitlines()[-1] == "mmqjp: 0 new feeds, 2 feeds in all; 2 were there already"
     (tmp_path / "list.txt").write_text("https://a.example/\nhttps://b.example/\n")
