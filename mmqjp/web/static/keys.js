@@ -27,7 +27,7 @@ function help() {
 }
 
 function step(by) {
-  const all = [...document.querySelectorAll(".match, main tbody tr")].filter((one) => one.querySelector("a, button") && one.checkVisibility());
+  const all = [...document.querySelectorAll(".match, main tbody tr, .items.listed > li")].filter((one) => one.querySelector("a, button") && one.checkVisibility());
   if (!all.length) return;
   const now = all.findIndex((one) => one.classList.contains("chosen"));
   const next = all[now < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(Math.max(now + by, 0), all.length - 1)];
