@@ -30,8 +30,6 @@ PROTOCOLS = {
     "main": "the entry point of a program",
     "add": "the command of that name, of feeds and of sinks",
     "copy_files": "each kind of store copies its own files",
-    "secret": "the command of that name, of feeds and of sinks",
-    "set_keys": "the command `set`, of feeds and of sinks",
     "show": "the command of that name, of documents and of sinks",
 }
 """Functions that stand in several modules because a protocol names them."""

@@ -112,7 +112,8 @@ def _fences(page: Path) -> Iterator[tuple[Block, bool]]:
             continue
         if token.type == "fence" and token.map is not None:
             at = slice(token.map[0] + 1, token.map[1] - 1)
-            block = Block(page, at, token.info.strip(), token.content, *map(said.get, ("not run", "file", "serves")))
+            told = said.get("not run"), said.get("file"), said.get("serves")
+            block = Block(page, at, token.info.strip(), token.content, *told)
             yield block, before is not None and before.type == "fence"
         said = {}
         before = token

@@ -413,8 +413,8 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
     assert api.get("/api/v1/feeds/settings", **where).json()["own"] == own
     # Another password takes the place of the first, and none remains when it is taken away.
     assert pages.post(place, data=form | {"new_password": "other"}).status_code == 303
-    ((secret,), first) = [*(site.state / "secrets").glob("feed-*")], name
-    assert secret.read_text() == "other\n" and secret.name != first
+    (secret,) = (site.state / "secrets").glob("feed-*")
+    assert secret.read_text() == "other\n" and secret.name != name
     no_feed = api.put("/api/v1/feeds/settings", params={"folder": "News"}, json={"table": {}, "new_password": "x"})
     assert no_feed.status_code == 400 and "a password goes to one host" in no_feed.text
     # What is empty is unset, and then as it is in the folder.
