@@ -568,6 +568,9 @@ def test_settings_that_cannot_be_are_refused(tmp_path, arguments, cause):
 def test_feeds_inside_the_network_are_refused_at_once_with_what_allows_them(server, tmp_path):
     state = ("--state", tmp_path / "crawl")
     refusal = refused("feeds", "add", server.url("/a"), *state)
+    (tmp_path / "mmqjp.toml").write_text("[serve]\nallow-private = true")
+    everywhere = ("--config", tmp_path / "mmqjp.toml")
+    assert mmqjp(*everywhere, "feeds", "add", server.url("/a"), "--state", tmp_path / "other").exit_code == 0
     assert "127.0.0.1 is not a public address" in refusal and "--allow-private 127.0.0.1 of mmqjp feeds add" in refusal
     (tmp_path / "list.txt").write_text(f"http://nas.lan/feed\n{server.url('/a')}\nhttps://a.example/\n")
     told = mmqjp("feeds", "add", tmp_path / "list.txt", "--allow-private", "127.0.0.0/8", *state)
