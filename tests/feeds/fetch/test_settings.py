@@ -14,6 +14,7 @@ import pytest
 
 from common.dates import DAY, HOUR, MINUTE
 from common.errors import InvalidValue
+from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.http import is_allowed
 from feeds.fetch.lists import ListedFeed, read_feed_list, write_opml
 from feeds.fetch.settings import (
@@ -489,29 +490,24 @@ def test_the_identity_of_entries_is_what_the_reader_says(tmp_path: Path, identit
     )
 
 
-def test_encoding_time_and_versions_are_what_the_reader_says(tmp_path: Path):
-    path, url = tmp_path / "crawl", "https://a.example/feed"
-    fetching = Fetching(path)
-    path.mkdir()
-    with running_server() as server:
-        url = server.serve("/feed", feed_of(ENTRY.format("g1")).replace("Löwen", "Львы").encode("windows-1251"))
-        with_settings(fetching, url, encoding="windows-1251", time="arrival", versions="ignore", keep=["derby"])
-        assert outcomes(fetching.run(url)) == {"new": 1}
-        (document,) = read(path, feeds="item")
-        assert "Львы" in document.xml_bytes().decode() and document.t0 == fetching.feed(url).fetched_at
-        server.serve(
-            "/feed", feed_of(ENTRY.replace("3:1", "4:1").format("g1")).replace("Löwen", "Львы").encode("windows-1251")
-        )
+@pytest.mark.parametrize("kind", ["drop", "warc"])
+def test_encoding_time_and_versions_are_what_the_reader_says(server, fetching, kind: str):
+    if kind == "warc":
+        fetching.archive = lambda out, store: WarcArchive(out, store.archive_mark(), store.save_mark)
+
+    def documents(score: str, **more: Any) -> list[Any]:
+        text = feed_of(ENTRY.replace("3:1", score).format("g1")).replace("Löwen", "Львы")
+        url = server.serve("/feed", text.encode("windows-1251"))
+        with_settings(fetching, url, encoding="windows-1251", time="arrival", **more)
         fetching.later(3_600)
         assert outcomes(fetching.run(url)) == {"new": 1}
-        assert len(read(path, feeds="item")) == 1
-        with_settings(fetching, url, encoding="windows-1251", time="arrival")
-        server.serve(
-            "/feed", feed_of(ENTRY.replace("3:1", "5:1").format("g1")).replace("Löwen", "Львы").encode("windows-1251")
-        )
-        fetching.later(3_600)
-        fetching.run(url)
-        assert len(read(path, feeds="item")) == 2
+        return list(read(fetching.directory, feeds="item"))
+
+    (document,) = documents("3:1", versions="ignore", keep=["derby львы"])
+    assert "Львы" in document.xml_bytes().decode()
+    assert document.t0 == fetching.feed(server.url("/feed")).fetched_at
+    assert len(documents("4:1", versions="ignore")) == 1
+    assert len(documents("5:1")) == 2
 
 
 def test_rules_of_other_crawls_are_taken_as_far_as_they_can_be_read():
