@@ -146,8 +146,16 @@ function diagnostics(doc, found, severity) {
 
 // Over a selection, Chrome types in the colours of what was there: by styles that the policy of the page refuses.
 function typeOver(event, view) {
-  if (event.inputType !== "insertText" || !event.data || view.composing || view.state.selection.main.empty) return false;
-  view.dispatch(view.state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true });
+  if (event.inputType !== "insertText" || !event.data || view.composing) return false;
+  let { from, to } = view.state.selection.main;
+  const chosen = document.getSelection(); // the editor may not have heard of it yet
+  if (from === to && !chosen.isCollapsed) {
+    [from, to] = [[chosen.anchorNode, chosen.anchorOffset], [chosen.focusNode, chosen.focusOffset]]
+      .map((place) => view.posAtDOM(...place)).sort((one, other) => one - other);
+  }
+  if (from === to) return false;
+  const insert = view.state.toText(event.data);
+  view.dispatch({ changes: { from, to, insert }, selection: { anchor: from + insert.length }, userEvent: "input.type", scrollIntoView: true });
   event.preventDefault();
   return true;
 }

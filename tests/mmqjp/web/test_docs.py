@@ -94,7 +94,7 @@ def test_each_field_leads_to_what_is_written_about_it(unchanged_engine, tmp_path
             page, _, anchor = about.get("href").removeprefix("/docs/").partition("#")
             known = {one.anchor for one in shown[page].sections}
             assert not anchor or anchor in known, (path, about.get("href"))
-        assert all(tick.getprevious().get("class") == "about" for tick in ticks), path
+        assert all(tick.getnext().get("class") == "about" for tick in ticks), path
 
 
 def test_texts_of_xscl_have_the_colours_of_the_editor():
