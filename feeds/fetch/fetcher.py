@@ -573,14 +573,12 @@ class Visitor:
         except http.FetchError as error:
             after = after_failed_visit(feed, error, self.clock.now(), self.settings.pace, self.random())
             outcome = Outcome.STOPPED if after.stopped else Outcome.FAILED
-            is_over = (
-                after.stopped or after.errors >= GIVEN_UP or not feed.fetched_at or feed.is_overdue(after.checked_at)
-            )
+            is_over = after.stopped or after.errors >= GIVEN_UP or feed.is_overdue(after.checked_at)
             if is_over or (feed.status, feed.last_error) != (after.status, after.last_error) or not feed.errors:
                 visit = replace(after.ended(after.checked_at), outcome="ended" if is_over else "failed")
                 visit = replace(visit, status=after.status, error=after.last_error[:LONGEST_ERROR])
         now, found = self.clock.now(), outcome in (Outcome.NEW, Outcome.UNCHANGED)
-        if visit is None and not found and (not feed.fetched_at or feed.is_overdue(now)):
+        if visit is None and not found and feed.is_overdue(now):
             visit = feed.ended(now)
         self.store.commit(after, self.archive.mark, visit)
         self.claims.update(after)

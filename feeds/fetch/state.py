@@ -116,9 +116,9 @@ class FeedState:
         return tuple(self.folder.splitlines())
 
     def is_overdue(self, now: int) -> bool:
-        """Whether it was never visited, or not for more than twice its interval, but did not fail: then readers have to
-        be told to wait for it."""
-        return not self.errors and now - self.checked_at > 2 * (self.hints.wait or HOUR)
+        """Whether readers have to be told to wait for it: it was never fetched, however often that failed, or not for more
+        than twice its interval without failing."""
+        return not self.fetched_at or (not self.errors and now - self.checked_at > 2 * (self.hints.wait or HOUR))
 
     def ended(self, now: int) -> NotedVisit:
         """The note that the feed is not waited for: it could not be fetched at first, or is not fetched any more."""

@@ -493,9 +493,9 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
     assert outcomes_of_feeds() == found
     for name in ("failing", "unreadable", "busy", "behind"):
         server.serve(f"/{name}", FEED)
-        # The last visits are too long ago for readers to wait for these feeds, so they are awaited again, unless they
-        # failed last.
-        found[name] += " complete" if name in ("failing", "busy") else " awaited complete"
+        # They are awaited again: the last visits are too long ago for readers to wait for these feeds, or none was
+        # complete.
+        found[name] += " awaited complete"
     server.serve("/gone", b"", 410)
     fetching.later(4 * 3600)
     fetching.run()
@@ -506,7 +506,7 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
     removed.add(urls["same"])
     fetching.later(7000)
     fetching.run()
-    found |= {"same": found["same"] + " ended", "moved": found["moved"] + " complete"}
+    found |= {"same": found["same"] + " ended", "moved": found["moved"] + " awaited complete"}
     assert outcomes_of_feeds() == found
     server.serve("/failing", b"", 500)
     for _ in range(GIVEN_UP):
