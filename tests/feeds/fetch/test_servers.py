@@ -506,7 +506,9 @@ def test_a_crawl_says_how_far_feeds_were_visited_and_which_are_waited_for(server
     removed.add(urls["same"])
     fetching.later(7000)
     fetching.run()
-    found |= {"same": found["same"] + " ended", "moved": found["moved"] + " awaited complete"}
+    # The removal is noted by the clock of this machine, after which a drop directory sorts later notes.
+    awaited = " awaited" if layout == "warc" else ""
+    found |= {"same": found["same"] + " ended", "moved": f"{found['moved']}{awaited} complete"}
     assert outcomes_of_feeds() == found
     server.serve("/failing", b"", 500)
     for _ in range(GIVEN_UP):
