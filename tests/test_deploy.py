@@ -23,11 +23,12 @@ from mmqjp.commands.serve import serve
 from tests.support.feed_server import closed_port
 from tests.support.places import ROOT
 from tests.support.served import Served, served
-from tests.test_house import PACKAGES
+from tests.test_house import PACKAGES, PROJECT
 
 pytestmark = pytest.mark.xdist_group("deploy")  # one service behind nginx serves all tests
 
 DEPLOY = ROOT / "deploy"
+INCLUDED = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 PREFIX = "/stories"
 QUERIES = "FROM S//a->x[./t->t] JOIN UNORDERED {t = u AND x != y, 1 d} S//a->y[./t->u] PUBLISH pairs"
 MOST_PAGES = 100  # that are looked at
@@ -77,7 +78,7 @@ def test_the_image_copies_what_exists_and_runs_as_somebody_without_rights():
         part for line in found if line.startswith("COPY ") and "--from" not in line for part in line.split()[1:-1]
     ]
     assert all((ROOT / part).exists() for part in copied)
-    assert {part.rstrip("/") for part in copied} >= {*PACKAGES, "pyproject.toml", "README.md", "LICENSE"}
+    assert {part.rstrip("/") for part in copied} >= {*PACKAGES, *INCLUDED, "pyproject.toml", "README.md", "LICENSE"}
     last = found[max(number for number, line in enumerate(found) if line.startswith("FROM ")) :]
     assert last[0].endswith("-slim") and not any("pip" in line or "apt" in line for line in last)
     said = dict(line.split(" ", 1) for line in last)
