@@ -360,7 +360,7 @@ def test_joins_that_run_apart_for_want_of_memory_find_the_same(monkeypatch: pyte
 def test_values_come_back_as_they_were(open_store: Opener):
     texts = ["", None, "\x01\t\n\r", "Ωß🎈\u2028", "'quoted' \\ \"twice\""]
     numbers = [-(2**63), 2**63 - 1, 0]
-    row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1], 3, [], -9)
+    row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1], 3, [], -9, 5)
     engine = open_store()
     engine.begin()
     engine.append(

@@ -575,8 +575,8 @@ def test_the_demo_that_is_served_fetches_its_feeds_and_finds_the_same_in_order_o
         yield lambda: False
         found.extend(told(engine))
 
-    def run(given, beside):
-        run_service(replace(given, trigger=None), look)
+    def run(given, beside, public_url):
+        run_service(replace(given, trigger=None), look, public_url)
         feeds.extend(known_feeds(state_file(given.state)))
 
     monkeypatch.setattr("mmqjp.commands.serve.run_service", run)

@@ -297,7 +297,7 @@ def checked_blocks(seed: int) -> Iterator[tuple[int, int]]:
             evidence = BlockEvidence(alone, 0, alone.normal.conjuncts[0].left)
             here = [tree for tree, document in trees if document.stream == block.stream]
             for _, one in trees:
-                row = {"docid": 0, "kind": "external", "parts": None, "arrival": 0, "watermark": None}
+                row = {"docid": 0, "kind": "external", "parts": None, "arrival": 0, "watermark": None, "taken_at": 5}
                 row |= {"id": one.id, "stream": one.stream, "t0": one.t0, "t1": one.t1, "xml": one.xml_bytes().decode()}
                 evidence.look(record_of(row), uncounted)
             stages = list(evidence.told())

@@ -758,7 +758,7 @@ def test_a_service_says_that_its_reader_has_gone_and_writes_it_again(place: Dire
 
 
 # DuckDB's file is there: what is less than it cuts into blocks that are in use, as no full disk does.
-@pytest.mark.parametrize(("more", "documents"), [(20_000, 40), pytest.param(300_000, 150, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("more", "documents"), [(20_000, 150), pytest.param(300_000, 150, marks=pytest.mark.soak)])
 def test_a_service_whose_files_cannot_grow_says_so_and_goes_on(more: int, documents: int, place: Directory):
     options = ["--trigger", "available-now", "--batch-size", "5", "--lateness", "INF", "--output", place.output]
     arguments = place.arguments(*options)
