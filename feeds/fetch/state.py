@@ -116,8 +116,8 @@ class FeedState:
         return tuple(self.folder.splitlines())
 
     def is_overdue(self, now: int) -> bool:
-        """Whether readers have to be told to wait for it: it was never fetched, however often that failed, or not for more
-        than twice its interval without failing."""
+        """Whether readers have to be told to wait for it: it was never fetched, however often that failed, or not for
+        more than twice its interval without failing."""
         return not self.fetched_at or (not self.errors and now - self.checked_at > 2 * (self.hints.wait or HOUR))
 
     def ended(self, now: int) -> NotedVisit:

@@ -339,6 +339,8 @@ MEASURED_EVERY = 1.0  # least seconds between two measurements of the state's si
 PRUNE_INTERVAL, PRUNED_AT_BATCH = 50, "pruned"
 """Batches between two prunings, counted across restarts, and the setting with the number of the last one."""
 
+PRUNE_SECONDS = 5.0  # least seconds between two prunings: one holds a document up that comes meanwhile
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
@@ -382,6 +384,7 @@ class Service:
 
         self._intake = Intake(engine, sources, options.history, options.batch_size, options.batch_bytes, report)
         self._pruned = int(engine.ledger.setting(PRUNED_AT_BATCH) or 0)
+        self._prune_at = 0.0
         self._measured, self._state_bytes = float("-inf"), engine.state_bytes()
         self._settings: dict[str, str] = {}
         self._committed_settings: dict[str, str] = {}
@@ -404,15 +407,17 @@ class Service:
     def _wait(self, until: float, stop: Stop) -> None:
         """Waits for the next regular poll, and polls in between when the watcher reports input. Time-driven upkeep,
         such as advancing silent streams, is left to the regular polls."""
-        rest_until = 0.0
+        rest_until, has_news = 0.0, False
         while not stop.is_set() and (left := until - (now := perf_counter())) > 0:
             self._run_commands()
             self._take_pushes(stop)
-            watcher = self._options.watcher if now >= rest_until else Watcher()
-            if watcher.wait(min(left, POLL), stop) or self._intake.is_ready():
-                if self._take_pushes(stop):  # most likely it was these that changed: to list the sources takes longer
-                    continue
-                started = perf_counter()
+            # News that are not pushes wait until the rest is over, which pushes and commands do not.
+            seconds = min(left, POLL, max(rest_until - now, 0)) if has_news else min(left, POLL)
+            has_news = self._options.watcher.wait(seconds, stop) or has_news or self._intake.is_ready()
+            if has_news and self._take_pushes(stop):
+                has_news = False  # most likely it was these that changed: to list the sources takes longer
+            elif has_news and (started := perf_counter()) >= rest_until:
+                has_news = False
                 if not self.drain(stop):
                     now = perf_counter()
                     rest_until = now + SHARE * (now - started)
@@ -459,13 +464,13 @@ class Service:
             self._prune()
 
     def _prune(self) -> None:
-        if self._engine.batch - self._pruned < PRUNE_INTERVAL:
+        if self._engine.batch - self._pruned < PRUNE_INTERVAL or perf_counter() < self._prune_at:
             return
         self._commit_settings()
         owed = None if self._sinks is None else self._sinks.owed()
         self._engine.prune(self._options.keep, self._options.keep_ids, *self._intake.listing(), owed)
         self._intake.refresh()
-        self._pruned = self._engine.batch
+        self._pruned, self._prune_at = self._engine.batch, perf_counter() + PRUNE_SECONDS
         self._note_delivered()
 
     def _run_commands(self) -> bool:

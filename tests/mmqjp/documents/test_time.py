@@ -239,6 +239,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 3)
+    monkeypatch.setattr("mmqjp.service.loop.PRUNE_SECONDS", 0.0)
     monkeypatch.setattr("mmqjp.state.eviction.OFFSETS_COMPACTED_AFTER", 0)
     place = Directory(tmp_path)
     with Session("duckdb", state=place.state, lateness=SECOND) as engine:

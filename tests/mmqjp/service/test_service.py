@@ -219,20 +219,15 @@ def test_a_service_looks_when_it_is_called(place: Directory):
     assert len(idle) == 1, "what only time calls for is left to the regular looks"
 
 
-def test_a_call_in_vain_is_followed_by_a_rest(place: Directory, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mmqjp.service.loop.SHARE", 1e12)
-    stop, waits = Event(), iter(range(20))
-
-    def rest(timeout: float) -> bool:
-        if next(waits) == 19:
-            stop.set()
-        return stop.is_set()
-
-    monkeypatch.setattr(stop, "wait", rest)
-    watcher = Calls(stop, lambda: place.drop("1.jsonl", range(2)), lambda: None, lambda: place.drop("2.jsonl", [2]))
-    place.run(PAIRS, trigger=NEVER, stop=stop, watcher=watcher)
-    assert len(place.pairs()) == 1 and watcher.waits == 2
-    assert not [*waits], "the rest is made of short waits, between which commands are run"
+@pytest.mark.parametrize(("share", "pairs"), [(1e12, 1), (0, 3)])
+def test_a_call_in_vain_is_followed_by_a_rest(share: float, pairs: int, place: Directory, monkeypatch):
+    """News that come meanwhile are read after it; commands do not wait for that."""
+    monkeypatch.setattr("mmqjp.service.loop.SHARE", share)
+    stop, events = Event(), Events()
+    drops = (lambda: place.drop("1.jsonl", range(2))), (lambda: None), (lambda: place.drop("2.jsonl", [2]))
+    watcher = Calls(stop, *drops, lambda: place.ask("pause", name="pairs"))
+    place.run(PAIRS, events=events, trigger=NEVER, stop=stop, watcher=watcher)
+    assert len(place.pairs()) == pairs and [event["do"] for event in events.named("command")] == ["pause"]
 
 
 ALL: dict[str, Any] = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}
