@@ -568,8 +568,8 @@ def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
 
 PUSHED, BATCHES, BATCH, AT_ONCE = 500, 200, 100, 4
 """Single documents that are pushed, batches, documents in each, and how many of these are sent at a time."""
-PUSHES_A_SECOND, PUSH_PAUSE = 50.0, 5.0
-"""The rate of single documents, and the seconds that pages are asked for before."""
+PUSHES_A_SECOND, PAGES_BESIDE, PUSH_PAUSE = 50.0, 10.0, 5.0
+"""The rates of single documents and of pages, and the seconds that pages are asked for before."""
 MOST_PUSH_P95_MS, LEAST_PUSHED = 50.0, 2_000.0
 """What is promised: of single documents 95 of 100 are answered in that time, and a client pushes so many a second."""
 
@@ -655,14 +655,14 @@ def bench_serve() -> None:
     parser.add_argument(
         "--outputs", type=int, default=OUTPUTS, metavar="N", help="before it starts; default: 1,000,000"
     )
-    parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
+    parser.add_argument("--rate", type=float, metavar="N", help="pages a second; default: 50, with --push 10")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
     parser.add_argument("--push", action="store_true", help="measure documents that a client pushes instead")
     parser.add_argument("--hostile", action="store_true", help="some visitors ask SQL that takes all there is")
     options = parser.parse_args()
-    turns = QUICK_TURNS if options.quick else TURNS
+    turns, rate = QUICK_TURNS if options.quick else TURNS, options.rate or (PAGES_BESIDE if options.push else RATE)
     cases = [
-        ServeCase(queries, options.engine, options.outputs, options.rate, turns, hostile=options.hostile)
+        ServeCase(queries, options.engine, options.outputs, rate, turns, hostile=options.hostile)
         for queries in options.queries or [QUERIES]
     ]
     with interruptible():  # so that the service is ended on SIGTERM, too
