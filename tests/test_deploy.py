@@ -115,7 +115,7 @@ def test_the_configuration_has_options_of_serve():
 def test_the_unit_is_verified_and_leaves_little_exposed(tmp_path):
     text = (DEPLOY / "mmqjp.service").read_text("utf-8")
     unit = RawConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case of keys
     unit.read_string(text)
     start = unit["Service"]["ExecStart"].split()
     assert start == ["/opt/mmqjp/bin/mmqjp", "--config", "/etc/mmqjp/mmqjp.toml", "serve"]
