@@ -64,11 +64,13 @@ from feeds.fetch.state import (
     STATE_FILE,
     AddressClaims,
     ChangesOf,
+    FeedChange,
     FeedState,
     FetchStore,
     HostState,
     Pace,
     PageChain,
+    SettingsChange,
     after_failed_visit,
     after_success,
     put_aside,
@@ -981,13 +983,15 @@ async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Fetches `feeds`, by default all of the state, into the directory `out`, where `state` is by default."""
+    """Fetches `feeds`, by default all of the state, into the directory `out`, where `state` is by default. `listed` is
+    what lists set: in the state it replaces what was set of these keys, before what others changed meanwhile."""
 
     feeds: Sequence[FeedState]
     out: Path
     settings: Settings
     warc: bool = False
     state: Path | None = None
+    listed: tuple[SettingsChange, ...] = ()
 
     async def run(
         self,
@@ -998,11 +1002,12 @@ class Job:
         world: World | None = None,
     ) -> tuple[FetchReport, list[FeedState]]:
         """Runs `fetch_feeds`. Returns the report, and the feeds as they were before. Raises SourceError if the state
-        cannot be used, OSError if a version cannot be written."""
+        cannot be used, BadSettings for what lists set, OSError if a version cannot be written."""
         state = self.state or self.out / STATE_FILE
         changes = ChangesOf(state)
         with FetchStore(state, write=True) as store:
             store.add(self.feeds)
+            FeedChange(settings=self.listed).make(store)
             changes.take(store)
             wanted = {feed.url for feed in self.feeds}
             known = [feed for feed in store.feeds() if not wanted or feed.url in wanted]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import unescape
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ from feeds.decoding import declare_prefixes, decode_text, mend_references, witho
 from feeds.documents import SourceError
 from feeds.fetch.http import FetchError, web_address
 from feeds.fetch.settings import FILE_ONLY, NONE, BadSettings, FeedSettings
-from feeds.fetch.state import FeedState, source_name
+from feeds.fetch.state import FeedState, SettingsChange, source_name
 from feeds.files import TooLargeError, printable, read_file
 from feeds.items import (
     LONGEST_TITLE,
@@ -191,8 +191,7 @@ def _settings(attributes: Mapping[str, str], line: int, found: FeedOutlines) -> 
     except BadSettings as error:
         found.complaints.append(f"{error}; its settings are left out")
         return NONE
-    secret = {key for key in made.to_table() if replace(NONE, **{key: getattr(made, key)}).secrets()}
-    left_out = [key for key in made.to_table() if key in FILE_ONLY | secret]
+    left_out = [key for key in made.to_table() if key in FILE_ONLY or made.secrets(key)]
     if left_out:
         more = {"auth", "user"} if "password" in left_out else set()
         made = made.without({*left_out, *more})
@@ -257,6 +256,12 @@ class FeedLists(NamedTuple):
     complaints: list[str]
     settings: dict[str, FeedSettings]
     folders: dict[str, FeedSettings]
+
+    @property
+    def changes(self) -> tuple[SettingsChange, ...]:
+        """What the lists set, as changes of a state."""
+        feeds = (SettingsChange("feed", url, one.to_json()) for url, one in self.settings.items() if one != NONE)
+        return (*feeds, *(SettingsChange("folder", name, one.to_json()) for name, one in self.folders.items()))
 
 
 def read_feed_lists(lists: Iterable[str]) -> FeedLists:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -27,7 +27,7 @@ from common.files import with_home
 from feeds.decoding import codec_of
 from feeds.fetch.http import FetchError, Route, web_address
 from feeds.items import NESTED, path_parts, redact_userinfo
-from feeds.rules import ReadingRules, check_identity, check_rule
+from feeds.rules import AS_USUAL, ReadingRules, check_identity, check_rule
 
 
 class BadSettings(InputError, ValueError):
@@ -55,12 +55,12 @@ MOST_TEXTS, LONGEST_TEXT, MOST_COOKIE_BYTES = 50, 2_000, 4_096
 
 @dataclass(frozen=True, slots=True)
 class FeedSettings:
-    """What is set of a feed or folder; "", (), None: nothing. Durations are microseconds.
+    """What is set of a feed or folder; UNSET: nothing. Durations are microseconds.
 
     `interval` and `longest` bound the time between two fetches. `allow_private` names hosts that may have addresses
     inside the network (names, addresses or networks). `history` is how far back archives are read, `hub` whether a hub
     that the feed names is subscribed to. `auth`, by default basic, comes with `password` and, but for a bearer's,
-    `user`.
+    `user`. The keys of `reading` stand among the others in tables.
     """
 
     proxy: SettingText = ""
@@ -72,12 +72,7 @@ class FeedSettings:
     password: SecretRef | None = None
     interval: int | None = None
     longest: int | None = None
-    encoding: str = ""
-    identity: str = ""
-    keep: tuple[str, ...] = ()
-    block: tuple[str, ...] = ()
-    versions: Literal["", "keep", "ignore"] = ""
-    time: Literal["", "own", "arrival"] = ""
+    reading: ReadingRules = AS_USUAL
     ca: str = ""
     verify: bool | None = None
     allow_private: tuple[str, ...] = ()
@@ -88,19 +83,18 @@ class FeedSettings:
     def from_table(table: Mapping[str, object], place: str = "") -> FeedSettings:
         """Reads keys and values as TOML or JSON has them; None is as a missing key. Raises BadSettings, whose message
         begins with `place`."""
-        known = {field.name for field in fields(FeedSettings)}
         found: dict[str, Any] = {}
         for key, value in table.items():
-            if key not in known:
-                near = get_close_matches(key, known, 1)
-                advice = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(sorted(known))}"
+            if key not in KEYS:
+                near = get_close_matches(key, KEYS, 1)
+                advice = f"did you mean {near[0]}?" if near else f"the known ones are {', '.join(sorted(KEYS))}"
                 raise BadSettings(f"{place}there is no setting {key!r:.60}; {advice}")
             if value is not None:
                 try:
                     found[key] = _READERS[key](value)
                 except InvalidValue as error:
                     raise BadSettings(f"{place}{key}: {error}") from None
-        made = FeedSettings(**found)
+        made = FeedSettings._made(found)
         try:
             _check_together(made)
         except InvalidValue as error:
@@ -109,7 +103,15 @@ class FeedSettings:
 
     def to_table(self) -> dict[str, object]:
         """What is set, as `from_table` reads it."""
-        return {key: _plain(key, value) for key in _KEYS if (value := getattr(self, key)) not in ("", (), None)}
+        return {key: _plain(key, value) for key, value in self._values().items() if value not in UNSET}
+
+    def _values(self) -> dict[str, Any]:
+        return {key: getattr(self.reading if key in READING_KEYS else self, key) for key in KEYS}
+
+    @staticmethod
+    def _made(values: Mapping[str, Any]) -> FeedSettings:
+        reading = ReadingRules(**{key: value for key, value in values.items() if key in READING_KEYS})
+        return FeedSettings(**{key: value for key, value in values.items() if key not in READING_KEYS}, reading=reading)
 
     def to_json(self) -> str:
         return json.dumps(self.to_table(), ensure_ascii=False)
@@ -131,30 +133,26 @@ class FeedSettings:
         and who asks and how goes together."""
         if NONE in (self, outer):
             return outer if self == NONE else self
-        joined: dict[str, Any] = {
-            key: getattr(self, key) if getattr(self, key) not in ("", (), None) else getattr(outer, key)
-            for key in _KEYS
-        }
-        source = self if self.auth or self.user or self.password else outer
-        joined |= {key: getattr(source, key) for key in ("auth", "user", "password")}
-        joined |= {key: _by_name(getattr(outer, key), getattr(self, key)) for key in ("headers", "cookies")}
-        joined["block"] = tuple(dict.fromkeys((*self.block, *outer.block)))
-        return FeedSettings(**joined)
+        ours, theirs = self._values(), outer._values()
+        joined = {key: theirs[key] if value in UNSET else value for key, value in ours.items()}
+        source = ours if self.auth or self.user or self.password else theirs
+        joined |= {key: source[key] for key in ("auth", "user", "password")}
+        joined |= {key: _by_name(theirs[key], ours[key]) for key in _NAMED_KEYS}
+        joined["block"] = tuple(dict.fromkeys((*ours["block"], *theirs["block"])))
+        return FeedSettings._made(joined)
 
-    def without(self, keys: Iterable[str]) -> FeedSettings:
-        return replace(self, **{key: getattr(NONE, key) for key in keys})
+    def without(self, keys: Container[str]) -> FeedSettings:
+        return FeedSettings._made({key: value for key, value in self._values().items() if key not in keys})
 
     def at_home(self, directory: Path) -> FeedSettings:
         """With paths relative to a directory."""
         return replace(self, ca=str(directory / with_home(self.ca)) if self.ca else "")
 
-    def secrets(self) -> tuple[SecretRef, ...]:
-        texts = (self.proxy, self.password, *(value for _, value in (*self.headers, *self.cookies)))
-        return tuple(one for one in texts if isinstance(one, SecretRef))
-
-    @property
-    def reading(self) -> ReadingRules:
-        return ReadingRules(self.encoding, self.identity, self.keep, self.block, self.versions, self.time)
+    def secrets(self, *keys: str) -> tuple[SecretRef, ...]:
+        """The secrets that keys name, by default all of them."""
+        values = self._values()
+        lists = (dict(values[key]).values() if key in _NAMED_KEYS else (values[key],) for key in keys or KEYS)
+        return tuple(one for texts in lists for one in texts if isinstance(one, SecretRef))
 
 
 @lru_cache(10_000)
@@ -169,7 +167,12 @@ def _from_json(text: str) -> FeedSettings:
     return FeedSettings.from_table(found)
 
 
-_KEYS = tuple(field.name for field in fields(FeedSettings))
+READING_KEYS = tuple(field.name for field in fields(ReadingRules))
+KEYS = tuple(
+    key for field in fields(FeedSettings) for key in (READING_KEYS if field.name == "reading" else (field.name,))
+)
+UNSET: tuple[object, ...] = ("", (), None)
+_NAMED_KEYS = "headers", "cookies"
 NONE = FeedSettings()
 
 
@@ -569,7 +572,7 @@ def _plain(key: str, value: object) -> object:
             return {"secret": name}
         case int() if key in ("interval", "longest", "history"):
             return "INF" if value == WHOLE else window_text(value)
-        case tuple() if key in ("headers", "cookies"):
+        case tuple() if key in _NAMED_KEYS:
             return {name: _plain("", text) for name, text in value}
         case tuple():
             return list(value)

@@ -392,7 +392,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
     def change_settings(self, scope: SettingsScope, name: str, table: Mapping[str, object]) -> None:
         """Sets keys of a feed (by its address) or folder (by its path); None unsets one. Raises BadSettings."""
         known = cast(dict[str, FeedSettings], self.settings().feeds if scope == "feed" else self.settings().folders)
-        made = known.get(name, NONE).changed(table)
+        made = known.get(name, NONE).changed(table, _place(name))
         with self._transaction():
             self._rows("DELETE FROM settings WHERE scope = ? AND name = ?", scope, name)
             if made != NONE:
@@ -581,9 +581,21 @@ class FeedChange:
         of_feeds = (one.name for one in self.settings if one.scope == "feed")
         return frozenset((*(feed.url for feed in self.add), *self.remove, *self.retry, *of_feeds))
 
+    @property
+    def _settings(self) -> Iterator[SettingsChange]:
+        yield from (SettingsChange("feed", added.url, added.settings) for added in self.add if added.settings)
+        yield from self.settings
+
+    def check(self, known: SettingsOf) -> None:
+        """Raises BadSettings if keys do not go together with what is set."""
+        for one in self._settings:
+            before = (known.feeds if one.scope == "feed" else known.folders).get(one.name, NONE)
+            before.changed(json.loads(one.table), _place(one.name))
+
     def make(self, store: FetchStore) -> list[FeedState]:
         """Applies the change. Returns the feeds that were added, are due now or have other settings. Raises
-        SourceError, BadSettings."""
+        SourceError, and BadSettings if nothing was changed."""
+        self.check(store.settings())
         known = {feed.url: feed for feed in store.feeds()}
         before = SettingsOf(dict(store.settings().feeds), dict(store.settings().folders))
         folders = {one.url: one.folder or (known[one.url].folder if one.url in known else "") for one in self.add}
@@ -594,15 +606,16 @@ class FeedChange:
                 store.commit(replace(known[url], next_check=0, stopped=False))
                 if (chain := store.chains().get(url)) is not None and chain.error and chain.next:
                     store.save_chain(replace(chain, failures=0, next_check=0, done=False))
-        for added in self.add:
-            if added.settings:
-                store.change_settings("feed", added.url, json.loads(added.settings))
-        for one in self.settings:
+        for one in self._settings:
             store.change_settings(one.scope, one.name, json.loads(one.table))
         wanted = self.urls.difference(self.remove)
         if store.settings() != before:
             wanted = wanted.union(_ask_anew(store, before))
         return [feed for feed in store.feeds() if feed.url in wanted]
+
+
+def _place(name: str) -> str:
+    return f"{without_credentials(name) or 'all feeds'}: "
 
 
 def _ask_anew(store: FetchStore, before: SettingsOf) -> set[str]:
@@ -625,7 +638,7 @@ def change_feeds(
     state: Path, change: FeedChange, wait: float = 0.0, sleep: Callable[[float], object] = time.sleep
 ) -> bool:
     """Changes the feeds of a state file, creating it if needed. Returns whether the change is applied: a running fetch
-    applies it, for which this waits up to `wait` seconds. Raises SourceError, OSError."""
+    applies it, for which this waits up to `wait` seconds. Raises SourceError, BadSettings, OSError."""
     waiting = ChangesOf(state)
     try:
         with FetchStore(state, write=True) as store:
@@ -633,6 +646,8 @@ def change_feeds(
             change.make(store)
             return True
     except FetchIsRunning:
+        with FetchStore(state) as store:
+            change.check(store.settings())
         path = waiting.ask(change)
     for _ in range(int(wait / POLL)):
         if path.exists():

@@ -244,9 +244,9 @@ class _Live:
         if not options.get("state"):
             raise SourceError(LIVE_SOURCE, "no state", 'name a directory: .option("state", "state/")')
         self.state = local_path(options["state"])
-        feeds, complaints, *_ = read_feed_lists(lists)
-        if complaints:
-            raise SourceError(LIVE_SOURCE, complaints[0].removesuffix("; it is left out"))
+        listed = read_feed_lists(lists)
+        if listed.complaints:
+            raise SourceError(LIVE_SOURCE, listed.complaints[0].removesuffix("; it is left out"))
         settings = Settings(
             options.get("userAgent") or own_agent(),
             pace=Pace(_seconds(options, "interval", Pace().interval)),
@@ -255,7 +255,7 @@ class _Live:
             allow_private=_truth(options, "allowPrivate"),
         )
         self.out = self.state / DROPS
-        self._job = Job(feeds, self.out, settings)
+        self._job = Job(listed.feeds, self.out, settings, listed=listed.changes)
 
     def fetch(self) -> None:
         self.state.mkdir(0o700, parents=True, exist_ok=True)

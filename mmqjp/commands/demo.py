@@ -24,7 +24,7 @@ from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.command_line import Failure, debug_option
 from mmqjp.commands.console import console
-from mmqjp.commands.feeds import fetch_once, listed_feeds
+from mmqjp.commands.feeds import fetch_once, read_lists
 from mmqjp.commands.formats import chosen_engine, open_engine, tz_option
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.engine import Session
@@ -62,7 +62,7 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, c
         with packaged_feeds() as directory, feeds_served(directory) as addresses, TemporaryDirectory() as state:
             # All are there when the service begins, so that it tells the matches in the order of their times.
             settings = Settings(own_agent(), spacing=0, allow_private=True)
-            fetch_once(Job(listed_feeds(addresses), fetch_directory(Path(state)), settings))
+            fetch_once(Job(read_lists(addresses).feeds, fetch_directory(Path(state)), settings))
             click.echo("mmqjp: all matches are on the page Live, those of each query on a page of its own", err=True)
             options = ["--state", state, "--queries", directory / "demo.xscl", "--engine", engine, "--plan", plan]
             options += ["--allow-private", "--address", "127.0.0.1:0", "--open"]

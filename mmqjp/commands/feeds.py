@@ -113,6 +113,7 @@ KEPT = "what was fetched is kept; the same command continues from there"
 
 LISTED = 3  # maximum number of failures or new feeds in a summary
 KNOWN = ""  # value of `--fetch` without a LIST: the feeds in the state
+NO_LIST = FeedLists([], [], {}, {})
 
 
 def finite_duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -178,7 +179,7 @@ class FetchOptions:
         "--allow-private", is_flag=True, help="Also fetch from private and local network addresses."
     )
 
-    def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
+    def job(self, listed: FeedLists, out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
         """Raises UsageError if the configuration cannot be used."""
         context = click.get_current_context()
         connect, read, total = (time / SECOND for time in (self.connect_timeout, self.read_timeout, self.timeout))
@@ -188,27 +189,22 @@ class FetchOptions:
             self.user_agent, limits, Pace(self.interval), self.robots, self.concurrency, self.per_host, self.spacing,
             self.allow_private, feeds=configured_settings(context), secret=secret,
         )  # fmt: skip
-        return Job(feeds, out, settings, warc, state)
+        return Job(listed.feeds, out, settings, warc, state, listed.changes)
 
 
-def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
-    """Returns the feeds of `--fetch`; by default those in the state. Raises UsageError without a state."""
+def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> FeedLists:
+    """Returns what `--fetch` names; without lists, nothing: the feeds of the state. Raises UsageError without one."""
     if KNOWN not in lists:
-        return listed_feeds(lists)
+        return read_lists(lists)
     if set(lists) != {KNOWN}:
         raise click.UsageError("--fetch is given with a LIST and without; mmqjp feeds add adds feeds to a state")
     if state is None or not drops.has_feeds(state):
         raise click.UsageError("--fetch without a LIST needs a --state with feeds; name a LIST, or see mmqjp feeds add")
-    return []
+    return NO_LIST
 
 
-def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
-    """Returns the feeds of lists. Reports invalid addresses on standard error; raises Failure if none is valid."""
-    return _read_lists(lists).feeds
-
-
-def _read_lists(lists: Sequence[str]) -> FeedLists:
-    """Like `listed_feeds`, with what the lists set."""
+def read_lists(lists: Sequence[str]) -> FeedLists:
+    """Reports invalid addresses and settings on standard error; raises Failure if no address is valid."""
     found = read_feed_lists(lists)
     for complaint in found.complaints:
         click.echo(f"mmqjp: {printable_line(complaint)}", err=True)
@@ -372,7 +368,7 @@ def add(
     given = FeedSettings.from_table(table)
     _require_secrets(given, file)
     files = [one for one in addresses if Path(one).is_file()]
-    listed = _read_lists(files) if files else FeedLists([], [], {}, {})
+    listed = read_lists(files) if files else NO_LIST
     named = {feed.url: feed for feed in (drops.feed_named(one) for one in addresses if one not in files)}
     named |= {feed.url: feed for feed in listed.feeds}
     if title and len(named) > 1:
@@ -391,8 +387,8 @@ def add(
         own = listed.settings.get(feed.url, NONE).to_table() | given.to_table()
         text = FeedSettings.from_table(own).to_json() if own else ""
         added.append(AddedFeed(feed.url, title or feed.title, folder or feed.folder, text))
-    of_folders = (SettingsChange("folder", name, one.to_json()) for name, one in listed.folders.items())
-    made = change_feeds(file, FeedChange(add=tuple(added), settings=tuple(of_folders)), WAIT) if added else True
+    of_folders = tuple(one for one in listed.changes if one.scope == "folder")
+    made = change_feeds(file, FeedChange(add=tuple(added), settings=of_folders), WAIT) if added else True
     there = {feed.url for feed in known}
     new = [feed.url for feed in added if feed.url not in there]
     told = f"{pluralise(len(new), 'new feed')}, {pluralise(len(known) + len(new), 'feed')} in all"
@@ -668,11 +664,11 @@ def fetch(lists: tuple[str, ...], out: Path, warc: bool, state: Path | None, onc
 
     A fetch that is interrupted or killed loses nothing: the same command continues from there.
     """
-    feeds = listed_feeds(lists)
+    listed = read_lists(lists)
     fetch_state = out / STATE_FILE if state is None else drops.state_file(state)
     if not lists and not fetch_state.is_file():
         raise click.UsageError(f"{fetch_state} does not exist yet: name a list of feeds, as in mmqjp fetch feeds.opml")
-    job = options.job(feeds, out, warc=warc, state=fetch_state)
+    job = options.job(listed, out, warc=warc, state=fetch_state)
     if once:
         require_a_success(fetch_once(job))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +21,16 @@ from common.dates import HOUR
 from common.errors import InputError
 from common.files import SECRETS, make_inside
 from feeds.fetch.lists import FeedLists, read_feed_list
-from feeds.fetch.settings import FILE_ONLY, NONE, NOTHING_SET, BadSettings, FeedSettings, SettingsOf, effective_settings
+from feeds.fetch.settings import (
+    FILE_ONLY,
+    KEYS,
+    NONE,
+    NOTHING_SET,
+    BadSettings,
+    FeedSettings,
+    SettingsOf,
+    effective_settings,
+)
 from feeds.fetch.state import (
     STATE_FILE,
     AddedFeed,
@@ -145,8 +154,8 @@ def _added(site: Site, found: FeedLists) -> FeedsChanged:
     new = [feed for feed in kept if feed.url not in there]
     texts = {url: one.to_json() for url, one in found.settings.items() if one != NONE}
     added = tuple(AddedFeed(feed.url, feed.title, feed.folder, texts.get(feed.url, "")) for feed in kept)
-    of_folders = (SettingsChange("folder", name, one.to_json()) for name, one in found.folders.items())
-    made = _change(site, FeedChange(add=added, settings=tuple(of_folders))) if added else True
+    of_folders = tuple(one for one in found.changes if one.scope == "folder")
+    made = _change(site, FeedChange(add=added, settings=of_folders)) if added else True
     named = tuple(feed.shown for feed in new[:MOST_NAMED])
     return FeedsChanged(len(new), made, (*found.complaints, *refused), len(kept) - len(new), named)
 
@@ -219,10 +228,9 @@ def _drop_secrets(site: Site, names: Iterable[str]) -> None:
 _PAGE_SECRET = "feed-"  # begins the names of secrets that the page made
 
 
-def _named_in(settings: FeedSettings, key: str = "") -> Iterator[str]:
-    """The names of the secrets in settings, or in one of them."""
-    part = replace(NONE, **{key: getattr(settings, key)}) if key else settings
-    return (one.name for one in part.secrets())
+def _named_in(settings: FeedSettings, *keys: str) -> Iterator[str]:
+    """The names of the secrets in settings, or in some of them."""
+    return (one.name for one in settings.secrets(*keys))
 
 
 def _known(site: Site) -> list[FeedState]:
@@ -319,7 +327,7 @@ _Folder = Annotated[str, Query(max_length=LONGEST, description='The folder\'s pa
 _Table = Annotated[dict[str, Any], Body(embed=True, description="Keys as in the configuration file.")]
 _Password = Annotated[str, Body(max_length=LONGEST, description="A password to store as a secret, and to name.")]
 
-FORM_KEYS = tuple(field.name for field in fields(FeedSettings) if field.name not in FILE_ONLY)
+FORM_KEYS = tuple(key for key in KEYS if key not in FILE_ONLY)
 NEW_PASSWORD = "new_password"
 _LINES = frozenset({"keep", "block"})
 _NAMED = {"headers": ": ", "cookies": "="}

@@ -4,7 +4,7 @@ import re
 import shutil
 import ssl
 import subprocess
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from feeds.fetch.fetcher import WarcArchive
 from feeds.fetch.http import is_allowed
 from feeds.fetch.lists import ListedFeed, read_feed_list, write_opml
 from feeds.fetch.settings import (
+    KEYS,
     NONE,
     WHOLE,
     BadSettings,
@@ -70,7 +71,7 @@ ALL: dict[str, Any] = {
 def test_settings_are_read_as_they_are_written():
     made = FeedSettings.from_table(ALL)
     assert made.to_table() == ALL and FeedSettings.from_json(made.to_json()) == made
-    assert {field.name for field in fields(FeedSettings)} == {*ALL, "verify"}
+    assert {*KEYS} == {*ALL, "verify"}
     assert (made.interval, made.longest, made.history) == (30 * MINUTE, 6 * HOUR, WHOLE)
     assert FeedSettings.from_table({"history": "2y", "user": "ada", "password": "pw"}) == replace(
         NONE, history=730 * DAY, user="ada", password=SecretRef("pw")

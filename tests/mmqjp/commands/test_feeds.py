@@ -609,3 +609,32 @@ def test_a_list_sets_what_it_may_and_new_feeds_begin_with_their_settings(tmp_pat
     shown = json.loads(mmqjp("feeds", "show", "https://a.example/", "--json", *state).stdout)
     assert shown["settings"] == {"interval": "2 h", "block": ["ad"], "history": "730 d", "hub": False}
     assert 'text="A/B"' in mmqjp("feeds", "export", *state).stdout
+
+
+@pytest.mark.parametrize("command", ["fetch", "run"])
+def test_a_list_that_is_fetched_sets_its_keys_at_each_start(server, tmp_path, command):
+    listed, url = tmp_path / "f.opml", server.url("/a")
+    state = ("--state", tmp_path / "crawl" / STATE_FILE if command == "fetch" else tmp_path / "crawl")
+    reading = ("--queries", write_queries(tmp_path), "--output", tmp_path / "o", *state, "--fetch", listed)
+    words = ("fetch", listed, "--out", tmp_path / "crawl") if command == "fetch" else ("run", *reading)
+
+    def fetched(keys: str) -> tuple[str, dict[str, Any]]:
+        listed.write_text(
+            f"<opml xmlns:mmqjp='urn:mmqjp:opml'><body><outline text='N' mmqjp:hub='false'><outline xmlUrl='{url}' "
+            f"{keys}/></outline></body></opml>"
+        )
+        result = mmqjp(*words, *LOCAL)
+        return result.stderr, json.loads(mmqjp("feeds", "show", url, "--json", *state).stdout)["settings"]
+
+    told, shown = fetched("mmqjp:user_agent='Me/1' mmqjp:ca='/etc/ca.pem' mmqjp:interval='2h'")
+    assert "ca: not taken from a list" in told and server.log[-1].headers["User-Agent"] == "Me/1"
+    assert shown == {"user_agent": "Me/1", "interval": "2 h", "hub": False}
+    mmqjp("feeds", "set", url, "user_agent=You/1", "longest=3h", *state)
+    mmqjp("feeds", "set", "--folder", "N", "hub=true", *state)
+    assert fetched("mmqjp:user_agent='Me/2'")[1] == {
+        "user_agent": "Me/2", "interval": "2 h", "longest": "3 h", "hub": False,
+    }  # fmt: skip
+    told, shown = fetched("mmqjp:interval='4h'")
+    assert f"{url}: longest: write at least the interval" in told and shown["interval"] == "2 h", "nothing is changed"
+    added = mmqjp("feeds", "add", listed, *HERE, *state)
+    assert added.exit_code != 0 and f"{url}: longest: write at least the interval" in added.stderr
