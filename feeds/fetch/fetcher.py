@@ -48,7 +48,7 @@ from common.files import drafts, sync_directory, write_whole
 from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
 from feeds.fetch import archives, http
-from feeds.fetch.hubs import SLOWER, HubMailbox, Hubs
+from feeds.fetch.hubs import SLOWER, HubMailbox, Hubs, OnEvent
 from feeds.fetch.settings import (
     NONE,
     NOTHING_SET,
@@ -479,6 +479,7 @@ class Visitor:
     open: Callable[[http.Route], httpx.AsyncClient]
     open_public: Callable[[http.Route], httpx.AsyncClient]
     mailbox: HubMailbox | None = None
+    event: OnEvent = lambda name, **fields: None
 
     def __post_init__(self) -> None:
         self.gates = HostGates(self.store, self.clock, self.settings)
@@ -486,7 +487,7 @@ class Visitor:
         usual = FeedAccess(httpx.URL("http://localhost/"), http.DIRECT_ROUTE, self.settings.agent)
         self.usual = Asker(NONE, self.client, usual)
         post, callback, pace = self._post, self.settings.callback, self.settings.pace
-        self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace)
+        self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace, self.event)
         self.chains: dict[str, PageChain] = {}
         self.pages = 0  # how many older pages were read
         self.searched: set[str] = set()
@@ -889,10 +890,11 @@ async def fetch_feeds(
     stop: asyncio.Event | None = None,
     told: OnVisit | None = None,
     world: World | None = None,
+    event: OnEvent = lambda name, **fields: None,
 ) -> FetchReport:
     """Visits each due feed once; with `changes`, visits feeds whenever they are due, until `stop` is set, and applies
     others' changes, even without feeds. Visits under way are cancelled by `stop`: each has been committed or has not
-    happened. `told` is called after every visit."""
+    happened. `told` is called after every visit, `event` when hubs were asked or have called."""
     world = world or World()
     stop = stop or asyncio.Event()
     report = FetchReport()
@@ -903,7 +905,7 @@ async def fetch_feeds(
     claims = AddressClaims(feeds)
     mailbox = None if changes is None else HubMailbox(changes.state)
     around = world.clock, world.random, settings
-    visitor = Visitor(client, store, archive, claims, *around, open_client, open_public, mailbox)
+    visitor = Visitor(client, store, archive, claims, *around, open_client, open_public, mailbox, event)
     notes = VisitNotes(store, archive, world.clock)
     notes.write()  # what a kill left, as it was
     busy: set[str] = set()
@@ -944,6 +946,7 @@ async def fetch_feeds(
                     for feed in visitor.hubs.take(busy):
                         claims.update(feed)
                         waiting[feed.url] = feed
+                    visitor.hubs.count()
                     under_way |= {asyncio.create_task(visitor.hubs.ask(one)) for one in visitor.hubs.due()}
                 now = world.clock.now()
                 # The longest overdue first: a killed process left them.
@@ -1000,6 +1003,7 @@ class Job:
         stop: asyncio.Event | None = None,
         told: OnVisit | None = None,
         world: World | None = None,
+        event: OnEvent = lambda name, **fields: None,
     ) -> tuple[FetchReport, list[FeedState]]:
         """Runs `fetch_feeds`. Returns the report, and the feeds as they were before. Raises SourceError if the state
         cannot be used, BadSettings for what lists set, OSError if a version cannot be written."""
@@ -1015,6 +1019,6 @@ class Job:
             archive = WarcArchive(self.out, mark, store.save_mark) if self.warc else DropArchive(self.out)
             with closing(archive):
                 applied = changes if watch else None
-                report = await fetch_feeds(known, store, archive, self.settings, applied, stop, told, world)
+                report = await fetch_feeds(known, store, archive, self.settings, applied, stop, told, world, event)
                 archive.finish()
             return report, known

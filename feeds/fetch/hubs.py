@@ -32,12 +32,14 @@ LEASE, SHORTEST_LEASE, LONGEST_LEASE = 10 * DAY, 5 * MINUTE, 60 * DAY
 
 RENEWED = 0.8  # the part of a lease after which it is renewed
 MOST_FAILURES = 5  # failures in a row after which a hub is not asked any more to end a subscription
+MOST_HUBS = 5  # maximum number of hubs of one feed that are tried
 REFUSED = DAY  # after a refusal, a hub is asked again
 
 SLOWER = 4  # how many times slower a feed is polled whose hub pushes
 GAPS = 60  # into how many parts pushes may cut the interval of a feed
 LAG = 5 * MINUTE  # for which a push that shows nothing new is followed by further visits: a hub may be ahead of a cache
 
+SPARE = "spare"  # the mode of a subscription at a hub that is asked if that of another fails
 WAITS = "the hub has not confirmed it yet"
 
 HubMessage = Literal["verified", "denied", "pushed", "forged"]
@@ -96,9 +98,18 @@ Post = Callable[[str, httpx.URL, Mapping[str, str]], Awaitable[Reply]]
 """Sends a form for a feed to an address, and follows redirects. Raises FetchError and HostPaused."""
 
 
+OnEvent = Callable[..., object]
+"""Called with the name of an event, and fields."""
+
+
 @dataclass
 class Hubs:
-    """The fetcher's side. `callback` is the address that hubs call, without the token; "" if they cannot."""
+    """The fetcher's side. `callback` is the address that hubs call, without the token; "" if they cannot.
+
+    Of the hubs that a feed names, one is subscribed at. The others are spare: where that hub refuses, fails or does not
+    confirm, the spare one takes its place that is to be asked first, each at its own pace. `event` hears what comes of
+    requests and calls (`hub`), and how many subscriptions there are (`hubs`).
+    """
 
     store: FetchStore
     mailbox: HubMailbox | None
@@ -107,17 +118,19 @@ class Hubs:
     clock: Clock
     random: Callable[[], float]
     pace: Pace
+    event: OnEvent = lambda name, **fields: None
     _known: dict[str, HubSubscription] = field(default_factory=dict)
     _of_feed: dict[str, str] = field(default_factory=dict)
     """The token of the subscription that a feed has, by its address."""
+    _spare: dict[str, list[HubSubscription]] = field(default_factory=dict)
     _asking: set[str] = field(default_factory=set)
+    _counted: tuple[int, int] = 0, 0
 
     def __post_init__(self) -> None:
         self.reload()
-        for one in list(self._known.values()) if self.is_on else ():
-            if one.callback != self.callback:  # where the page was before, no hub finds it
-                self.store.save_subscription(replace(one, next_check=0))
-        self.reload()
+        if self.is_on:  # where the page was before, no hub finds it
+            moved = (one for one in self._known.values() if one.callback != self.callback)
+            self._save(*(replace(one, next_check=0) for one in moved))
 
     @property
     def gap(self) -> int:
@@ -131,6 +144,18 @@ class Hubs:
     def reload(self) -> None:
         self._known = {one.token: one for one in self.store.subscriptions()}
         self._of_feed = {one.feed: one.token for one in self._known.values() if one.mode == "subscribe"}
+        self._spare = {}
+        for one in self._known.values():
+            if one.mode == SPARE:
+                self._spare.setdefault(one.feed, []).append(one)
+
+    def count(self) -> None:
+        """Reports how many feeds hubs push, and how many they should, if that has changed."""
+        active = sum(map(self.is_active, self._of_feed))
+        counted = active, len(self._of_feed) - active
+        if self.is_on and counted != self._counted:
+            self._counted = counted
+            self.event("hubs", active=active, waiting=counted[1])
 
     def has(self, feed: str) -> bool:
         """Whether a feed has a subscription, confirmed or not."""
@@ -150,36 +175,69 @@ class Hubs:
         """Takes in what a feed says of its hub: subscribes, or ends a subscription that is not wanted any more."""
         if not self.is_on:
             return
-        hubs = [url for _, url in page.of("hub") if len(url) <= LONGEST_ADDRESS] if wanted else []
+        named = [url for _, url in page.of("hub") if len(url) <= LONGEST_ADDRESS] if wanted else []
+        hubs = list(dict.fromkeys(named))[:MOST_HUBS]
         topic = without_credentials(next((url for _, url in page.of("self")), reply.url))
         known = self._known.get(self._of_feed.get(feed.url, ""))
         if known is not None:
             if known.hub in hubs and (known.topic, known.callback) == (topic, self.callback):
+                self._spares(known, [hub for hub in hubs if hub != known.hub])
                 return
             self.end(feed.url)
         if hubs:
             token, secret = token_hex(24), token_hex(32)
-            self._save(HubSubscription(token, feed.url, hubs[0], topic, self.callback, secret))
+            self._save(one := HubSubscription(token, feed.url, hubs[0], topic, self.callback, secret))
+            self._spares(one, hubs[1:])
 
     def end(self, feed: str) -> None:
         """Ends the subscription of a feed, if it has one, at its hub too."""
         if (known := self._known.get(self._of_feed.get(feed, ""))) is not None:
+            self._spares(known, [])
             self._save(replace(known, mode="unsubscribe", next_check=0, failures=0))
 
-    def _save(self, one: HubSubscription) -> None:
-        self.store.save_subscription(one)
+    def _spares(self, one: HubSubscription, hubs: list[str]) -> None:
+        """Keeps these hubs to be asked where that of `one` fails."""
+        known = {spare.hub: spare for spare in self._spare.get(one.feed, ())}
+        if known.keys() == {*hubs}:
+            return
+        for hub in known.keys() - {*hubs}:
+            self.store.drop_subscription(known[hub].token)
+        made = (
+            HubSubscription(token_hex(24), one.feed, hub, one.topic, one.callback, token_hex(32), SPARE)
+            for hub in hubs
+            if hub not in known
+        )
+        self._save(*made)
+
+    def _else(self, one: HubSubscription) -> None:
+        """Saves a subscription that no hub has confirmed, or in its place one at a hub that is to be asked earlier."""
+        first = min(self._spare.get(one.feed, ()), key=lambda spare: spare.next_check, default=one)
+        if one.mode != "subscribe" or one.until > self.clock.now() or first.next_check >= one.next_check:
+            self._save(one)
+            return
+        self._save(replace(first, mode="subscribe"), replace(one, mode=SPARE, until=0))
+
+    def _save(self, *changed: HubSubscription) -> None:
+        self.store.save_subscriptions(*changed)
         self.reload()
 
+    def _report(self, what: str, one: HubSubscription, **fields: object) -> None:
+        self.event("hub", what=what, hub=without_credentials(one.hub), feed=without_credentials(one.feed), **fields)
+
     def next_check(self) -> int | None:
-        waiting = (one.next_check for one in self._known.values() if one.token not in self._asking)
+        waiting = (one.next_check for one in self._known.values() if self._is_asked(one))
         return min(waiting, default=None) if self.is_on else None
+
+    def _is_asked(self, one: HubSubscription) -> bool:
+        """Whether a hub is to be asked when its time comes."""
+        return one.mode != SPARE and one.token not in self._asking
 
     def due(self) -> list[HubSubscription]:
         """The subscriptions for whose sake a hub is to be asked now. Call `ask` for each."""
         if not self.is_on:
             return []
         now = self.clock.now()
-        found = [one for one in self._known.values() if one.next_check <= now and one.token not in self._asking]
+        found = [one for one in self._known.values() if one.next_check <= now and self._is_asked(one)]
         self._asking.update(one.token for one in found)
         return found
 
@@ -200,6 +258,10 @@ class Hubs:
             one = replace(one, callback=self.callback, until=0)
         failures = one.failures + 1
         check = after_failure(now, failures, None, Hints(), self.pace, self.random())
+        if one.error == WAITS and one.until <= now:  # it was asked long ago
+            self._else(replace(one, next_check=check))
+            if self._known[one.token].mode == SPARE:
+                return
         one = replace(one, failures=failures, next_check=check, error=one.error or WAITS)
         self._save(one)
         form = {
@@ -216,11 +278,13 @@ class Hubs:
             cause, not_before = "the hub asks to wait", pause.until
         except FetchError as error:
             cause, not_before = f"the hub: {error}", error.not_before
+        cause = without_credentials(one_line(cause))
+        self._report("asked" if cause == WAITS else "failed", one, **({} if cause == WAITS else {"reason": cause}))
         self.reload()
         found = self._known.get(one.token)
         if found is not None and found.failures == failures and found.mode == one.mode:  # else it has called meanwhile
-            check = max(found.next_check, not_before or 0)
-            self._save(replace(found, error=without_credentials(one_line(cause)), next_check=check))
+            found = replace(found, error=cause, next_check=max(found.next_check, not_before or 0))
+            self._save(found) if cause == WAITS else self._else(found)
 
     def take(self, busy: Collection[str]) -> list[FeedState]:
         """Takes in what the page heard. Returns the feeds that are due now; messages about `busy` ones wait."""
@@ -236,12 +300,13 @@ class Hubs:
             path.unlink(missing_ok=True)
         for one in list(self._known.values()):
             if 0 < one.until <= self.clock.now() and one.feed not in busy:
-                self._save(replace(one, until=0, error="its lease has ended"))
+                self._else(replace(one, until=0, error="its lease has ended"))
                 due |= {feed.url: feed for feed in self._due(one.feed, self.clock.now())}
         return list(due.values())
 
     def _heard(self, one: HubSubscription, kind: str, said: Mapping[str, Any]) -> list[FeedState]:
         now = self.clock.now()
+        self._report(kind, one)
         match kind:
             case "verified" if said.get("mode") == one.mode == "subscribe":
                 lease = lease_of(str(said.get("lease", "")))
@@ -249,12 +314,12 @@ class Hubs:
                 self._save(replace(one, until=now + lease, next_check=check, failures=0, error=""))
                 # What came since the last visit was not pushed.
                 return [] if one.until > now else self._due(one.feed, now)
-            case "verified" if said.get("mode") == one.mode:
+            case "verified" if said.get("mode") == one.mode == "unsubscribe":
                 self.store.drop_subscription(one.token)
                 self.reload()
             case "denied" if one.mode == "subscribe":
                 error = one_line(f"the hub refuses it: {said.get('reason') or 'it gives no reason'}")
-                self._save(replace(one, until=0, next_check=now + REFUSED, failures=one.failures + 1, error=error))
+                self._else(replace(one, until=0, next_check=now + REFUSED, failures=one.failures + 1, error=error))
                 return self._due(one.feed, now)
             case "pushed" if one.mode == "subscribe":
                 found = self._due(one.feed, now)

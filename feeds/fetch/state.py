@@ -231,8 +231,9 @@ class PageChain:
 class HubSubscription:
     """A subscription of `topic` at a WebSub hub for a feed (see `feeds.fetch.hubs`). `token` is the secret part of the
     address below `callback` that the hub calls, `secret` the key of its signatures. `mode` is what the hub is to do,
-    "subscribe" or "unsubscribe"; it is asked at `next_check`. `until` is the end of the lease, 0 before the hub has
-    verified it. `failures` counts those in a row, and `error` is the last. Times are microseconds, 0 for never."""
+    "subscribe", "unsubscribe" or, while another hub of the feed is asked, "spare"; it is asked at `next_check`. `until`
+    is the end of the lease, 0 before the hub has verified it. `failures` counts those in a row, and `error` is the
+    last. Times are microseconds, 0 for never."""
 
     token: str
     feed: str
@@ -373,6 +374,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
                 self._add_visits(feed.ended(self._now()) for feed in known)
                 self._rows("DELETE FROM feeds WHERE url = ?", url)
                 self._rows("DELETE FROM page_chains WHERE feed = ?", url)
+                self._rows("DELETE FROM hub_subscriptions WHERE feed = ? AND mode = 'spare'", url)
                 for one in self.subscriptions(url):
                     self._put("hub_subscriptions", replace(one, mode="unsubscribe", next_check=0, failures=0))
                 self._rows("DELETE FROM settings WHERE scope = 'feed' AND name = ?", url)
@@ -454,9 +456,10 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         found = self._sealed(_names(HubSubscription), f"hub_subscriptions {where} ORDER BY rowid", *values)
         return [HubSubscription(*row) for row in found]
 
-    def save_subscription(self, one: HubSubscription) -> None:
+    def save_subscriptions(self, *changed: HubSubscription) -> None:
         with self._transaction():
-            self._put("hub_subscriptions", one)
+            for one in changed:
+                self._put("hub_subscriptions", one)
 
     def drop_subscription(self, token: str) -> None:
         with self._told():

@@ -88,7 +88,12 @@ def table_lines(
         called = " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
         count = pluralise(feed.hints.undated, "entry", "entries")
         undated = f"{count} with a date that cannot be read" if feed.hints.undated else ""
-        for text in (called, without_credentials(feed.last_error), undated, *notes.get(feed.url, ())):
+        for text in (
+            called,
+            without_credentials(feed.last_error),
+            undated,
+            *notes.get(feed.url, drops.FeedNotes())[:2],
+        ):
             yield from textwrap.wrap(
                 printable_line(text), max(width, len(_INDENT) + 1), initial_indent=_INDENT, subsequent_indent=_INDENT,
                 break_long_words=False, break_on_hyphens=False,

@@ -74,10 +74,12 @@ DROPS = "drops"  # the folder of a state directory that a service fetches into
 
 
 class FeedNotes(NamedTuple):
-    """What is said of a feed's older pages, and of its subscription at a hub; "" if there is nothing."""
+    """What is said of a feed's older pages, and of its subscription at a hub; "" if there is nothing. `pushed`:
+    whether the hub pushes now; None without one."""
 
     older: str = ""
     hub: str = ""
+    pushed: bool | None = None
 
 
 class NoSuchFeed(InputError, ValueError):
@@ -90,7 +92,8 @@ class FeedSummary:
     is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries; `errors`
     counts failures since the last success, `undated` the entries of its last version whose dates cannot be read.
     `interval` is the time, in microseconds, from its last complete visit to the next one, None if unknown. `older` says
-    how far its older pages were read, `hub` whether a hub pushes it; "" for nothing."""
+    how far its older pages were read, `hub` whether a hub pushes it, and why not; "" for nothing. `pushed` is None
+    without a hub."""
 
     url: str
     title: str
@@ -107,6 +110,7 @@ class FeedSummary:
     interval: int | None
     older: str
     hub: str
+    pushed: bool | None
 
     @staticmethod
     def of(feed: FeedState, notes: Mapping[str, FeedNotes] = {}) -> FeedSummary:
@@ -171,8 +175,9 @@ def noted_feeds(file: Path, now: int) -> tuple[list[FeedState], Mapping[str, Fee
     SourceError."""
     with FetchStore(file) as store:
         older = {url: chain_text(chain) for url, chain in store.chains().items()}
-        hubs = {one.feed: subscription_text(one, now) for one in store.subscriptions() if one.mode == "subscribe"}
-        notes = {url: FeedNotes(older.get(url, ""), hubs.get(url, "")) for url in {**older, **hubs}}
+        wanted = [one for one in store.subscriptions() if one.mode == "subscribe"]
+        hubs = {one.feed: (subscription_text(one, now), one.until > now) for one in wanted}
+        notes = {url: FeedNotes(older.get(url, ""), *hubs.get(url, ())) for url in {**older, **hubs}}
         return store.feeds(), notes
 
 
@@ -264,7 +269,7 @@ def fetching(job: Job, log: Log, stop: Event, *, watch: bool) -> Iterator[None]:
         log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)
 
     async def fetch() -> None:
-        report, feeds = await job.run(watch=watch, stop=end, told=log_visit)
+        report, feeds = await job.run(watch=watch, stop=end, told=log_visit, event=log.event)
         counts = {one.value.replace(" ", "_"): report.counts[one] for one in Outcome if one is not Outcome.PAGE}
         pages = {"older_pages": report.pages} if report.pages else {}
         log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts, **pages)

@@ -128,6 +128,7 @@ GAUGES = {
     "belated_documents": ("Documents of a stream that came behind its watermark.", "stream"),
     "too_late_documents": ("Documents that came too late to change what a query told.", "query"),
     "waiting_documents": ("Documents of a query that wait until nothing follows that could.", "query"),
+    "hub_subscriptions": ("Feeds that a hub pushes, or should once it has confirmed.", "state"),
     "sink_behind": ("Outputs not yet delivered.", "sink"),
     "sink_behind_seconds": ("Age of the oldest output not yet delivered.", "sink"),
 }
@@ -151,6 +152,7 @@ class Metrics:
         )  # fmt: skip
         self._commands = count("mmqjp_commands", "Commands from other processes.", ["do"])
         self._fetches = count("mmqjp_fetches", "Visits to feeds.", ["outcome"])
+        self._hubs = count("mmqjp_hub_events", "Requests to hubs (asked, failed) and their calls.", ["what"])
         self._gauges = {key: gauge(f"mmqjp_{key}", text, labels) for key, (text, *labels) in GAUGES.items()}
 
     def event(self, name: str, /, **fields: object) -> None:
@@ -167,6 +169,11 @@ class Metrics:
             self._commands.labels(str(fields.get("do"))).inc()
         elif name == "fetch":
             self._fetches.labels(str(fields.get("outcome"))).inc()
+        elif name == "hub":
+            self._hubs.labels(str(fields.get("what"))).inc()
+        elif name == "hubs":
+            for state in ("active", "waiting"):
+                self._gauges["hub_subscriptions"].labels(state).set(int(str(fields[state])))
         self._log.event(name, **fields)
 
     def update(self, found: Status) -> None:
@@ -182,7 +189,7 @@ class Metrics:
         if found.state_bytes is not None:
             gauges["state_bytes"].set(found.state_bytes)
         for key, (_, *labels) in GAUGES.items():
-            if labels and key != "queries":
+            if labels and labels != ["state"]:
                 gauges[key].clear()
         self._update_sinks(found.sinks, now)
         for query, pairs in found.ties.items():

@@ -67,7 +67,7 @@ MOST_NAMED = 100  # new feeds that are named after a list was added
 OVERDUE = 600_000_000  # a feed overdue for this many microseconds shows that no fetch runs
 
 Health = Literal["well", "new", "failing", "stopped"]
-WantedFeeds = Literal["", "failing", "late", "stopped"]
+WantedFeeds = Literal["", "failing", "late", "unpushed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class FeedRow(FeedSummary):
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """A page of feeds. `feeds`, `failing`, `late` and `stopped` count all. `overdue`: feeds are long due, so no fetch
+    """A page of feeds. `feeds`, `failing`, `late`, `stopped`, `pushed` (by a hub) and `unpushed` (which name a hub that
+    does not push them) count all. `overdue`: feeds are long due, so no fetch
     runs."""
 
     rows: tuple[FeedRow, ...]
@@ -96,6 +97,8 @@ class FeedPage:
     failing: int
     late: int
     stopped: int
+    pushed: int
+    unpushed: int
     overdue: bool
 
 
@@ -130,7 +133,7 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
     known, notes = noted_feeds(_file(site), site.now()) if _file(site).is_file() else ([], {})
     rows = list(map(partial(_row, site.now(), _visits(site), site.feed_items(), notes), known))
     first, _ = decode_cursor(after, int, str) or (0, "")
-    shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health, "late" if row.late else "")]
+    shown = [row for row in rows[max(first, 0) :] if wanted == "" or wanted in _signs(row)]
     place = {row.url: number for number, row in enumerate(rows)}
     due = [row.next_check for row in rows if row.next_check is not None]
     return FeedPage(
@@ -140,8 +143,16 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
         sum(row.health == "failing" for row in rows),
         sum(row.late for row in rows),
         sum(row.health == "stopped" for row in rows),
+        sum(row.pushed is True for row in rows),
+        sum(row.pushed is False for row in rows),
         bool(due) and min(due) + OVERDUE < site.now(),
     )
+
+
+def _signs(row: FeedRow) -> Iterator[str]:
+    yield row.health
+    yield from ["late"] if row.late else []
+    yield from ["unpushed"] if row.pushed is False else []
 
 
 def _added(site: Site, found: FeedLists) -> FeedsChanged:

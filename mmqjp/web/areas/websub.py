@@ -32,7 +32,7 @@ def hub_router(site: Site, routes: APIRouter) -> None:
         if mode == "denied":
             mailbox().leave(token, "denied", reason=asked.get("hub.reason", "")[:LONGEST])
             return PlainTextResponse("noted\n", headers=NO_STORE)
-        if mode != known.mode or not 0 < len(challenge) <= LONGEST:
+        if mode not in ("subscribe", "unsubscribe") or mode != known.mode or not 0 < len(challenge) <= LONGEST:
             return plain_error_response(CALLBACK, 404, "no such subscription is wanted")
         mailbox().leave(token, "verified", mode=mode, lease=asked.get("hub.lease_seconds", "")[:LONGEST])
         return PlainTextResponse(challenge, headers=NO_STORE)

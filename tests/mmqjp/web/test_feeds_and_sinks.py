@@ -61,6 +61,8 @@ def test_without_feeds_the_page_says_what_to_do(api, pages):
         "stopped": 0,
         "overdue": False,
         "late": 0,
+        "pushed": 0,
+        "unpushed": 0,
     }
     assert api.get("/api/v1/feeds").json() == nothing
     assert api.get("/api/v1/feeds.opml").status_code == 200

@@ -10,12 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 
 from common.dates import DAY, HOUR, MINUTE, SECOND
 from feeds.fetch.archives import PageLinks
 from feeds.fetch.http import FetchError, HostPaused, Reply
 from feeds.fetch.hubs import CALLBACK, LEASE, LONGEST_LEASE, MOST_FAILURES, WAITS, HubMailbox, Hubs, subscription_text
 from feeds.fetch.state import STATE_FILE, FeedChange, FeedState, FetchStore, HubSubscription, Pace, source_name
+from mmqjp.service.log import NullLog
+from mmqjp.service.status import Metrics
 from mmqjp.web.site import Site
 from tests.support.cli import mmqjp
 from tests.support.feed_server import START, Hours, Request, answer, closed_port, rss
@@ -37,11 +40,14 @@ class World:
         self.client = stranger(site)
         self.mailbox = HubMailbox(site.state / "drops" / STATE_FILE)
         self.posts: list[tuple[str, dict[str, str]]] = []
+        self.metrics = Metrics(NullLog())
         store.add([FeedState(FEED, source_name(FEED), next_check=START + HOUR, checked_at=START - HOUR)])
         self.hubs = self.restarted()
 
     def restarted(self, callback: str = URL + CALLBACK) -> Hubs:
-        self.hubs = Hubs(self.store, self.mailbox, callback, self.post, self.clock, lambda: 0.0, Pace())
+        self.hubs = Hubs(
+            self.store, self.mailbox, callback, self.post, self.clock, lambda: 0.0, Pace(), self.metrics.event
+        )
         return self.hubs
 
     async def post(self, feed: str, hub: httpx.URL, form: Mapping[str, str]) -> Reply:
@@ -69,6 +75,7 @@ class World:
         due = self.hubs.take(busy)
         for one in self.hubs.due():
             asyncio.run(self.hubs.ask(one))
+        self.hubs.count()
         return [feed.url for feed in (*due, *self.hubs.take(busy))]
 
     @property
@@ -223,6 +230,63 @@ def test_what_goes_wrong_at_a_hub(world):
     assert world.hubs.is_active(FEED) and not world.one.error
 
 
+HUBS = HUB, "https://second.example/", "https://third.example/"
+WAYS = {"fails": 503, "is silent": 202, "refuses": 202, "lets the lease end": 503}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_hub_of_the_feed_is_asked_where_one(world, way):
+    def behave(form: Mapping[str, str]) -> int:
+        last = world.posts[-1][0] == HUBS[2]
+        if last or way == "refuses":
+            assert world.called(form, **({} if last else {"mode": "denied"}))[0] == 200
+        return 202 if last else WAYS[way]
+
+    links = PageLinks((*(("hub", hub) for hub in HUBS), ("hub", HUB), ("self", TOPIC)))
+    world.hub = world.agree if way == "lets the lease end" else behave
+    world.found(links)
+    if way == "lets the lease end":
+        world.turn()
+        world.hub = behave
+        while world.clock.time < START + LEASE - HOUR:
+            world.turn(later=HOUR)
+        assert {hub for hub, _ in world.posts} == {HUB}, "while it pushes, it is left where it is"
+    for _ in range(70):
+        world.turn(later=MINUTE)
+        world.restarted()
+        world.found(links)
+    tried = [*dict.fromkeys(hub for hub, _ in world.posts)]
+    assert tried == [*HUBS] and world.hubs.is_active(FEED)
+    (one,) = (one for one in world.store.subscriptions() if one.mode == "subscribe")
+    assert subscription_text(one, world.clock.time) == f"pushed by {HUBS[2]}"
+    assert {one.hub for one in world.store.subscriptions() if one.mode == "spare"} == {*HUBS[:2]}
+    lines = {*generate_latest(world.metrics.registry).decode().splitlines()}
+    assert {
+        f'mmqjp_hub_subscriptions{{state="{state}"}} {n}.0' for state, n in (("active", 1), ("waiting", 0))
+    } <= lines
+    counted = {"fails": "failed", "is silent": "asked", "refuses": "denied", "lets the lease end": "failed"}[way]
+    assert f'mmqjp_hub_events_total{{what="{counted}"}}' in {line.rpartition(" ")[0] for line in lines}
+    # Late calls of a hub that is no longer asked, and of strangers.
+    for mode in ("subscribe", "spare"):
+        assert world.called(world.posts[0][1], mode=mode)[0] == 404
+    world.found(PageLinks((("hub", HUBS[2]), ("self", TOPIC))))
+    assert world.store.subscriptions() == [one]
+    world.found(links)
+    FeedChange(remove=(FEED,)).make(world.store)
+    assert [left.mode for left in world.store.subscriptions()] == ["unsubscribe"]
+
+
+def test_hubs_that_all_fail_are_asked_in_turn_with_growing_pauses(world):
+    world.hub = lambda form: 503
+    world.found(PageLinks((*(("hub", hub) for hub in HUBS), ("self", TOPIC))))
+    for _ in range(24 * 6):
+        world.turn(later=10 * MINUTE)
+    asked = [hub for hub, _ in world.posts]
+    assert asked[:9] == [*HUBS] * 3 and len(asked) < 3 * 10
+    world.hubs.count()
+    assert 'mmqjp_hub_subscriptions{state="waiting"} 1.0' in generate_latest(world.metrics.registry).decode()
+
+
 @pytest.mark.parametrize("way", ["removed", "stopped", "unset", "no hub"])
 def test_a_subscription_that_is_not_wanted_any_more_is_ended_at_the_hub(world, way):
     world.found()
@@ -287,7 +351,7 @@ def test_a_kill_between_any_two_steps_loses_neither_a_push_nor_a_confirmation(wo
     assert world.turn() == [FEED] and world.hubs.is_active(FEED)
     world.store.commit(replace(world.feed, next_check=START + 4 * HOUR))
     world.push()
-    for step in ("commit", "save_subscription"):  # killed after each, before the message is deleted
+    for step in ("commit", "save_subscriptions"):  # killed after each, before the message is deleted
         with pytest.MonkeyPatch.context() as patched:
             made = getattr(world.store, step)
 
