@@ -520,7 +520,10 @@ class Session(CoreEngine):
 
     def waiting_events(self) -> WaitingCounts | None:
         """Returns how far event queries are answered and what waits; None without event queries."""
-        return self._batches.pipeline.patterns.waiting()
+        found, known = self._batches.pipeline.patterns.waiting(), self._batches.watermarks
+        if found is None or found.stream is None:
+            return found
+        return replace(found, feed=known.slowest_feed(found.stream))
 
     def waiting_absences(self, name: str | None = None) -> dict[str, PendingAbsence]:
         """Returns what waits to be decided, by query name, of all queries or of those of a name."""

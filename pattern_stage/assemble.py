@@ -209,6 +209,10 @@ Settle = int | None | Mapping[str, int | None]
 """How long events wait for earlier ones, in microseconds: for all streams, or by stream. None waits to the end."""
 
 
+def settle_of(settle: Settle, stream: str) -> int | None:
+    return settle.get(stream, settle.get(OTHER_STREAMS)) if isinstance(settle, Mapping) else settle
+
+
 def next_horizon(
     horizon: Micros, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, clock: int | None = None
 ) -> Micros:
@@ -217,7 +221,7 @@ def next_horizon(
     least: int = END
     for stream in streams:
         time = greatest.get(stream)
-        waits = settle.get(stream, settle.get(OTHER_STREAMS)) if isinstance(settle, Mapping) else settle
+        waits = settle_of(settle, stream)
         if waits is None or time is None:
             return horizon
         least = min(least, (time if clock is None else min(time, clock)) - waits)
@@ -242,6 +246,21 @@ def last_horizon(
     return Micros(max(horizon, min([end, *(time for stream, time in known.items() if stream in fed)])))
 
 
+def released_at(
+    end: Micros, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle
+) -> tuple[str, Micros | None] | None:
+    """Returns the stream that is furthest behind the time which it must have passed before an event that ends at `end`
+    is released, and that time (None: never); None if no stream holds the event."""
+    found: list[tuple[float, str, Micros | None]] = []
+    for stream in streams:
+        waits = settle_of(settle, stream)
+        until = None if waits is None else Micros(end + waits)
+        lacks = float("inf") if until is None else until - greatest.get(stream, BEGINNING)
+        if lacks >= 0:
+            found.append((lacks, stream, until))
+    return max(found)[1:] if found else None
+
+
 class Buffer:
     """Events, by stream, until the horizon passes them."""
 
@@ -250,6 +269,12 @@ class Buffer:
 
     def __len__(self) -> int:
         return sum(len(events) for parts in self._waiting.values() for events in parts)
+
+    @property
+    def first(self) -> Micros | None:
+        """The end of the earliest event."""
+        ends = (int(events.t1.min()) for parts in self._waiting.values() for events in parts if len(events))
+        return min(map(Micros, ends), default=None)
 
     def add(self, stream: str, events: Columns) -> None:
         if len(events):

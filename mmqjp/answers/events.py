@@ -490,10 +490,15 @@ class Patterns:
     # ------------------------------------------------------------ what waits
 
     def waiting(self) -> events_run.WaitingCounts | None:
-        if not self.moves:
+        if not self._statements.running or not (self.is_begun or (self._running and len(self._running.buffer))):
             return None
         _, partials = self.running.kernel.instances()
-        return events_run.WaitingCounts(self._time.horizon, len(self.running.buffer), int(partials.sum()))
+        first, known = self.running.buffer.first, self._time.greatest
+        held = None if first is None else assemble.released_at(first, known, self._outside(), self._settle)
+        stream, until = held or (None, None)
+        return events_run.WaitingCounts(
+            self._time.horizon if self.is_begun else None, len(self.running.buffer), int(partials.sum()), until, stream
+        )
 
     def oldest(self) -> Micros | None:
         """Returns the start of the earliest event that anything waits for, or None."""

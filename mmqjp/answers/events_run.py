@@ -192,11 +192,16 @@ class FormResults:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCounts:
-    """`events` that end at the `horizon` or later, and `partial` matches, counted per form."""
+    """`events` that end at the `horizon` (None: there is none yet) or later, and `partial` matches, per form. The
+    first of the events is processed once `stream`, the one that is furthest behind, has passed `until` (None: at the
+    end); `feed` holds it up, if feeds fill it."""
 
-    horizon: Micros
+    horizon: Micros | None
     events: int
     partial: int
+    until: Micros | None = None
+    stream: str | None = None
+    feed: str | None = None
 
 
 DRIVER, EXECUTORS, SQL = "driver", "executors", "sql"

@@ -272,9 +272,11 @@ def _print_status(clock: TimeFormat, found: Any) -> None:
     click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
     click.echo(f"horizon        {time_or_dash(found['horizon'])}")
     if events := found.get("events"):
-        answered = "the end" if events["horizon"] >= END else time_or_dash(events["horizon"])
-        waiting = f"waiting: {events['events']:,}; partial matches: {events['partial']:,}"
-        click.echo(f"events         answered to {answered}; {waiting}")
+        answered = "the end" if (events["horizon"] or 0) >= END else time_or_dash(events["horizon"])
+        until, held_by = events.get("until"), printable_line(events.get("feed") or events.get("stream") or "")
+        waiting = f"waiting: {events['events']:,}"
+        waiting += f", the first until {clock.iso(until)}, for {held_by}" if until else ""
+        click.echo(f"events         answered to {answered}; {waiting}; partial matches: {events['partial']:,}")
     click.echo(f"evictable till {time_or_dash(found['evictable_before'])}")
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""

@@ -68,9 +68,12 @@ class Timing:
             raise InvalidValue(f"belated documents are for {' or '.join(BELATED)}, not {unknown[0]!r}")
 
     def as_written(self, ledger: Ledger) -> Timing:
-        """Returns these rules with the lateness and idle time of the process that wrote a store last."""
+        """Returns these rules with the lateness, idle time and `settle` of the process that wrote a store last."""
         noted = json.loads(ledger.setting(WATERMARKS) or "null")
-        return self if noted is None else replace(self, lateness=noted["lateness"], idle_after=noted.get("idle_after"))
+        if noted is None:
+            return self
+        waits = noted.get("settle", self.settle)  # stores of earlier versions do not say
+        return replace(self, lateness=noted["lateness"], idle_after=noted.get("idle_after"), settle=waits)
 
     def drops(self, stream: str) -> bool:
         """Whether belated documents of a stream are dead letters."""
@@ -361,8 +364,9 @@ class Watermarks:
         return None
 
     def _timing(self) -> dict[str, Any]:
-        lateness = dict(rule) if isinstance(rule := self.timing.lateness, Mapping) else rule
-        return {"lateness": lateness, "idle_after": self.timing.idle_after, "least": self.least}
+        rules = {"lateness": self.timing.lateness, "settle": self.timing.settle}
+        plain = {key: dict(rule) if isinstance(rule, Mapping) else rule for key, rule in rules.items()}
+        return {**plain, "idle_after": self.timing.idle_after, "least": self.least}
 
     def setting(self, progress: Progress | None = None) -> dict[str, str]:
         """Returns the whole setting, after a running batch or the last one."""

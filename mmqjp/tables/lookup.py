@@ -120,6 +120,15 @@ def document_rows_by_id(select: SelectFn, ids: Iterable[str]) -> list[Row]:
     return _documents(select, among, [quote_literal(id) for id in sorted(set(ids))])
 
 
+def external_docids(select: SelectFn, ids: Iterable[str]) -> dict[tuple[str, str], int]:
+    """Returns the docids of kept documents from outside with some ids, by id and stream."""
+    found: dict[tuple[str, str], int] = {}
+    for some in in_batches(sorted(map(quote_literal, set(ids))), AT_ONCE, CHARACTERS_AT_ONCE, len):
+        sql = f"SELECT docid, id, stream FROM documents WHERE kind = 'external' AND id IN ({', '.join(some)})"
+        found |= {(row["id"], row["stream"]): row["docid"] for row in select(sql).to_pylist()}
+    return found
+
+
 def _documents(select: SelectFn, among: str, literals: Sequence[str]) -> list[Row]:
     found: list[Row] = []
     for some in in_batches(literals, AT_ONCE, CHARACTERS_AT_ONCE, len):

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -15,14 +17,18 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from common.errors import MmqjpError
+from common.errors import MmqjpError, OperationalError
+from mmqjp.answers.absence import PendingAbsence
+from mmqjp.answers.events_run import WaitingCounts
 from mmqjp.present.item import ShownMatch, WhyNot, last_told
 from mmqjp.present.output_why import NoOutput, OutputWhy, why_output
 from mmqjp.present.why_not import QueryFunnels
 from mmqjp.service.sql_question import WHY_NOT
+from mmqjp.service.status import Status
 from mmqjp.syndication import serve_feeds
+from mmqjp.tables.lookup import external_docids
 from mmqjp.web.areas.queries import atom_feed_url, place_in
-from mmqjp.web.site import COMMENT, Link, OutputGap, ServerSentEvents, Site, message, segment
+from mmqjp.web.site import COMMENT, MOST_CACHED, Link, OutputGap, ServerSentEvents, Site, message, segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ def atom_router(site: Site, routes: APIRouter) -> None:
         return FeedLink(atom_feed_url(site, name))
 
 
+MOST_WAITING = 5  # maximum number of queries whose absences wait that are shown
+
 SHOWN, LOOKED_THROUGH, MOST_NUMBERS = 30, 300, 20_000
 """Newest outputs shown at first, searched for them unless too few are shown, and most numbers looked at then: those of
 hidden queries have some, and a story many."""
@@ -69,10 +77,13 @@ hidden queries have some, and a story many."""
 
 @dataclass(frozen=True, slots=True)
 class LatestOutputs:
-    """The latest outputs, newest first. Later ones follow after the number `newest`, -1 if there is none yet."""
+    """The latest outputs, newest first. Later ones follow after the number `newest`, -1 if there is none yet. Without
+    outputs, the `events` and `absences` that wait, if the service says so."""
 
     matches: tuple[ShownMatch, ...]
     newest: int
+    events: WaitingCounts | None = None
+    absences: tuple[PendingAbsence, ...] = ()
 
 
 def latest(site: Site, query: str) -> LatestOutputs:
@@ -88,7 +99,14 @@ def latest(site: Site, query: str) -> LatestOutputs:
                 return LatestOutputs(tuple(shown), newest)
             numbers *= 4
 
-    return site.kept.get(("latest", query), site.reader.version(), read)
+    found: LatestOutputs = site.kept.get(("latest", query), site.reader.version(), read)
+    if not found.matches:
+        with suppress(OperationalError):  # it answers between two batches
+            status = Status.from_dict(site.look("status", {}))
+            absences = (one for one in status.absences if query in ("", one.query))
+            events = status.events if status.events and status.events.events else None
+            return replace(found, events=events, absences=tuple(islice(absences, MOST_WAITING)))
+    return found
 
 
 LINKS = (Link("/live", "Live", 20),)
@@ -143,6 +161,7 @@ async def _messages(site: Site, query: str, form: str, seen: int | None) -> Asyn
 
 
 LONGEST_OUTPUT_ID = 64  # maximum length of an id, in characters
+SECONDS = 10.0  # time limit of a SELECT
 
 _FIRST = "The first number of the group, which finds it faster."
 _Group = Annotated[int | None, Query(ge=0, lt=1 << 62, description=_FIRST)]
@@ -159,13 +178,20 @@ def output_router(site: Site, routes: APIRouter) -> None:
         except NoOutput as error:
             raise HTTPException(404, str(error)) from None
 
+    def numbers(match: ShownMatch) -> dict[tuple[str, str], int]:
+        select = partial(site.look_up, limit=MOST_CACHED, seconds=SECONDS)
+        return external_docids(select, (item.id for item in match.items if item.is_kept))
+
     @routes.get("/o/{id}", response_class=HTMLResponse)
     def page(request: Request, id: str, group: _Group = None) -> Response:
-        return site.render(request, "output.html", found=found(id, group))
+        why = found(id, group)
+        return site.render(request, "output.html", found=why, numbers=numbers(why.match))
 
     @routes.get("/api/v1/outputs/{id}", tags=["outputs"], summary="Show an output, and why it came about")
     def output(id: str, group: _Group = None) -> dict[str, Any]:
-        return found(id, group).to_dict()
+        why = found(id, group)
+        known = numbers(why.match)
+        return why.to_dict() | {"item_numbers": [known.get((item.id, item.stream)) for item in why.match.items]}
 
 
 MOST_DOCUMENTS, LONGEST_DOCUMENT_NAME = 10, 4_000

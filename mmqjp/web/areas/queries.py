@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from common.errors import InvalidValue, MmqjpError, OperationalError
 from mmqjp.answers.absence import PendingAbsence
+from mmqjp.answers.events_run import WaitingCounts
 from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import Sharing
 from mmqjp.present.newest import NewestPage
@@ -36,6 +37,7 @@ from mmqjp.present.query_lookup import (
 from mmqjp.queries.changes import UnknownQuery
 from mmqjp.queries.model import generated_name_number, is_bare, is_event_form
 from mmqjp.service.commands import SHARING
+from mmqjp.service.status import Status
 from mmqjp.syndication.atom import feed_path
 from mmqjp.tables import lookup
 from mmqjp.tables.schema import MOST_SOURCES
@@ -251,8 +253,9 @@ class Day:
 @dataclass(frozen=True, slots=True)
 class QueryPart:
     """The data of a name, apart from its matches. `events` are what its event queries read. `pending` says what its
-    absences wait for; None if nothing waits, or if the service does not answer. `belated` counts the documents that
-    came too late to change what it told. `hidden`: only other queries get the outputs of any of them."""
+    absences wait for, and `waiting` what event queries do, if it is one; None if nothing waits, or if the service does
+    not answer. `belated` counts the documents that came too late to change what it told. `hidden`: only other queries
+    get the outputs of any of them."""
 
     row: QueryRow
     texts: tuple[QueryDetails, ...]
@@ -260,6 +263,7 @@ class QueryPart:
     shared: tuple[Shared, ...]
     days: tuple[Day, ...]
     pending: PendingAbsence | None
+    waiting: WaitingCounts | None
     belated: int
     hidden: bool
 
@@ -284,7 +288,9 @@ def query_part(site: Site, name: str) -> QueryPart:
     events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
     pending, belated = _pending(site, name, texts), _belated(site, name)
     hidden = bool(texts) and all(f" PUBLISH {name} HIDDEN" in one.text for one in texts)
-    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days), pending, belated, hidden)
+    waiting = None if events == NOTHING else _waiting(site)
+    parts = query_row(tally, place), texts, events, sharing.of(name), tuple(days)
+    return QueryPart(*parts, pending, waiting, belated, hidden)
 
 
 _ABSENCE = re.compile(r"\bNOT\s+(?:FOLLOWED|PRECEDED|JOIN)\b", re.IGNORECASE)
@@ -299,6 +305,13 @@ def _pending(site: Site, name: str, texts: Iterable[QueryDetails]) -> PendingAbs
     with suppress(OperationalError):  # it answers between two batches
         found = site.look("show", {"name": name})[0]["pending"]
         return None if found is None else PendingAbsence.from_dict(found)
+    return None
+
+
+def _waiting(site: Site) -> WaitingCounts | None:
+    with suppress(OperationalError):
+        found = Status.from_dict(site.look("status", {})).events
+        return found if found is not None and found.events else None
     return None
 
 

@@ -287,12 +287,39 @@ def test_what_absences_wait_for_and_what_came_too_late_is_shown():
         until = waiting.t0 + 3 * HOUR + 1
         assert pending == {"query": "silent", "documents": 1, "until": until, "stream": "S", "feed": far}
         page = client.get("/q/silent").text
-        assert "1 document waits until" in page and f'Furthest behind is <a href="/feeds">{far}</a>.' in page
+        held = f'Furthest behind is <a href="/feeds">{far}</a>.'
+        assert "1 document waits until" in page and held in page
+        live = client.get("/live").text
+        assert '1 document of <a href="/q/silent">silent</a> waits until' in live and held in live
         engine.process([Visit(near, NOW - 4 * HOUR), Visit(far, NOW - 4 * HOUR), late])
         replies.clear()
         page, found = client.get("/q/silent").text, client.get("/api/v1/queries/silent").json()
         assert (found["pending"], found["belated"], found["row"]["total"]) == (None, 1, 1)
         assert "What it waits for" not in page and "1 document came too late to change what it told." in page
+
+
+@pytest.mark.parametrize(
+    ("settle", "said"),
+    [(HOUR, "the first until all feeds were visited after"), ({"S": None, "*": HOUR}, "<code>--settle</code> is INF")],
+)
+def test_what_stories_and_other_event_queries_wait_for_is_shown_while_nothing_has_matched(settle, said):
+    near, far = "https://near.example/", "https://far.example/"
+    with Session("duckdb", now=lambda: NOW, lateness=0, settle=settle) as engine:
+        engine.subscribe(QUERIES)
+        client, replies = browser(site := site_of(engine, now=lambda: NOW)), site.replies
+        first = post(1, "One", near)
+        engine.process([Visit(far, first.t0), first, post(2, "Two", near), Visit(near, NOW - 5 * HOUR)])
+        pages = [client.get(path).text for path in ("/live", "/live?query=next_post", "/q/next_post")]
+        for page in pages:
+            assert "2 events wait for earlier ones" in page and said in page
+            assert (f'Furthest behind is <a href="/feeds">{far}</a>.' in page) == (settle == HOUR)
+        found = client.get("/api/v1/queries/next_post").json()["waiting"]
+        until = first.t1 + HOUR if settle == HOUR else None
+        assert found == found | {"events": 2, "until": until, "stream": "S", "feed": far}
+        engine.process([Visit(one, NOW) for one in (near, far)])
+        replies.clear()
+        assert ("events wait" in client.get("/q/next_post").text) == (settle != HOUR)
+        assert "events wait" not in client.get("/live").text or settle != HOUR
 
 
 DEFINED = "DEFINE EVENT Post FROM S//item-&gt;i (site := i/site, title := i/title)"
