@@ -19,6 +19,7 @@ COMMANDS = LazyCommands(
         "pause": LazyCommand("mmqjp.commands.manage_queries:pause", "Pause the queries of a name."),
         "resume": LazyCommand("mmqjp.commands.manage_queries:resume", "Resume the queries of a name."),
         "list": LazyCommand("mmqjp.commands.manage_queries:list_queries", "List the registered queries."),
+        "rollback": LazyCommand("mmqjp.commands.manage_queries:rollback", "Return to an earlier text of a name."),
         "matches": LazyCommand("mmqjp.commands.matches:matches", "Show what the queries of a store have matched."),
         "items": LazyCommand("mmqjp.commands.list_items:items", "List the items that a store keeps."),
         "why": LazyCommand("mmqjp.commands.matches:why", "Show why an output came about."),

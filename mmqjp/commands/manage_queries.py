@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from common.bounds import END
+from common.errors import InvalidValue
 from common.files import share, whole_file
 from mmqjp.commands.command_line import Decorated, Failure, ScriptFailure, debug_option
 from mmqjp.commands.console import console, progress_shown, text_table
@@ -23,6 +24,7 @@ from mmqjp.explain.pictures import sharing_picture
 from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
 from mmqjp.present.item import TimeFormat, truncate
+from mmqjp.present.query_lookup import NOT_REPLACED, can_be_replaced
 from mmqjp.process import pluralise, printable_line
 from mmqjp.service.commands import EXPORT, SHARING, TEXTS, Client, CommandError, RunSinks
 from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
@@ -172,6 +174,43 @@ def list_queries(
         print_found(store.ask("list", {}), show, as_json=as_json)
     else:
         print_found(store.ask("show", {"name": name}), show_named, as_json=as_json)
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--to", "time", metavar="TIME",
+    help="The text that it had at this time, as list --history shows them. Default: the one before the present text.",
+)  # fmt: skip
+@tz_option
+@store_options
+def rollback(name: str, time: str | None, clock: TimeFormat, state: Path, wait: float) -> None:
+    """Subscribe to an earlier text of a name again, in place of its queries.
+
+    \b
+    Examples:
+      mmqjp rollback same_story --state state/
+      mmqjp rollback same_story --to 2026-07-16T14:02:00Z --state state/
+
+    mmqjp list NAME --history shows the texts. That one becomes the newest; the others stay, so this can be rolled back
+    as well.
+    """
+    store = client(state, wait)
+    found = store.ask(TEXTS, {"name": name})
+    if not can_be_replaced(name, (row["text"] for row in store.ask("show", {"name": name}))):
+        raise Failure(f"{printable_line(name)}: {NOT_REPLACED}")
+    try:
+        until = None if time is None else clock.read(time)
+    except InvalidValue as error:
+        raise click.BadParameter(str(error), param_hint="--to") from None
+    earlier = found[1:] if until is None else [row for row in found if row["at"] <= until]
+    if not earlier:
+        when = "" if until is None else f" at {clock.iso(until)}"
+        advice = f"mmqjp list {name} --history shows those that are kept"
+        raise Failure(f"{printable_line(name)} has no {'earlier ' if until is None else ''}text{when}: {advice}")
+    chosen = earlier[0]
+    changed = store.ask("subscribe", {"text": chosen["text"], "add": False})
+    print_changed(list(dict.fromkeys(changed)), f"as of {clock.iso(chosen['at'])}")
 
 
 def print_found(found: Any, show: Callable[[Any], object], *, as_json: bool) -> None:

@@ -25,9 +25,11 @@ from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import Sharing
 from mmqjp.present.newest import NewestPage
 from mmqjp.present.query_lookup import (
+    NOT_REPLACED,
     NOTHING,
     EventsRead,
     QueryVersion,
+    can_be_replaced,
     editable,
     event_streams,
     events_read,
@@ -35,7 +37,7 @@ from mmqjp.present.query_lookup import (
     query_versions,
 )
 from mmqjp.queries.changes import UnknownQuery
-from mmqjp.queries.model import generated_name_number, is_bare, is_event_form
+from mmqjp.queries.model import is_bare, is_event_form
 from mmqjp.service.commands import SHARING
 from mmqjp.service.status import Status
 from mmqjp.syndication.atom import feed_path
@@ -205,6 +207,8 @@ def versions_router(site: Site, routes: APIRouter) -> None:
     def restore(name: str, at: Annotated[int, Body(embed=True, description="The time of the text.")]) -> Changed:
         if (text := next((one.text for one in texts(name) if one.at == at), None)) is None:
             raise InvalidValue(f"{name} had no text of this time, or it is not kept: see the list of its texts")
+        if not can_be_replaced(name, (one.text for one in query_part(site, name).texts)):
+            raise InvalidValue(f"{name}: {NOT_REPLACED}")
         found: list[str] = site.ask("subscribe", {"text": text, "add": False})
         return Changed(list(dict.fromkeys(found)))
 
@@ -346,15 +350,6 @@ def graph(text: str, name: str) -> str:
         return "" if is_bare(text) else join_graphs((name, text))
     except MmqjpError:
         return ""
-
-
-def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
-    """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
-
-    >>> [can_be_replaced("q1", [text]) for text in ("FROM S//a->x", "FROM S//a->x PUBLISH q1")]
-    [False, True]
-    """
-    return not generated_name_number(name) or any(f" PUBLISH {name}" in text for text in texts)
 
 
 def read_events(site: Site, name: str) -> EventsRead:

@@ -12,6 +12,7 @@ from common.bounds import NO_DOCUMENT
 from common.errors import InvalidValue
 from feeds.documents import Document
 from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC
 from mmqjp.present.query_lookup import exported, query_versions
 from mmqjp.queries.changes import NameTaken
 from mmqjp.queries.model import ByKey, Identity, JoinSubscription, text_digest
@@ -170,6 +171,23 @@ def test_texts_are_listed_as_typed(tmp_path: Path):
     for arguments in (["--history"], ["one", "--xscl"], ["--xscl", "--json"]):
         assert mmqjp("list", *arguments, *state).exit_code == 2
     assert "did you mean 'one'" in mmqjp("list", "on", "--history", *state).stderr
+    # And back: to the text before, to one of a time, and to none.
+    now, first = (json.loads(line) for line in printed("list", "one", "--history", "--json", *state).splitlines())
+    iso = {row["at"]: IN_UTC.iso(row["at"]) for row in (now, first)}
+    assert printed("rollback", "one", *state) == f"one: as of {iso[first['at']]}\n"
+    assert printed("list", "one", *state).endswith("\n  -- One.\n  FROM  S//a PUBLISH one\n")
+    assert printed("rollback", "one", "--to", iso[now["at"]], *state) == f"one: as of {iso[now['at']]}\n"
+    assert printed("list", "one", *state).endswith("\n  FROM S//b\n   PUBLISH one; -- Changed.\n")
+    assert len(printed("list", "one", "--history", "--json", *state).splitlines()) == 4
+    file.write_text("FROM S//c")
+    assert printed("subscribe", file, *state) == "q1: subscribed\n"
+    for arguments, status, said in (
+        (["one", "--to", "2001-01-01"], 1, "one has no text at 2001-01-01T00:00:00Z: mmqjp list one --history shows"),
+        (["one", "--to", "soon"], 2, "Invalid value for --to"), (["none"], 1, "did you mean 'one'"),
+        (["q1"], 1, "q1: its queries do not PUBLISH it"),
+    ):  # fmt: skip
+        told = mmqjp("rollback", *arguments, *state)
+        assert told.exit_code == status and said in told.stderr, told.stderr
 
 
 LEFT = '<a id="7%"><t>A%s &lt;</t></a>'

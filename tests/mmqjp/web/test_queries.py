@@ -484,6 +484,10 @@ def test_texts_are_shown_as_typed_with_their_history_and_restored():
             ("/api/v1/queries/typed/restore", {"at": "x"}, 400), ("/api/v1/queries/typed/restore", {}, 400),
         ):  # fmt: skip
             assert api.post(path, json=given).status_code == status, path
+        (unnamed,) = api.post("/api/v1/queries", json={"text": "FROM S//c"}).json()["names"]
+        at = {"at": api.get(f"/api/v1/queries/{unnamed}/texts").json()[0]["at"]}
+        refused = api.post(f"/api/v1/queries/{unnamed}/restore", json=at)
+        assert refused.status_code == 400 and "do not PUBLISH it" in refused.text
         with Session("duckdb", now=lambda: next(now)) as other:
             other.subscribe(script_of_all)
             exported = script(site_of(other)).get("/api/v1/queries.xscl").text
