@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.arrays import GrowingInts, Ints, bisect_ranges, distinct, expand_ranges, group_starts
+from common.arrays import GrowingInts, Ints, Mask, bisect_ranges, distinct, expand_ranges, group_starts
 
 FEWEST = 256  # segments of fewer texts are merged with the next one
 
@@ -28,6 +28,14 @@ FREQUENT = 64  # words that are in one of this many texts of a segment, or in mo
 
 CELLS = 1 << 17  # number of cells counted at a time, which fit into a processor's cache
 
+MANY_POSTINGS = 12_000  # mean number of postings of frequent words of a text from which bits are read instead
+
+BLOCKS = 16  # number of parts of a segment that then have a threshold each
+
+LEVELS = 4  # to which weights of frequent words are rounded up then
+
+MOST_ADDED = 255 // LEVELS  # maximum number of words of which a byte can have the levels added
+
 _EVER = -(1 << 63)  # the time before all others
 
 _ALL = (1 << 32) - 1  # more than all words of a text weigh
@@ -35,6 +43,8 @@ _ALL = (1 << 32) - 1  # more than all words of a text weigh
 _ZERO = 1 << 15  # what a cell has before it is counted, so that it can be compared with one number
 
 _LONG = 24  # mean length of posting lists from which copying one by one is faster
+
+_NO_POSTINGS = np.zeros(0, np.int32)
 
 
 class TextWords(NamedTuple):
@@ -227,103 +237,191 @@ class NearIndex:
         return pairs if stays.all() else NearPairs(*(column[stays] for column in pairs))
 
 
+class _Words:
+    """Words of texts that a segment has, text by text: `at` are their indices there, `first` offsets by text."""
+
+    def __init__(self, text: Ints, at: Ints, weight: Ints, texts: int) -> None:
+        self.text, self.at, self.weight = text, at, weight
+        self.first = text.searchsorted(np.arange(texts + 1))
+
+    def slices(self) -> list[slice]:
+        return list(map(slice, self.first[:-1].tolist(), self.first[1:].tolist()))
+
+
 class _Search:
     """Finds the texts of a segment that are near others. What two such texts must have in common is a `share` of the
-    weight of both; of this, less than `part` may be words whose postings are not read."""
+    weight of both; of this, less than `part` may be frequent words that are not counted for the heavier texts."""
 
     def __init__(self, index: NearIndex, segment: _Segment, texts: TextWords, hundredths: int) -> None:
         self._index, self._segment, self._hundredths = index, segment, hundredths
         self._share = hundredths / (100 + hundredths)
         self._part = min(0.45 + 0.006 * hundredths, 0.8)
         self._mass = texts.masses
+        # Lighter and heavier texts than these are not near.
+        self._lightest, self._heaviest = np.zeros_like(self._mass), np.full_like(self._mass, _ALL)
+        if hundredths:
+            self._lightest, self._heaviest = self._mass * hundredths // 100, self._mass * 100 // hundredths + 1
         self._words(texts)
 
     def _words(self, texts: TextWords) -> None:
-        """Orders the words of each text that the segment has: those first that say most about few texts."""
+        """The words of each text that the segment has: rare ones, and frequent ones, those first that say most."""
         segment, mass = self._segment, self._mass
         at = np.minimum(segment.words.searchsorted(texts.numbers), len(segment.words) - 1)
         met = np.flatnonzero(segment.words[at] == texts.numbers)
-        at, text = at[met], np.arange(len(mass)).repeat(texts.sizes)[met]
-        count = segment.start[at + 1] - segment.start[at]
-        cost = count / texts.weights[met]
+        at, text, weight = at[met], np.arange(len(mass)).repeat(texts.sizes)[met], texts.weights[met]
+        is_rare = segment.bit[at] < 0
+        self._rare = _Words(text[is_rare], at[is_rare], weight[is_rare], len(mass))
+        at, text, weight = at[~is_rare], text[~is_rare], weight[~is_rare]
+        cost = (segment.start[at + 1] - segment.start[at]) / weight
         order = np.argsort(text + cost / (cost.max(initial=0) + 1))
-        at, text, weight = at[order], text[order], texts.weights[met[order]]
-        self._first = text.searchsorted(np.arange(len(mass) + 1))
-        total = np.cumsum(weight)
-        rest = (np.append(0, total)[self._first[1:]])[text] - total + weight
-        self._weight, self._bit = weight, segment.bit[at]
+        self._frequent = words = _Words(text[order], at[order], weight[order], len(mass))
+        self._bit = segment.bit[words.at]
         if self._hundredths:
             # Heavier texts are not near if only these words, and those behind them, are common.
-            self._most = (rest / (self._share * self._part)).astype(np.int64) + 1 - mass[text]
-            least, most = mass * self._hundredths // 100, mass * 100 // self._hundredths + 1
+            total = np.cumsum(words.weight)
+            rest = np.append(0, total)[words.first[1:]][words.text] - total + words.weight
+            self._most = (rest / (self._share * self._part)).astype(np.int64) + 1 - mass[words.text]
         else:  # one word in common is enough
-            self._most, least, most = np.full_like(rest, _ALL), np.zeros_like(mass), np.full_like(mass, _ALL)
-        low, high = segment.mass.searchsorted(least), segment.mass.searchsorted(most, "right")
-        most_read = np.minimum(segment.mass.searchsorted(self._most, "right"), high[text])
-        end = np.where(self._bit < 0, high[text], most_read)
-        start = segment.start[at]
-        self._start = bisect_ranges(segment.postings, start, segment.start[at + 1], low[text])
-        self._end = np.maximum(bisect_ranges(segment.postings, start, segment.start[at + 1], end), self._start)
+            self._most = np.full_like(words.weight, _ALL)
 
     def pairs(self) -> Iterator[NearPairs]:
-        rows = max(1, CELLS // max(len(self._segment), 1))
+        words = self._frequent
+        is_read = self._most >= self._mass[words.text]
+        count = (self._segment.start[words.at + 1] - self._segment.start[words.at]) @ is_read
+        return self._by_bits() if count > MANY_POSTINGS * len(self._mass) else self._by_postings()
+
+    # ------------------------------------------------------------ several texts at a time
+
+    def _by_postings(self) -> Iterator[NearPairs]:
+        segment, rare, frequent = self._segment, self._rare, self._frequent
+        start, end = segment.start[frequent.at], segment.start[frequent.at + 1]
+        high = segment.mass.searchsorted(np.minimum(self._most, self._heaviest[frequent.text]), "right")
+        end = bisect_ranges(segment.postings, start, end, high)
+        text = np.append(rare.text, frequent.text)
+        order = np.argsort(text, kind="stable")
+        start = np.append(segment.start[rare.at], start)[order]
+        end = np.append(segment.start[rare.at + 1], end)[order]
+        weight = np.append(rare.weight, frequent.weight)[order].astype(np.uint16)
+        first = text[order].searchsorted(np.arange(len(self._mass) + 1))
+        rows = max(1, CELLS // max(len(segment), 1))
         part = self._share * (1 - self._part)
-        zero = (_ZERO - (part * self._segment.mass).astype(np.int64)).astype(np.uint16)
-        for first in range(0, len(self._mass), rows):
-            mass = self._mass[first : first + rows]
-            least = np.maximum((part * mass).astype(np.int64), 1) + _ZERO
-            cells = self._counted(first, first + len(mass), zero)
-            found = np.flatnonzero(cells >= least[:, None].astype(np.uint16))
+        zero = (_ZERO - (part * segment.mass).astype(np.int64)).astype(np.uint16)
+        for base in range(0, len(self._mass), rows):
+            mass = self._mass[base : base + rows]
+            words = slice(first[base], first[base + len(mass)])
+            count = end[words] - start[words]
+            if count.sum() > _LONG * len(count):
+                ranges = zip(start[words].tolist(), end[words].tolist(), strict=True)
+                at = np.concatenate([segment.postings[some:more] for some, more in ranges])
+            else:
+                at = segment.postings[expand_ranges(start[words], end[words])[0]]
+            if len(mass) > 1:
+                row = np.arange(len(mass)).repeat(np.diff(first[base : base + len(mass) + 1]))
+                at = at + (row * len(zero)).repeat(count)
+            cells = np.tile(zero, (len(mass), 1))
+            np.add.at(cells.reshape(-1), at, weight[words].repeat(count))
+            least = (np.maximum((part * mass).astype(np.int64), 1) + _ZERO).astype(np.uint16)
+            found = np.flatnonzero(cells >= least[:, None])
             if len(found):
                 text, place = np.divmod(found, len(zero))
-                yield self._near(text + first, place, cells.ravel()[found].astype(np.int64) - zero[place])
-
-    def _counted(self, first: int, end: int, zero: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        cells = np.tile(zero, (end - first, 1))
-        words = slice(self._first[first], self._first[end])
-        start, until = self._start[words], self._end[words]
-        count = until - start
-        total = int(count.sum())
-        if total > _LONG * len(count):
-            ranges = zip(start.tolist(), until.tolist(), strict=True)
-            at = np.concatenate([self._segment.postings[one:other] for one, other in ranges])
-        else:
-            at = self._segment.postings[expand_ranges(start, until)[0]]
-        if end - first > 1:
-            row = np.arange(end - first).repeat(np.diff(self._first[first : end + 1]))
-            at = at + (row * len(zero)).repeat(count)
-        np.add.at(cells.reshape(-1), at, self._weight[words].astype(np.uint16).repeat(count))
-        return cells
+                yield self._near(text + base, place, cells.ravel()[found].astype(np.int64) - zero[place])
 
     def _near(self, text: Ints, place: Ints, common: Ints) -> NearPairs:
-        segment, hundredths = self._segment, self._hundredths
+        """The pairs that are near. `common` lacks the last frequent words of a text that were not read."""
+        segment, words = self._segment, self._frequent
         mass = segment.mass[place]
         both = self._mass[text] + mass
-        # The words of a text whose postings were not read for a heavier one, the lightest limits first.
-        words = self._unread(int(text[0]), int(text[-1]) + 1)
-        limit, bit, weight, ends = words
-        before = np.append(0, np.cumsum(weight))
-        base = int(text[0])
-        begin = ends[text - base]
-        until = limit.searchsorted((text - base) << 32 | mass)
-        may_be = (common + before[until] - before[begin]) * (100 + hundredths) >= hundredths * both
+        end = words.first[text + 1]
+        begin = bisect_ranges(-self._most, words.first[text], end, 1 - mass)
+        before = np.append(0, np.cumsum(words.weight))
+        may_be = self._is_enough(common + before[end] - before[begin], both)
         text, place, common, both = text[may_be], place[may_be], common[may_be], both[may_be]
-        at, pair = expand_ranges(begin[may_be], until[may_be])
-        has_word = segment.bits[bit[at], place[pair] >> 3] >> (place[pair] & 7).astype(np.uint8) & 1
-        common = common + np.bincount(pair, has_word * weight[at], len(common)).astype(np.int64)
-        near = common * (100 + hundredths) >= hundredths * both
-        self._index.compared += len(near)
-        text, place, common, both = text[near], place[near], common[near], both[near]
-        return NearPairs(text, segment.numbers[place], common, both)
+        at, pair = expand_ranges(begin[may_be], end[may_be])
+        has_word = segment.bits[self._bit[at], place[pair] >> 3] >> (place[pair] & 7).astype(np.uint8) & 1
+        common = common + np.bincount(pair, has_word * words.weight[at], len(common)).astype(np.int64)
+        return self._checked(text, place, common, both)
 
-    def _unread(self, first: int, end: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """The frequent words of some texts: the greatest weight of texts for which postings were read, in the low bits
-        with the index of the text above, ascending; the row of bits; the weight; and the offsets by text."""
-        words = np.arange(self._first[first], self._first[end])
-        words = words[self._bit[words] >= 0]
-        text = np.arange(end - first).repeat(np.diff(self._first[first : end + 1]))
-        text = text[self._bit[self._first[first] : self._first[end]] >= 0]
-        limit = text << 32 | np.maximum(self._most[words], 0)
-        order = np.argsort(limit, kind="stable")
-        words, limit = words[order], limit[order]
-        return limit, self._bit[words], self._weight[words], text.searchsorted(np.arange(end - first + 1))
+    def _is_enough(self, common: Ints, both: Ints) -> Mask:
+        found: Mask = common * (100 + self._hundredths) >= self._hundredths * both
+        return found
+
+    def _checked(self, text: Ints, place: Ints, common: Ints, both: Ints) -> NearPairs:
+        self._index.compared += len(common)
+        near = self._is_enough(common, both)
+        return NearPairs(text[near], self._segment.numbers[place[near]], common[near], both[near])
+
+    # ------------------------------------------------------------ one text at a time
+
+    def _by_bits(self) -> Iterator[NearPairs]:
+        segment, rare, frequent = self._segment, self._rare, self._frequent
+        width = -(-len(segment) // (8 * BLOCKS)) * 8
+        lightest = segment.mass[np.minimum(np.arange(BLOCKS) * width, len(segment) - 1)]
+        low = np.maximum(lightest.searchsorted(self._lightest) - 1, 0)
+        high = lightest.searchsorted(self._heaviest, "right")
+        end = lightest.searchsorted(self._most, "right")  # of the blocks for which a word is counted
+        unit = -(-int(frequent.weight.max(initial=1)) // LEVELS)
+        least = self._least(lightest, end, unit)
+        level = -(-frequent.weight // unit)
+        some = np.flatnonzero(end > low[frequent.text])
+        some = some[np.argsort(frequent.text[some] * (LEVELS + 1) - level[some], kind="stable")]
+        sums = _Sums(segment, width)
+        words = list(zip(self._bit[some].tolist(), level[some].tolist(), (end[some] * width).tolist(), strict=True))
+        ends = frequent.text[some].searchsorted(np.arange(len(self._mass) + 1)).tolist()
+        counted, weights = np.zeros(width * BLOCKS, np.uint16), rare.weight.astype(np.uint16)
+        count = segment.start[rare.at + 1] - segment.start[rare.at]
+        postings = list(map(slice, segment.start[rare.at].tolist(), segment.start[rare.at + 1].tolist()))
+        firsts = rare.slices(), frequent.slices(), low.tolist(), high.tolist()
+        for text, (rares, frequents, one, other) in enumerate(zip(*firsts, strict=True)):
+            cells = sums.of(words[ends[text] : ends[text + 1]], one * width, other * width)
+            most = 255 if cells.dtype == np.uint8 else 65_535
+            at = np.concatenate([_NO_POSTINGS, *map(segment.postings.__getitem__, postings[rares])]).astype(np.intp)
+            np.add.at(counted, at, weights[rares].repeat(count[rares]))
+            cells[at] = np.minimum((counted[at] + (unit - 1)) // unit + cells[at], most).astype(cells.dtype)
+            limits = np.minimum(least[text, one:other, None], most).astype(cells.dtype)
+            found = (cells[one * width : other * width].reshape(-1, width) >= limits).ravel().nonzero()[0]
+            place = found + one * width
+            common = counted[place].astype(np.int64)
+            counted[at] = 0
+            if len(place):
+                has_word = segment.bits[self._bit[frequents, None], place >> 3] >> (place & 7).astype(np.uint8) & 1
+                common += (frequent.weight[frequents].astype(np.float32) @ has_word.astype(np.float32)).astype(np.int64)
+                yield self._checked(np.full(len(place), text), place, common, self._mass[text] + segment.mass[place])
+
+    def _least(self, lightest: Ints, end: Ints, unit: int) -> Ints:
+        """How many units texts of each block must at least have in common with each text, of words that are counted."""
+        mass, words = self._mass, self._frequent
+        if not self._hundredths:
+            return np.ones((len(mass), BLOCKS), np.int64)
+        rest = np.zeros((len(mass), BLOCKS + 1), np.int64)
+        np.add.at(rest, (words.text, end), words.weight)
+        needed = -(-self._hundredths * (mass[:, None] + lightest) // (100 + self._hundredths))
+        least: Ints = np.maximum(-((rest.cumsum(axis=1)[:, :-1] - needed) // unit), 1)
+        return least
+
+
+class _Sums:
+    """Adds up the levels of the frequent words that each text of a segment has, a byte for a text if they fit."""
+
+    def __init__(self, segment: _Segment, width: int) -> None:
+        self._bits = segment.bits
+        self._count, self._total = np.zeros((2, width * BLOCKS), np.uint8)
+
+    def of(self, words: list[tuple[int, int, int]], first: int, end: int) -> NDArray[np.unsignedinteger]:
+        """The sums of words between two places, given the row of bits, the level and the end of the texts for which
+        each is added; the greatest level first. A text has a level for each time that its count is added."""
+        if len(words) > MOST_ADDED:
+            sums: NDArray[np.unsignedinteger] = np.zeros(len(self._total), np.uint16)
+            for at in range(0, len(words), MOST_ADDED):
+                sums += self.of(words[at : at + MOST_ADDED], first, end)
+            return sums
+        count, total = self._count[first:end], self._total[first:end]
+        count[:], total[:], level = 0, 0, LEVELS
+        for bits, of_word, until in words:
+            while level > of_word:
+                total += count
+                level -= 1
+            last = min(until, end, 8 * self._bits.shape[1])
+            count[: last - first] += np.unpackbits(self._bits[bits, first >> 3 : last >> 3], bitorder="little")
+        for _ in range(level):
+            total += count
+        return self._total

@@ -150,10 +150,20 @@ def test_pairs_that_share_too_few_keys_are_not_compared(level: str) -> None:
         assert sets.are_near(left, right, by_keys=True).tolist() == expected.tolist() and expected.any()
 
 
-@pytest.mark.parametrize("long", [0, 100])
+@pytest.mark.parametrize(("long", "many"), [(0, 1 << 20), (100, 1 << 20), (0, -1)])
 @pytest.mark.parametrize("level", ["0.5", "0.8", "1.0", "w00", "w05", "w12", "w25", "w80"])
-def test_an_index_finds_what_is_near_and_not_evicted(level: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"FEWEST": 5, "FREQUENT": 4, "CELLS": 40, "_LONG": long}.items():
+def test_an_index_finds_what_is_near_and_not_evicted(
+    level: str, long: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "FEWEST": 5,
+        "FREQUENT": 4,
+        "CELLS": 40,
+        "_LONG": long,
+        "MANY_POSTINGS": many,
+        "MOST_ADDED": 3,
+        "BLOCKS": 2,
+    }.items():
         monkeypatch.setattr(near_index, name, value)
     rng, index, found = Random(level), near_index.NearIndex(), 0
     texts = [text for _ in range(100) for text in near_texts(rng)]
