@@ -65,7 +65,11 @@ def sees_before(operator: algebra.Statement) -> bool:
         return needs_order(operator)
     if not isinstance(operator, algebra.Pattern):
         return isinstance(operator, algebra.Aggregate | algebra.Latest | algebra.Stories)
-    return operator.has_sets or any(one.negated and one.group == 0 for one in operator.variables)
+    return (
+        isinstance(operator, algebra.Together)
+        or operator.has_sets
+        or any(one.negated and one.group == 0 for one in operator.variables)
+    )
 
 
 def needs_order(statement: algebra.Statement) -> bool:

@@ -28,6 +28,7 @@ from pattern_stage.partition.keys import Numbers
 from pattern_stage.pattern.host import is_keyed
 from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.pattern.sets import SetMatching
+from pattern_stage.pattern.together import SumMatching
 from pattern_stage.pattern.with_errors import NearMatching
 from pattern_stage.plan import RULE_NAMES, EventPlan, MOp, MOpKey, RuleName, extra_columns, is_aggregate
 from pattern_stage.sequence import Folding, Preceding, Sequencing
@@ -47,6 +48,7 @@ from xscl.algebra.events import (
     Sessions,
     Statement,
     Stories,
+    Together,
     Union,
 )
 
@@ -163,6 +165,8 @@ def make_operator(context: MOpContext, shared: Simultaneous | None) -> PatternOp
             return SessionAggregating(context, shared)
         case Aggregate():
             return Aggregating(context, shared)
+        case Together():
+            return SumMatching(context)
         case Pattern(has_sets=has_sets, maximal=maximal):
             return SetMatching(context) if has_sets or maximal else RunMatching(context)
         case first:

@@ -443,6 +443,12 @@ class EventBuilder(_ExpressionBuilder):
             raise Problem(f"DISTINCT in {name}()", _span(word, word), hint)
         return exp.Call(exp.COUNT_DISTINCT, (arg,), _span(name, children[-1]))
 
+    def call_of_all(self, children: list[Token]) -> exp.Call:
+        if children[0] != "count":
+            span = _span(children[0], children[-1])
+            raise Problem(f"{children[0]}(*) is no function", span, "write count(*), or an attribute")
+        return exp.Call("count", (), _span(children[0], children[-1]))
+
     negated = _node(exp.Not, 1)
     minus = _node(syntax.Minus, 1)
     bare = _node(lambda name, span: syntax.Reference("", _name(name), span), 0)
@@ -467,7 +473,8 @@ class EventBuilder(_ExpressionBuilder):
         found: dict[str, Any] = {clause.word: clause.value for clause in clauses}
         strategy, where = found.get("WHERE", (None, None))
         span = next((clause.span for clause in clauses if clause.word in ("EARLIEST", "NON", "ALL")), NOWHERE)
-        mode = syntax.Mode("EARLIEST" in found, "NON" in found, span)
+        kind = syntax.TogetherMode if found.get("ALL") else syntax.Mode
+        mode = kind("EARLIEST" in found, "NON" in found, span)
         span, errors, having = _span(children[0], children[4]), found.get("ERRORS"), found.get("HAVING")
         body = syntax.Sequenced(children[3], strategy, where, errors, having, mode, span)
         end = clauses[-1].span.end if clauses else span.end
@@ -505,7 +512,7 @@ class EventBuilder(_ExpressionBuilder):
     strategy = _spanning(lambda children, span: syntax.StrategyName(_name(children[0]), tuple(children[2:-1:2]), span))
     listed = _spanning(lambda children, span: syntax.ListedVariable(_name(children[0]), len(children) > 1, span))
     having = _node(partial(_Clause, "HAVING"), 1)
-    mode = _spanning(lambda children, span: _Clause(children[0].upper(), None, span))
+    mode = _spanning(lambda children, span: _Clause(children[0].upper(), len(children) > 2, span))
 
     def returned(self, children: list[Any]) -> _Clause:
         return _Clause("RETURN", children[1], _span(children[0], children[1][-1]))

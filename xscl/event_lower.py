@@ -392,7 +392,7 @@ class _StreamRecipe:
                 self._keep_apart(args)
             case algebra.Aggregate(items=items):
                 self.depends = self.depends or self._holds(items)  # equal ones are one
-            case algebra.OfItems(aggregated=aggregated):
+            case algebra.OfItems(aggregated=aggregated) | algebra.OfMatches(aggregated=aggregated):
                 self.depends = self.depends or self._holds(aggregated)  # the same
             case algebra.Pattern(conjuncts=conjuncts, kills=kills):
                 self._keep_apart(conjuncts)

@@ -31,6 +31,8 @@ STRATEGIES: dict[str, algebra.Strategy] = {
 }
 
 
+TOGETHER = "ALL MATCHES TOGETHER"
+
 _Variables = tuple[algebra.Variable, ...]
 _Conjuncts = tuple[algebra.WhereConjunct, ...]
 
@@ -43,6 +45,15 @@ class Declared:
     negated: bool = False
 
 
+def _is_of_whole(one: algebra.WhereConjunct) -> bool:
+    """Whether a condition is about more events of a match than the new one, the one before, first and last ones."""
+    return any(
+        not isinstance(of, algebra.OfItem)
+        or (of.place in ("each", "previous", "every") and (of.variable != one.variable or one.phase == "complete"))
+        for _, of in one.names
+    )
+
+
 class PatternResolver(Resolver):
     """Resolves patterns. Values and conditions are over `variables`, and their references get names."""
 
@@ -51,9 +62,13 @@ class PatternResolver(Resolver):
         self.variables: dict[str, Declared] = {}
         self.named_as: dict[str, algebra.Referent] = {}
         self._names: dict[algebra.Referent, str] = {}
+        self._alike: tuple[str, ...] | None = None  # the keys, in HAVING and RETURN of ALL MATCHES TOGETHER
 
     def scope(self, operator: EventClause) -> Scope:
-        return Scope(operator, (), grouped=lambda call: self._of_items(call, operator))
+        def grouped(call: Call) -> Value | None:
+            return self._of_items(call, operator) if self._alike is None else self._of_matches(call)
+
+        return Scope(operator, (), grouped=grouped)
 
     def attribute_of(self, referent: algebra.Referent, kind: algebra.Kind) -> Value:
         name = self._names.setdefault(referent, f"@{len(self._names)}")
@@ -70,6 +85,8 @@ class PatternResolver(Resolver):
             return None
         if variable.negated and scope.operator != "WHERE":
             self.problem(f"{name} is negated", found.span, f"a match has no {name}; {scope.operator} reads its events")
+        elif self._alike is not None:
+            return self._of_all(found, variable)
         elif not variable.many and found.place:
             hint = f"write {name}.{found.name or 'x'}; several are {name}[], of a component A+ {name}[]"
             self.problem(f"{name} is one event", found.span, hint)
@@ -90,6 +107,21 @@ class PatternResolver(Resolver):
         else:
             return self._of_item(found, variable, _PLACES[found.place])
         return None
+
+    def _of_all(self, found: syntax.ItemReference, variable: Declared) -> Value | None:
+        """What all matches that end with one event have in common: its attributes, and keys."""
+        last = list(self.variables.values())[-1]
+        is_last = variable is last and found.place == ("LEN" if last.many else "")
+        if is_last or (found.name in (self._alike or ()) and (variable.many or not found.place)):
+            return self._of_item(found, last, "last" if last.many else "only")
+        text = f"{found.variable}{'[]' if variable.many else ''}{f'.{found.name}' if found.name else ''}"
+        hint = f"write min({text}), max({text}), sum({text}) or avg({text})"
+        if not found.name or found.name.upper() == "LEN":
+            text, hint = (
+                f"{found.variable}[]",
+                f"count({found.variable}[]) counts events of all matches, count(*) matches",
+            )
+        return self.problem(f"{text} differs between the matches that are told together", found.span, hint)
 
     def _of_item(self, found: syntax.ItemReference, variable: Declared, place: algebra.ItemPosition) -> Value | None:
         kinds = dict(variable.schema)
@@ -166,6 +198,37 @@ class PatternResolver(Resolver):
         referent = algebra.OfItems(variable.number, algebra.Aggregated(name, args), first.place == "..i-1")
         return self.attribute_of(referent, kind)
 
+    def _of_matches(self, call: Call) -> Value | None:
+        if call.name not in ("count", "sum", "avg", "min", "max"):
+            hint = "write count, sum, avg, min or max; the others need the matches one by one: write ALL MATCHES"
+            return self.problem(f"{call_text(call.name, ())} with ALL MATCHES TOGETHER", call.span, hint)
+        items = list(forms.parts_of_kind(call.args, syntax.ItemReference))
+        if call.name == "count" and not call.args:
+            return self.attribute_of(algebra.OfMatches(len(self.variables) - 1), "number")
+        if not items:
+            hint = f"write {call_text(call.name, ['v.x'])} with a variable v"
+            return self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
+        first = items[0]
+        if (variable := self.variable(first.variable, first.span)) is None:
+            return None
+        for one in items:
+            if one.variable != first.variable:
+                return self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
+            if one.place != ("[]" if variable.many else ""):
+                hint = f"write {one.variable}{'[]' if variable.many else ''}.{one.name or 'x'}"
+                return self.problem("an aggregate is of all events of a variable", one.span, hint)
+        args: tuple[Value, ...] = ()
+        given: tuple[syntax.EventExpr, ...] = call.args
+        if not (call.name == "count" and given == (first,) and not first.name):
+            if (nameless := next((one for one in items if not one.name), None)) is not None:
+                hint = f"write {nameless.variable}[].x"
+                return self.problem(f"{call_text(call.name, ())} is of an attribute", nameless.span, hint)
+            if (found := self.arguments(call, Scope("AGGREGATE", variable.schema))) is None:
+                return None
+            args = found
+        name: algebra.AggregateName = call.name  # type: ignore[assignment]  # one of those above
+        return self.attribute_of(algebra.OfMatches(variable.number, algebra.Aggregated(name, args)), "number")
+
     # ------------------------------------------------------------ nearly matching
 
     def near(
@@ -183,6 +246,8 @@ class PatternResolver(Resolver):
             self.problem("HAVING with ERRORS", body.having.span, "FILTER what the pattern PUBLISHes")
         if body.mode.maximal:
             self.problem("EARLIEST MAXIMAL with ERRORS", body.mode.span, "leave it out, or write NON OVERLAPPING")
+        if isinstance(body.mode, syntax.TogetherMode):
+            self.problem(f"{TOGETHER} with ERRORS", body.mode.span, "AGGREGATE what the pattern PUBLISHes")
         within = self._window(query, body)
         returned = self._returned(query.select or (), Scope("RETURN", ((ERRORS, "number"),)), "errors")
         schema = tuple((name, value_kind(value)) for name, (value, _) in returned.items())
@@ -284,6 +349,9 @@ class PatternResolver(Resolver):
             return None
         keys, conjuncts, kills = self._where(body, variables)
         strategy = self._strategy(body, variables, keys)
+        if isinstance(body.mode, syntax.TogetherMode):
+            self._check_together(query, body, variables)
+            self._alike = keys
         having = self.tested(body.having, self.scope("HAVING"))
         items = self._returned(query.select or (), self.scope("RETURN"), "what to tell: a.x AS x")
         returned = [
@@ -291,10 +359,14 @@ class PatternResolver(Resolver):
             for name, (value, span) in items.items()
         ]
         within = self._window(query, body)
-        schema = tuple((item.name, value_kind(item.value)) for item in returned if item.each is None)
+        schema: Schema = tuple(
+            (item.name, "string" if algebra.is_exact(item) else value_kind(item.value))
+            for item in returned
+            if item.each is None
+        )
         if query.select is not None and not self.is_schema(schema, "RETURN", query.select[0].span):
             return None
-        found = algebra.Pattern(
+        found = (algebra.Pattern if self._alike is None else algebra.Together)(
             variables, strategy, keys, conjuncts, kills, *forms.number_references(having or ALWAYS, self.named_as),
             within, body.mode.maximal, body.mode.apart, None if query.select is None else tuple(returned), schema,
         )  # fmt: skip
@@ -303,6 +375,28 @@ class PatternResolver(Resolver):
             hint = "write a window such as 14 d"
             self.problem(f"{late} is known when the window is over, and INF never is", query.within.span, hint)
         return None if self.problems else found
+
+    def _check_together(self, query: syntax.EventQuery, body: syntax.Sequenced, variables: _Variables) -> None:
+        span = body.mode.span
+        for component in body.components:
+            if isinstance(component, syntax.NoEvent | syntax.AnyOrder):
+                what = "~" if isinstance(component, syntax.NoEvent) else "SET"
+                hint = f"leave {what} out, or write ALL MATCHES and AGGREGATE what the pattern PUBLISHes"
+                self.problem(f"{what} with {TOGETHER}", component.span, hint)
+        if query.select is None:
+            hint = "write RETURN count(*) AS n in front of it, or sum, avg, min, max of a variable's events"
+            self.problem(f"{TOGETHER} needs RETURN", span, hint)
+        where = body.where
+        for expr in where.args if isinstance(where, And) else () if where is None else (where,):
+            if isinstance(expr, syntax.EquivalenceTest):
+                continue
+            problems = len(self.problems)
+            condition = self.condition(expr, self.scope("WHERE"))
+            del self.problems[problems:]  # they are known
+            if condition is not None and any(map(_is_of_whole, forms.conjuncts_of(condition, self.named_as, ()))):
+                hint = "compare v[i] with v[i-1] or v[1], or events of two variables, of v[] the first or the last"
+                message = f"this condition needs the events of each match, and {TOGETHER} makes no matches"
+                self.problem(message, expr.span, hint)
 
     # ------------------------------------------------------------ components
 
@@ -394,6 +488,7 @@ class PatternResolver(Resolver):
     def _strategy(self, body: syntax.Sequenced, variables: _Variables, keys: tuple[str, ...]) -> algebra.Strategy:
         has_sets = any(isinstance(component, syntax.AnyOrder) for component in body.components)
         free = "SET" if has_sets else "EARLIEST MAXIMAL" if body.mode.maximal else ""
+        free = free or TOGETHER * isinstance(body.mode, syntax.TogetherMode)
         if body.strategy is None:
             many = next((one for one in variables if one.kleene), None)
             if many is not None and not free:

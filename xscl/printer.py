@@ -85,6 +85,7 @@ def _pattern(body: syntax.Sequenced, select: syntax.EventItems | None, within: s
     parts += [f"WITHIN {_event(within)}"] if within else []
     parts += [f"HAVING {_event(body.having)}"] if body.having is not None else []
     parts += [f"RETURN {_listed(select)}"] if select is not None else []
+    parts += ["ALL MATCHES TOGETHER"] if isinstance(body.mode, syntax.TogetherMode) else []
     parts += ["EARLIEST MAXIMAL"] if body.mode.maximal else []
     parts += ["NON OVERLAPPING"] if body.mode.apart else []
     return " ".join(parts)

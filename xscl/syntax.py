@@ -359,6 +359,11 @@ class Mode:
 
 
 @frozen
+class TogetherMode(Mode):
+    """`ALL MATCHES TOGETHER`."""
+
+
+@frozen
 class Sequenced:
     """A PATTERN's body; WITHIN, RETURN and PUBLISH are its query's. The span is that of `PATTERN SEQ(...)`."""
 

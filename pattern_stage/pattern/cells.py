@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, reduce
 from itertools import pairwise
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -321,16 +321,23 @@ class RegisterTest(NamedTuple):
     slot: int
 
 
-class CellTable(dict[_Name, Cell]):
+class HasRegisters(Protocol):
+    registers: tuple[Any, ...]
+
+
+C = TypeVar("C", bound=HasRegisters)
+
+
+class CellTable(dict[_Name, C], Generic[C]):
     """Cells by name; `registers` are hashed."""
 
     __slots__ = ("_by",)
 
     def __init__(self, registers: Iterable[int]) -> None:
         super().__init__()
-        self._by: dict[int, dict[Any, dict[_Name, Cell]]] = {register: {} for register in registers}
+        self._by: dict[int, dict[Any, dict[_Name, C]]] = {register: {} for register in registers}
 
-    def __setitem__(self, name: _Name, cell: Cell) -> None:
+    def __setitem__(self, name: _Name, cell: C) -> None:
         super().__setitem__(name, cell)
         for register, by in self._by.items():
             by.setdefault(cell.registers[register], {})[name] = cell
@@ -344,9 +351,9 @@ class CellTable(dict[_Name, Cell]):
             if not same:
                 del by[cell.registers[register]]
 
-    def asked(self, edges: Sequence[RegisterTest | None], event: Sequence[Any]) -> Collection[Cell]:
+    def asked(self, edges: Sequence[RegisterTest | None], event: Sequence[Any]) -> Collection[C]:
         """Returns the cells that satisfy the equality of some edge; all, if an edge has none."""
-        found: dict[_Name, Cell] = {}
+        found: dict[_Name, C] = {}
         for number, equal in enumerate(edges):
             if equal is None:
                 return self.values()

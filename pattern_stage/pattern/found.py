@@ -430,6 +430,7 @@ class Conditions:
             return lambda table, at, items: table.sizes(variable)[at].astype(np.float64)
         if isinstance(of, algebra.OfItems):
             return self._aggregate(of, variable, stream)
+        assert isinstance(of, algebra.OfItem), "this is a value of one match"
         kind = self._kind(of)
         slot = self._slots.slot(stream, algebra.Attribute("left", of.name, kind))
         place = of.place

@@ -20,7 +20,7 @@ from pattern_stage.columns import Column, column_of, spread
 from pattern_stage.fan_out import grow_array
 from pattern_stage.lineage import Lineage
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import CellTable, EventTuple, expanded, mask_to_rows, rows_to_mask
+from pattern_stage.pattern.cells import Cell, CellTable, EventTuple, expanded, mask_to_rows, rows_to_mask
 from pattern_stage.pattern.rows import KeyValues
 from templates.witness import plain_node
 from xscl.algebra.events import Kind
@@ -238,7 +238,7 @@ class KeyState:
     __slots__ = ("absent", "tables")
 
     def __init__(self, hashed: Sequence[Collection[int]], negations: int) -> None:
-        self.tables = [CellTable(registers) for registers in (*hashed, hashed[-1])]
+        self.tables: list[CellTable[Cell]] = [CellTable(registers) for registers in (*hashed, hashed[-1])]
         """The cells of each state, and, last, matches that a negated event may still kill."""
         self.absent: list[list[tuple[EventTuple, int]]] = [[] for _ in range(negations)]
         """Events of negated variables to compare matches with, each with its rows, by t1."""

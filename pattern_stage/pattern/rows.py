@@ -437,6 +437,11 @@ class RowTest:
                 mask &= self._many(vector)
         return mask
 
+    def holds(self, registers: Any, event: Any, row: int) -> bool:
+        """Returns whether the condition holds for a row."""
+        parameters = [column[row].item() for column in self._parameters]
+        return all(self._scalar(vector, parameters) for vector in self._gathered(registers, event))
+
     def _many(self, vector: tuple[Any, ...]) -> int:
         one = columns_at([vector], range(len(vector)), self._values)
         held = self._holds(Pairs(one, np.zeros(len(self._heads), np.int64), self._heads, self._parameters))

@@ -27,7 +27,7 @@ from xscl.algebra.events import Pattern
 _Drafts = dict[tuple[int, tuple[Any, ...], tuple[int, ...]], Draft]
 """The new runs of a key in an epoch: by state, registers and event; without merging, by a serial number, too."""
 
-Consumed = tuple[CellTable, Cell, int, int]
+Consumed = tuple[CellTable[Cell], Cell, int, int]
 """A cell and its table; runs of some rows that end before a time are removed."""
 
 
@@ -275,7 +275,7 @@ class RunStore(KeptTrails):
                             cell.kill(arrival.event, held)
                             self.room -= 1
 
-    def _take(self, cells: CellTable, cell: Cell, stop: int, rows: int) -> None:
+    def _take(self, cells: CellTable[Cell], cell: Cell, stop: int, rows: int) -> None:
         """Removes the runs of rows that are the first entries of a cell."""
         cell.take(stop, rows if rows != self.rows else EVERY)
         if not cell.entries and cell.name in cells:

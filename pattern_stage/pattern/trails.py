@@ -131,7 +131,7 @@ class KeptTrails(KeptRows):
         """Yields the rows of waiting ends of runs; those with equal memory at one event count once."""
         return ((one.rows, 1) for cell in self.kept_cells() for one in cell.entries if one.start >= self.low)
 
-    def change(self, key: KeyValues, tables: Iterable[CellTable], change: Callable[[Cell], object]) -> None:
+    def change(self, key: KeyValues, tables: Iterable[CellTable[Cell]], change: Callable[[Cell], object]) -> None:
         """Changes cells of a key, and drops what is empty then."""
         for cells in tables:
             for name, cell in list(cells.items()):

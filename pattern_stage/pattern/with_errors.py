@@ -30,7 +30,7 @@ class NearStore(KeptTrails):
 
     history: NearHistory | None = None  # learnt for a BUDGET
 
-    def cells(self, key: KeyValues) -> CellTable:
+    def cells(self, key: KeyValues) -> CellTable[Cell]:
         return self.parts[key].tables[0]
 
     def pass_until(self, time: int) -> list[Bundle]:

@@ -26,6 +26,8 @@ class PatternMaker:
         self._rng, self._schemas = rng, schemas
 
     def statement(self, publish: str | None = None) -> sase.Pattern | sase.Near:
+        if chance(self._rng, 15):
+            return self.together(publish)
         return self.near(publish) if chance(self._rng, 20) else self.pattern(publish)
 
     # ------------------------------------------------------------ without ERRORS
@@ -60,6 +62,20 @@ class PatternMaker:
             chance(rng, 20),
             publish,
         )
+
+    def together(self, publish: str | None = None) -> sase.Pattern:
+        """A pattern with ALL MATCHES TOGETHER."""
+        rng = self._rng
+        kinds: list[type[sase.One | sase.Many]] = [
+            rng.choice((sase.One, sase.Many)) for _ in range(rng.choice((1, 2, 3)))
+        ]
+        components = tuple(kind(self._stream(), name) for kind, name in zip(kinds, "abc", strict=False))
+        base = sase.Pattern(components, None if chance(rng, 15) else cel.Window(str(rng.choice((2, 3, 5, 8)))))
+        keys = self._keys(base.streams) if chance(rng, 40) else ()
+        strategy: sase.Strategy | None = "skip_till_any_match" if chance(rng, 30) else None
+        maker = _TogetherConditions(rng, base, self._schemas, keys)
+        parts = maker.where(), maker.having() if chance(rng, 30) else None, maker.items()
+        return sase.Pattern(components, base.within, strategy, keys, *parts, publish=publish, together=True)
 
     def _components(self) -> tuple[sase.Component, ...]:
         """Components, of which at most four are not negated, and at most two of these take several events."""
@@ -260,6 +276,79 @@ class _Conditions:
 
     def _constant(self, kind: cel.Kind) -> cel.Expr:
         return self._rng.choice(TEXTS) if kind == "string" else cel.Num(self._rng.choice(NUMBERS))
+
+
+class _TogetherConditions(_Conditions):
+    """What ALL MATCHES TOGETHER takes: conditions on an event with the one before, and the first or last of others."""
+
+    def __init__(
+        self, rng: Random, pattern: sase.Pattern, schemas: Mapping[str, cel.Schema], keys: tuple[str, ...]
+    ) -> None:
+        super().__init__(rng, pattern, schemas)
+        self._keys = keys
+
+    def _conjunct(self, one: sase.One | sase.Many) -> cel.Cond:
+        rng = self._rng
+        places: tuple[cel.Place, ...] = ("1", "i", "i", "[]", "LEN") if isinstance(one, sase.Many) else ("",)
+        place = rng.choice(places)
+        conds = [self._compared(one, place) for _ in range(rng.choice((1, 1, 1, 2)))]
+        cond = cel.Both("OR", tuple(conds)) if len(conds) > 1 else conds[0]
+        return cel.Not(cond) if chance(rng, 8) else cond
+
+    def _compared(self, one: sase.One | sase.Many, place: cel.Place) -> cel.Cond:
+        rng = self._rng
+        name, kind = self._attribute(one.stream)
+        value: cel.Expr = cel.Of(one.variable, name, place)
+        op: cel.Relation = rng.choice(("=", "!=", *ORDERS) if kind == "number" else ("=", "!="))
+        earlier = self._positive[: self._positive.index(one)]
+        if place == "i" and chance(rng, 70):
+            return cel.Cmp(op, value, cel.Of(one.variable, name, rng.choice(("i-1", "i-1", "1"))))
+        if earlier and chance(rng, 50):
+            other = rng.choice(earlier)
+            names = [name for name, of in self._schemas[other.stream].items() if of == kind]
+            if names:
+                where: cel.Place = rng.choice(("1", "LEN")) if isinstance(other, sase.Many) else ""
+                return cel.Cmp(op, value, cel.Of(other.variable, rng.choice(names), where))
+        if chance(rng, 15):
+            return cel.IsNull(value, chance(rng, 60))
+        return cel.Cmp("!=" if kind == "string" else op, value, self._constant(kind))
+
+    def having(self) -> cel.Cond:
+        rng = self._rng
+        call, _ = self._call()
+        left = call if chance(rng, 70) else cel.Op(rng.choice(("+", "-", "/")), call, self._call()[0])
+        return cel.Cmp(rng.choice(ORDERS), left, cel.Num(rng.choice(("0", "1", "2", "4"))))
+
+    def items(self) -> tuple[cel.Item, ...]:
+        rng = self._rng
+        found = [cel.Item(*self._call()) for _ in range(rng.choice((1, 2, 3)))]
+        last = self._positive[-1]
+        if chance(rng, 30):
+            name, kind = self._attribute(last.stream)
+            is_many = isinstance(last, sase.Many)
+            found.append(
+                cel.Item(cel.Of(last.variable, name, "LEN" if is_many else ""), "c" if kind == "string" else "m")
+            )
+        if self._keys and chance(rng, 50):
+            one, name = rng.choice(self._positive), self._keys[0]
+            kind = self._schemas[one.stream][name]
+            value = cel.Of(one.variable, name, "1" if isinstance(one, sase.Many) else "")
+            found.append(cel.Item(value, "c" if kind == "string" else "m"))
+        labels = [f"{item.name}{place or ''}" for place, item in enumerate(found)]
+        return tuple(cel.Item(item.expr, label) for item, label in zip(found, labels, strict=True))
+
+    def _call(self) -> tuple[cel.Expr, str]:
+        """An aggregate, and a name that says what it is."""
+        rng = self._rng
+        one = rng.choice(self._positive)
+        place: cel.Place = "[]" if isinstance(one, sase.Many) else ""
+        name, kind = self._attribute(one.stream)
+        of = cel.Of(one.variable, name, place)
+        if kind == "string" or chance(rng, 40):
+            items = cel.Of(one.variable, "", "[]") if place and chance(rng, 50) else of
+            return cel.Fn("count", () if chance(rng, 50) else (items,)), "k"
+        call = rng.choice(("sum", "sum", "avg", "min", "max"))
+        return cel.Fn(call, (of,)), "s" if call == "sum" else "m"
 
 
 def pattern_world(seed: int, *, templates: int = 5, statements: int = 10, most: int = 8) -> PatternWorld:

@@ -39,11 +39,13 @@ Bindings = tuple[tuple[Event, ...], ...]
 
 @dataclass(frozen=True)
 class Match:
-    """The events of each variable; with ERRORS, those of the chain. And when it is known."""
+    """The events of each variable; with ERRORS, those of the chain. And when it is known. Of ALL MATCHES TOGETHER the
+    event that all of the `group` end with."""
 
     events: Bindings
     known: int
     errors: int = 0
+    group: frozenset[Match] = frozenset()
 
     @property
     def flat(self) -> tuple[Event, ...]:
@@ -74,7 +76,7 @@ class Matcher:
         self._tests = [one for one in every if one.variables and not one.variables & negated]
         self._is_possible = all(one.variables or one.holds({}) for one in every)
         self._kills = {name: [one for one in every if name in one.variables] for name in negated}
-        self._having = conjuncts(pattern.having)
+        self._having = [] if pattern.together else conjuncts(pattern.having)
 
     def matches(self) -> set[Match]:
         """All matches, or those that EARLIEST MAXIMAL keeps."""

@@ -69,6 +69,7 @@ class Pattern:
     maximal: bool = False
     apart: bool = False
     publish: str | None = None
+    together: bool = False
 
     def text(self) -> str:
         where = _braces(self.keys, self.cond)
@@ -79,7 +80,7 @@ class Pattern:
             f"PATTERN SEQ({', '.join(component.text() for component in self.components)})"
             + (f" WHERE {where}" if where else "")
             + f" WITHIN {self.within.text() if self.within else 'INF'}{having}"
-            + _ending(self.select, self.publish, maximal=self.maximal, apart=self.apart)
+            + _ending(self.select, self.publish, maximal=self.maximal, apart=self.apart, together=self.together)
         )
 
     @property
@@ -189,9 +190,12 @@ def _braces(keys: tuple[str, ...], cond: Cond | None) -> str:
     return f"{{{' AND '.join(conds)}}}" if conds else ""
 
 
-def _ending(select: tuple[Item, ...] | None, publish: str | None, *, maximal: bool, apart: bool) -> str:
+def _ending(
+    select: tuple[Item, ...] | None, publish: str | None, *, maximal: bool, apart: bool, together: bool = False
+) -> str:
     return (
         ("" if select is None else f" RETURN {', '.join(item.text() for item in select)}")
+        + (" ALL MATCHES TOGETHER" if together else "")
         + (" EARLIEST MAXIMAL" if maximal else "")
         + (" NON OVERLAPPING" if apart else "")
         + ("" if publish is None else f" PUBLISH {publish}")

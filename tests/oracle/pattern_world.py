@@ -9,12 +9,16 @@ In particular:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from fractions import Fraction
+from typing import Any
 
-from tests.oracle.event_syntax import Cel, Expr, Item, Of, Ref, Schema, kind_of, schema_of
-from tests.oracle.event_values import Bound, Scope, Value, evaluate
+from tests.oracle.event_syntax import Cel, Expr, Fn, Item, Of, Ref, Schema, kind_of, schema_of
+from tests.oracle.event_values import AGGREGATES, Bound, Scope, Value, as_number, evaluate, holds
 from tests.oracle.events import EVER, Event, Events, Life, World, event
 from tests.oracle.pattern_matches import Match, Matcher, Order, leaves, near_matches
 from tests.oracle.pattern_syntax import Near, Pattern, Statement
+from tests.oracle.values import text_of
 
 Told = tuple[tuple[str, Value | tuple[Value, ...]], ...]
 """The items of RETURN, each with its value, or with one for each event."""
@@ -49,6 +53,8 @@ class PatternWorld(World):
             found = near_matches(pattern, seen)
         else:
             found = Matcher(pattern, seen, self._order).matches()
+            if pattern.together:
+                found = {one for one in together(found) if holds(*of_group(pattern, pattern.having, one))}
         if pattern.apart:
             found = set(self._apart(pattern, found))
         return {one for one in found if one.known < life[1]}
@@ -94,6 +100,9 @@ def returned(statement: Pattern | Near, match: Match) -> Told:
     if isinstance(statement, Near):
         scope = Scope({"errors": float(match.errors)}, 0)
         return tuple((item.label, evaluate(item.expr, scope)) for item in items_of(statement))
+    if statement.together:
+        items = [(item, *of_group(statement, item.expr, match)) for item in items_of(statement)]
+        return tuple((item.label, exact(item.expr, statement, match) or evaluate(*one)) for item, *one in items)
     names = [one.variable for one in statement.positive]
     bound = {name: tuple(one.values for one in some) for name, some in zip(names, match.events, strict=True)}
     told: list[tuple[str, Value | tuple[Value, ...]]] = []
@@ -105,6 +114,73 @@ def returned(statement: Pattern | Near, match: Match) -> Told:
         scopes = [Scope({}, 0, bound=Bound(bound, {each: place})) for place in range(len(bound[each]))]
         told.append((item.label, tuple(evaluate(item.expr, scope) for scope in scopes)))
     return tuple(told)
+
+
+# ---------------------------------------------------------------- ALL MATCHES TOGETHER
+
+
+def together(found: Iterable[Match]) -> set[Match]:
+    groups: dict[Event, set[Match]] = {}
+    for one in found:
+        groups.setdefault(one.events[-1][-1], set()).add(one)
+    return {Match(((last,),), last.t1, 0, frozenset(some)) for last, some in groups.items()}
+
+
+def is_plain(expr: Expr) -> bool:
+    """Whether an item is a number or a sum alone, which is told with all digits."""
+    return isinstance(expr, Fn) and expr.name in ("count", "sum")
+
+
+def exact(expr: Expr, pattern: Pattern, match: Match) -> Value:
+    if not is_plain(expr):
+        return None
+    assert isinstance(expr, Fn)
+    number = _of_all(expr, pattern, match)
+    return number if number is None else str(number) if number.denominator == 1 else text_of(float(number))
+
+
+def of_group(pattern: Pattern, node: Any, match: Match) -> tuple[Any, Scope]:
+    """A value or condition with names in place of what it reads of the matches, and the values of these."""
+    values: dict[str, Value] = {}
+
+    def named(part: Any) -> Any:
+        if isinstance(part, Of) or (isinstance(part, Fn) and part.name in AGGREGATES):
+            found = _of_all(part, pattern, match) if isinstance(part, Fn) else match.flat[0].values[part.name]
+            values[name := f"v{len(values)}"] = float(found) if isinstance(found, Fraction) else found
+            return Ref(name)
+        if isinstance(part, tuple):
+            return tuple(map(named, part))
+        if is_dataclass(part) and not isinstance(part, type):
+            return replace(part, **{field.name: named(getattr(part, field.name)) for field in fields(part)})
+        return part
+
+    return named(node), Scope(values, 0)
+
+
+def _of_all(call: Fn, pattern: Pattern, match: Match) -> Fraction | None:
+    if not call.args:
+        return Fraction(len(match.group))
+    (of,) = call.args
+    assert isinstance(of, Of)
+    place = [one.variable for one in pattern.positive].index(of.variable)
+    events = [event for one in match.group for event in one.events[place]]
+    if not of.name:
+        return Fraction(len(events))
+    values = [one.values[of.name] for one in events]
+    if call.name == "count":
+        return Fraction(sum(value is not None for value in values))
+    numbers = [Fraction(number) for number in map(as_number, values) if number is not None]
+    if not numbers:
+        return None
+    match call.name:
+        case "sum":
+            return sum(numbers, Fraction(0))
+        case "avg":
+            return sum(numbers, Fraction(0)) / len(numbers)
+    return min(numbers) if call.name == "min" else max(numbers)
+
+
+# ---------------------------------------------------------------- schemas
 
 
 def each_of(expr: Expr) -> str | None:
@@ -122,4 +198,9 @@ def pattern_schema(statement: Statement, schemas: Mapping[str, Schema]) -> Schem
             source |= {f"{one.variable}.{name}": kind for name, kind in schemas[one.stream].items()}
     for name in statement.streams:
         schemas[name]  # a KeyError says that it is not known yet
-    return {item.label: kind_of(item.expr, source) for item in items_of(statement) if each_of(item.expr) is None}
+    whole = isinstance(statement, Pattern) and statement.together
+    return {
+        item.label: "string" if whole and is_plain(item.expr) else kind_of(item.expr, source)
+        for item in items_of(statement)
+        if each_of(item.expr) is None
+    }

@@ -196,7 +196,7 @@ def test_what_was_removed_from_the_index_is_forgotten():
 @pytest.mark.parametrize("seed", seeds(2, 200))
 def test_the_cells_that_edges_ask_for_are_those_that_a_scan_finds(seed: int) -> None:
     rng = Random(seed)
-    table, there = CellTable((0, 2)), dict[tuple[int, ...], Cell]()
+    table, there = CellTable[Cell]((0, 2)), dict[tuple[int, ...], Cell]()
     for _ in range(300):
         name = tuple(rng.randrange(4) for _ in range(3))
         if name in there and rng.random() < 0.6:

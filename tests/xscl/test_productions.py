@@ -61,6 +61,7 @@ PATTERNS = (
     "PATTERN SEQ(SET(B a, C+ b[])) WITHIN 9 s EARLIEST MAXIMAL NON OVERLAPPING",
     "PATTERN SEQ(B a, B b) WITHIN 9 s HAVING a.v > 50% RETURN a.id AS x, b.v",
     "PATTERN SEQ(B+ a[]) WHERE skip_till_any_match {a[1].v < 9} WITHIN 9 s HAVING count(a[]) > 1 RETURN a[].v AS x",
+    "PATTERN SEQ(B+ a[], C b) WHERE {a[i].v > a[i-1].v} WITHIN 9 s RETURN count(*) AS n ALL MATCHES TOGETHER",
     "PATTERN SEQ(B, C!, (T)*) ERRORS <= 1 WITHIN 9 s",
     "PATTERN SEQ(B+, (C | B, B), C{1,}) WHERE {[k]} ERRORS <= 1 BUDGET 100 WITHIN 9 s RETURN errors NON OVERLAPPING",
 )

@@ -527,7 +527,16 @@ class OfItems:
     earlier: bool = False
 
 
-Referent = OfItem | Length | OfItems
+@frozen
+class OfMatches:
+    """Of ALL MATCHES TOGETHER: an aggregate of the events of a variable in all matches, an event as often as it is in
+    one; without `aggregated` the number of matches, and `variable` is the last one."""
+
+    variable: int
+    aggregated: Aggregated | None = None
+
+
+Referent = OfItem | Length | OfItems | OfMatches
 
 Names = tuple[tuple[str, Referent], ...]
 """The referents of a condition's or value's names `#0`, `#1`, ..., in order of mention."""
@@ -630,6 +639,20 @@ class Pattern:
     @property
     def streams(self) -> dict[str, Schema]:
         return {variable.source.stream: variable.source.schema for variable in self.variables}
+
+
+@frozen
+class Together(Pattern):
+    """A Pattern with ALL MATCHES TOGETHER: an event for each that all matches that end with it have in common, as long
+    as HAVING holds. It has the interval and the part of that event. HAVING and RETURN have OfMatches, and attributes of
+    that event. The strategy is `any`, and conditions compare events with the event before and with first and last ones
+    of other variables, so that matches need not be enumerated."""
+
+
+def is_exact(item: Returned) -> bool:
+    """Whether an item is a number of matches or events, or a sum: a text, as it may be greater than any number."""
+    of = dict(item.names).get(item.value.name) if isinstance(item.value, Attribute) else None
+    return isinstance(of, OfMatches) and (of.aggregated is None or of.aggregated.name in ("count", "sum"))
 
 
 # ---------------------------------------------------------------- nearly matching

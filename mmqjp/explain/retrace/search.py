@@ -543,7 +543,7 @@ class PatternSearch(SequenceSearch):
         """The numbers of the variables that take events."""
         self._positive = [pattern.variables[at] for at in self._numbers]
         self._asked = [(traced.conjunct_of(pattern, one), one) for one in pattern.conjuncts]
-        self._having = traced.having_of(pattern)
+        self._having = [] if isinstance(pattern, algebra.Together) else traced.having_of(pattern)
         self.kills = {
             at: [traced.conjunct_of(pattern, kill) for kill in pattern.kills if kill.variable == at]
             for at, one in enumerate(pattern.variables)
@@ -566,7 +566,7 @@ class PatternSearch(SequenceSearch):
         every = len(self._positive)
         yield from (("run", traced.component_text(one), (at, -1)) for at, one in enumerate(self._positive, 1))
         yield "condition", "WHERE", (every, TOGETHER)
-        if self._pattern.having != algebra.ALWAYS:
+        if self._having:
             yield "condition", "HAVING", (every, ABSENT)
         if self.kills:
             yield "absent", "~", (every, FOUND)

@@ -384,7 +384,11 @@ def referent_text(of: algebra.Referent, variables: Sequence[algebra.Variable]) -
     if isinstance(of, algebra.OfItem):
         place = f"[{name}.LEN]" if of.place == "last" else _PLACES[of.place]
         return f"{name}{place}.{of.name}"
-    items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
+    if of.aggregated is None:
+        return "count(*)"
+    items = f"{name}[]" if variables[of.variable].kleene else name
+    if isinstance(of, algebra.OfItems) and of.earlier:
+        items = f"{name}[..i-1]"
     named = [algebra.map_leaves(arg, _named_by(lambda name: f"{items}.{name}")) for arg in of.aggregated.args]
     args = [expression_text(arg, str, bare=True) for arg in named]
     return call_text(of.aggregated.name, args or [items])
@@ -484,6 +488,8 @@ def _kept(of: algebra.Referent, events: Sequence[Event]) -> Hashable:
     match of:
         case algebra.Length():
             return len(events)
+        case algebra.OfMatches():
+            return None  # of no match by itself
         case algebra.OfItems(aggregated=one):
             scopes = [ValueScope(event.values, 0) for event in events]
             if one.name in ("min", "max", "count"):
@@ -503,6 +509,8 @@ def _value(of: algebra.Referent, events: Sequence[Event], at: Mapping[int, int])
         case algebra.OfItems(aggregated=one, earlier=earlier):
             some = events[: at[of.variable]] if earlier else events
             return aggregate_group(one, [ValueScope(event.values, 0) for event in some])
+        case algebra.OfMatches():
+            raise AssertionError("this is a value of all matches")
         case algebra.OfItem(place=place, name=name):
             here = at[of.variable]
             which = {"only": 0, "first": 0, "last": -1, "each": here, "previous": here - 1, "every": here}[place]
