@@ -51,7 +51,7 @@ from templates.witness import PLAIN
 from xpath_stage.binder import HELD, PreparedNode, each_binding
 from xpath_stage.documents import element_text
 from xscl.algebra import values as algebra
-from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, Stories, letters_of
+from xscl.algebra.events import ERRORS, EVENTS, NearPattern, Pattern, Schema, Statement, Stories, Together, letters_of
 from xscl.algebra.joins import Conjunct, Mirror, Term, naming, needed
 from xscl.algebra.near import words_again
 from xscl.algebra.weights import chosen_weights
@@ -655,8 +655,11 @@ class PatternDocuments:
             if pattern.returned is not None:
                 self._items = [(name, columns[name], False) for name, _ in pattern.returned]
         else:
-            found = [one for one in pattern.variables if not one.negated]
-            self._variables = [OutputVariable(one.name, one.kleene, _names(one.source.schema)) for one in found]
+            is_whole = isinstance(pattern, Together)  # then its part is the last event of its matches
+            found = pattern.variables[-1:] if is_whole else [one for one in pattern.variables if not one.negated]
+            self._variables = [
+                OutputVariable(one.name, one.kleene and not is_whole, _names(one.source.schema)) for one in found
+            ]
             if pattern.returned is not None:
                 self._items = [(one.name, columns[one.name], one.each is not None) for one in pattern.returned]
 

@@ -477,7 +477,8 @@ class _PatternAutomatonBuilder:
 
 def _having(pattern: algebra.Pattern) -> list[str]:
     having = "" if pattern.having == algebra.AllOf() else " AND ".join(one.text for one in having_of(pattern))
-    modes = [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
+    modes = ["ALL MATCHES TOGETHER"] * isinstance(pattern, algebra.Together)
+    modes += [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
     return [f"HAVING {having}" if having else "", " ".join(modes)]
 
 

@@ -21,7 +21,7 @@ from mmqjp.explain import terms
 from mmqjp.explain.evidence import STEPS_FOR_A_DOCUMENT
 from mmqjp.explain.reasons import build_part, explain_event, output_match, shown, source_places, story_links, tested
 from mmqjp.explain.retrace import values as traced
-from mmqjp.explain.retrace.search import missing_letters
+from mmqjp.explain.retrace.search import GivenEvents, missing_letters
 from mmqjp.explain.retrace.stages import DocumentEvents, Evaluator
 from mmqjp.present.item import ShownMatch, reason_dict
 from mmqjp.present.newest import MOST_MATCHES, UnexplainedOutput, explained_matches, stored_parts
@@ -253,6 +253,8 @@ def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | Non
 def _told_by(
     stream: algebra.Statement, events: EventSources, work: terms.StepBudget, output: Output
 ) -> tuple[terms.Filling, terms.Reason] | None:
+    if isinstance(stream, algebra.Together):
+        return _told_together(stream, events.given, output)
     if isinstance(stream, algebra.Pattern | algebra.NearPattern):
         match = output_match(stream, events.given, output, work.take) if output.documents else None
         return None if match is None else _told(stream, match, output)
@@ -291,12 +293,7 @@ def _told(
 ) -> tuple[terms.Filling, terms.Reason]:
     places = source_places(list(zip(output.documents, output.streams, strict=True)))
     parts: list[terms.FilledPart] = []
-    conditions: list[terms.ShownCondition] = []
-    first = next(event for events in match.values() for event in events)
-    for key in pattern.keys:
-        name, value = f"[{key}]", first.values[key]
-        part = terms.Operand(name, value) if isinstance(value, str) else f"{name} {terms.as_text(value)}"
-        conditions.append(terms.ShownCondition((part,)))
+    conditions = list(_equal_keys(pattern, next(event for events in match.values() for event in events)))
     if isinstance(pattern, algebra.NearPattern):
         parts += [build_part(name, events, places) for name, events in match.items()]
         errors = parse_document(output.xml.encode(), trusted=True).root.get(algebra.ERRORS) or 0
@@ -309,6 +306,31 @@ def _told(
         conditions += _absent(pattern)
     span = terms.PartDuration("PATTERN", output.t1 - output.t0, None, pattern.within)
     return terms.Filling(tuple(parts), (span,)), terms.Reason((), tuple(dict.fromkeys(conditions)))
+
+
+def _told_together(
+    pattern: algebra.Together, given: GivenEvents, output: Output
+) -> tuple[terms.Filling, terms.Reason] | None:
+    """The event that matches end with; they themselves are not enumerated."""
+    sources, variable = list(zip(output.documents, output.streams, strict=True)), pattern.variables[-1]
+    for one in given(variable.source.stream):
+        parts = list(traced.given_parts(one))
+        behind = {source for part in parts for source in part.behind}, {root for part in parts for root in part.roots}
+        if (one.t0, one.t1, *behind) == (output.t0, output.t1, set(sources), set(output.nodes.values())):
+            within = "" if pattern.within is None else f" within {terms.format_window(pattern.within)}"
+            texts = [f"all matches{within} that end with it", traced.all_written(pattern.conjuncts, pattern)]
+            texts += [f"HAVING {asked.text}" for asked in traced.having_of(pattern)]
+            conditions = [*_equal_keys(pattern, one), *(terms.ShownCondition((text,)) for text in texts if text)]
+            filled = build_part(traced.component_text(variable), (one,), source_places(sources))
+            return terms.Filling((filled,), ()), terms.Reason((), tuple(conditions))
+    return None
+
+
+def _equal_keys(pattern: algebra.Pattern | algebra.NearPattern, event: traced.Event) -> Iterator[terms.ShownCondition]:
+    for key in pattern.keys:
+        name, value = f"[{key}]", event.values[key]
+        part = terms.Operand(name, value) if isinstance(value, str) else f"{name} {terms.as_text(value)}"
+        yield terms.ShownCondition((part,))
 
 
 def _absent(pattern: algebra.Pattern) -> Iterator[terms.ShownCondition]:

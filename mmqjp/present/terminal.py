@@ -330,6 +330,7 @@ TITLES = {
     "letters": "too many letters are missing",
     "maximal": "another match is better",
     "overlapping": "another match was told first",
+    "counted": "an output of another event counts it",
     "budget": "it was forgotten",
     "waiting": "it is not answered yet",
     "partner": "something came",

@@ -20,7 +20,7 @@ from mmqjp.documents.record import Inputs, Record, record_of
 from mmqjp.explain.evidence import STEPS, Evidence, EvidenceRow, Passing, steps_for
 from mmqjp.explain.reasons import known_at
 from mmqjp.explain.retrace.stages import Evaluator, Trace
-from mmqjp.explain.retrace.values import Event, MatchBindings, given_parts
+from mmqjp.explain.retrace.values import Event, MatchBindings, event_text, given_parts
 from mmqjp.explain.terms import Exhausted, FunnelStage, ReadableQuery, StepBudget
 from mmqjp.present import output_why, query_lookup
 from mmqjp.present.item import Near, ShownItem, WhyNot, record_items
@@ -29,7 +29,7 @@ from mmqjp.present.recent import RememberedDocuments
 from mmqjp.queries.model import JoinSubscription, choice_of, is_event_form
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import SelectFn
-from xscl.algebra.events import NearPattern, Pattern, Stories, read_by
+from xscl.algebra.events import NearPattern, Pattern, Stories, Together, read_by
 from xscl.algebra.joins import Term
 from xscl.story_queries import PAIRS
 from xscl.syntax import Join
@@ -383,6 +383,13 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
         what = f"a match from {iso_utc(told[0]['t0'])} to {iso_utc(told[0]['t1'])} was told, and is not over before"
         hint = f"NON OVERLAPPING tells the first of several; this is output {told[0]['id']}"
         return replace(shown, kind="overlapping", part="NON OVERLAPPING", message=what, hint=hint)
+    last = list(match.values())[-1][-1]
+    if isinstance(pattern, Together) and (
+        told := lookup.outputs_between_times(select, shown.query, last.t1, last.t1, last.t1, 1)
+    ):
+        what = f"all matches that end at {iso_utc(last.t1)} with {event_text(last)} have one output"
+        hint = f"its document is that of this event; see output {told[0]['id']}"
+        return replace(shown, kind="counted", part="ALL MATCHES TOGETHER", message=what, hint=hint)
     if isinstance(pattern, NearPattern) and pattern.budget is not None:
         what = "they match, but a part of the match was not kept"
         return replace(shown, kind="budget", part=f"BUDGET {pattern.budget}", message=what)

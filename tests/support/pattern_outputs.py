@@ -131,6 +131,10 @@ def _of_match(
 
 def _named(statement: Pattern | Near, match: Match, world: PatternWorld) -> Iterator[tuple[str, Iterable[str], Event]]:
     """The events of a match with what they are called, and their attributes in order."""
+    if isinstance(statement, Pattern) and statement.together:
+        last = statement.positive[-1]
+        yield last.variable, world.schemas[last.stream], match.flat[0]
+        return
     if isinstance(statement, Pattern):
         for variable, events in zip(statement.positive, match.events, strict=True):
             for at, one in enumerate(events, 1):
