@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -57,6 +58,48 @@ def batch_of_rows(rows: Iterable[Sequence[object]], schema: pa.Schema) -> pa.Rec
 def rows_of(table: pa.Table | pa.RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
     """The rows of some columns, as Python's values."""
     return zip(*(table[name].to_pylist() for name in names), strict=True)
+
+
+def shared_values(column: pa.ChunkedArray) -> Iterator[Any]:
+    """The values of a column as Python's; equal ones are one object.
+
+    >>> first, second, _ = shared_values(pa.chunked_array([["a b", "a b"], [None]]))
+    >>> first is second
+    True
+    """
+    found = pc.dictionary_encode(column).unify_dictionaries()
+    values = [*found.chunk(0).dictionary.to_pylist(), None] if found.num_chunks else [None]
+    for chunk in found.chunks:
+        codes = chunk.indices.fill_null(len(values) - 1).to_numpy()
+        for begin in range(0, len(codes), _AT_ONCE):
+            yield from map(values.__getitem__, codes[begin : begin + _AT_ONCE].tolist())
+
+
+def distinct_rows(table: pa.Table) -> tuple[pa.Table, Ints]:
+    """Returns the different rows of a table, and which of them each of its rows is. Lists are none with a null.
+
+    >>> found, which = distinct_rows(pa.table({"a": [[1, 2], [1], [1, 2]], "b": ["x", None, "x"]}))
+    >>> found.to_pylist(), which.tolist()
+    ([{'a': [1, 2], 'b': 'x'}, {'a': [1], 'b': None}], [0, 1, 0])
+    """
+    keys: dict[str, Any] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        keys[name] = column
+        if pa.types.is_list(column.type):
+            rows = column.combine_chunks()
+            keys[name] = lengths = pc.list_value_length(rows).to_numpy()
+            values = rows.flatten()
+            starts = np.cumsum(lengths) - lengths
+            for place in range(max(lengths, default=0)):
+                keys[f"{name} {place}"] = values.take(pa.array(starts + place, mask=lengths <= place))
+    grouped = pa.table(keys | {"row": np.arange(len(table))}).group_by([*keys], use_threads=False)
+    of = grouped.aggregate([("row", "list")])["row_list"].combine_chunks()
+    which = np.empty(len(table), np.int64)
+    which[of.values.to_numpy()] = np.repeat(np.arange(len(of)), np.diff(of.offsets.to_numpy()))
+    return table.take(of.values.take(of.offsets[:-1])), which
+
+
+_AT_ONCE = 20_000
 
 
 def packed(table: pa.Table, compression: str | None = None) -> memoryview:

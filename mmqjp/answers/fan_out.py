@@ -760,8 +760,10 @@ class Outbox:
     def withhold_told(self, answers: AnswerColumns, members: Mapping[str, Members], first_qid: int) -> None:
         """Withholds from the queries with at least `first_qid` what is stored already, under the same ids, as outputs
         of equal queries before them."""
-        pairs = (zip(of.qids.tolist(), of.identities, strict=True) for of in members.values())
-        own = {qid: identity.text for some in pairs for qid, identity in some if qid >= first_qid}
+        own: dict[int, str] = {}
+        for of in members.values():
+            new = np.flatnonzero(of.qids >= first_qid).tolist()
+            own |= {int(of.qids[place]): of.identities[place].text for place in new}
         asked = pa.table({"qid": pa.array(own, pa.int64()), "identity": pa.array(own.values(), pa.string())})
         again = set(schema.registered_before(self._store, asked, first_qid)["qid"].to_pylist()) if own else set()
         rows = [

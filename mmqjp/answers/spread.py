@@ -62,7 +62,7 @@ class ShippedQueries:
         def is_alone(group: TargetGroup) -> bool:
             if (form := group.form) is None or form.once or group.op in NEGATED or registry.read_of(form.id):
                 return False
-            return all(is_external(stream) for target in group.targets for stream in target.streams)
+            return all(map(is_external, group.first.streams))
 
         apart = {row for row, of in groups.items() if all(map(is_alone, of))}
         apart = _closed(apart, {row: {group.form for group in of} for row, of in groups.items()})
@@ -131,8 +131,12 @@ class _Pickler(pickle.Pickler):
         if isinstance(one, Registered):
             return _query, (type(one), one.qid, one.name, one.since, one.window, one.form_id, one.begun, one.gaps)
         if isinstance(one, QuerySet):
-            state: dict[str, Any] = {"id": one.id, "_queries": CompactSet(), "_audience": one.audience}
-            state |= {"_members": set(), "_changed": set()}
+            state: dict[str, Any] = {
+                "id": one.id,
+                "_queries": CompactSet(),
+                "_audience": one.audience,
+                "_changed": set(),
+            }
             if isinstance(one, Form):
                 names = ("selection", "mirror", "tie_mirror", "literal_tests", "shared", "once")
                 state |= {"_beside": None} | {name: getattr(one, name) for name in names}
@@ -140,7 +144,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(one, TargetGroup):
             made = {name: getattr(one, name) for name in ("op", "residual", "sides", "plan")}
             known = {"number": one.number, "form": one.form}
-            return __newobj__, (TargetGroup,), {**known, **made, "forms": None, "targets": CompactSet(), "placed": None}
+            return __newobj__, (TargetGroup,), {**known, **made, "forms": None, "placed": None}
         return NotImplemented
 
 

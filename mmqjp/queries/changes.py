@@ -135,7 +135,7 @@ class QueryChanges:
         for subscription in self._registry.subscriptions.values():
             if subscription.paused is not None:
                 self._registry.deactivate(subscription)
-        self._highest_number = max(map(generated_name_number, self._stored.take_names()), default=0)
+        self._highest_number = self._stored.highest_number()
 
     def save_pauses(self, pauses: Iterable[Pause]) -> None:
         """Writes pauses and resumptions, within a batch."""

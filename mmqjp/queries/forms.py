@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
@@ -348,13 +348,31 @@ class TargetGroup:
     form: Form | None
     forms: Forms
     number: int
+    first: model.Target
     op: joins.JoinOp | None
-    targets: model.CompactSet[model.Target] = field(default_factory=model.CompactSet)
+    size: int = 0
     placed: LiteralGroup | None = None  # the literal group that contains it
 
     @property
-    def first(self) -> model.Target:
-        return next(iter(self.targets))
+    def targets(self) -> Iterator[model.Target]:
+        """One of each query of the form: the row of a conjunctive query follows from the form."""
+        if self.form is None:
+            return iter((self.first,))
+        disjunct = self.first.disjunct
+        return (query.targets[disjunct] for query in self.form if query.targets)
+
+    def add(self, target: model.Target) -> None:
+        self.size += 1
+        if self.placed is not None:
+            self.placed.add_target(self, target)
+
+    def remove(self, target: model.Target) -> None:
+        """Called when the form has lost the query."""
+        self.size -= 1
+        if self.placed is not None:
+            self.placed.queries.remove(_query(target))
+        if target is self.first and self.size:
+            self.first = next(self.targets)
 
     @property
     def form_of_queries(self) -> Form:
@@ -462,34 +480,35 @@ class RowTargets:
     def group(self, target: model.Target, forms: Forms) -> TargetGroup:
         return self._groups[_key(target, forms.of(target.owner))]
 
+    def placed(self, form: Form | None, disjunct: int, window: int) -> model.Placed | None:
+        """Returns what the targets of a form's queries share, if there is one with this window to share it with."""
+        group = self._groups.get((form, disjunct))
+        return group.first.placed if group is not None and group.first.window == window else None
+
     @property
     def template(self) -> int:
         return next(iter(self._groups.values())).first.template
 
     def template_and_count(self) -> tuple[int, int]:
         """Returns the template's number and the number of targets, at least 1."""
-        return self.template, sum([len(group.targets) for group in self._groups.values()])
+        return self.template, sum([group.size for group in self._groups.values()])
 
     def add(self, target: model.Target, forms: Forms) -> None:
         form = forms.of(target.owner)
         key = _key(target, form)
         if (group := self._groups.get(key)) is None:
-            group = self._groups[key] = TargetGroup(form, forms, self._next, target.op)
+            group = self._groups[key] = TargetGroup(form, forms, self._next, target, target.op)
             if self._parts is not None:
                 self._waiting[key] = group
             self._next += 1
-        group.targets.add(target)
-        if group.placed is not None:
-            group.placed.add_target(group, target)
+        group.add(target)
 
     def remove(self, target: model.Target, forms: Forms) -> None:
         key = _key(target, forms.of(target.owner))
         group = self._groups[key]
         test = None if group.placed is None else group.literal_test
-        group.targets.discard(target)
-        if group.placed is not None:
-            group.placed.queries.remove(_query(target))
-        if group.targets:
+        group.remove(target)
+        if group.size:
             return
         del self._groups[key]
         if self._parts is None:

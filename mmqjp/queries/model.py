@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
 from json.encoder import encode_basestring
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,26 @@ class Identity:
         if (begun := self._encoded) is None:  # very many queries have no output
             begun = self._encoded = self.text.encode()
         return hashlib.sha256(begun + choice).hexdigest()[:32]  # faster than to copy a digest, if the text is short
+
+
+class Identities(Sequence[Identity]):
+    """The identities of some queries, each made when it is asked for: most queries have no output."""
+
+    def __init__(self, queries: Sequence[Subscription]) -> None:
+        self.queries = queries
+
+    @overload
+    def __getitem__(self, at: int) -> Identity: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Identity]: ...
+    def __getitem__(self, at: int | slice) -> Identity | Sequence[Identity]:
+        return Identities(self.queries[at]) if isinstance(at, slice) else self.queries[at].identity
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __reduce__(self) -> tuple[type[list[Identity]], tuple[list[Identity]]]:
+        return list, ([*self],)
 
 
 def choice_of(part_ids: str, nodes: str) -> str:
@@ -224,10 +244,17 @@ def concatenated(found: Sequence[Members]) -> Members:
     if len(found) == 1:
         return found[0]
     names = [name for members in found for name in members.names]
-    identities = [identity for members in found for identity in members.identities]
+    identities = _concatenated([members.identities for members in found])
     columns = ("qids", "windows", "sinces", "begun", "ended", "ended_at")
     joined = (np.concatenate([getattr(members, name) for members in found]) for name in columns)
     return Members(names, identities, *joined)
+
+
+def _concatenated(found: Sequence[Sequence[Identity]]) -> Sequence[Identity]:
+    not_made = [one.queries for one in found if isinstance(one, Identities)]
+    if len(not_made) == len(found):
+        return Identities(list(chain.from_iterable(not_made)))
+    return [identity for one in found for identity in one]
 
 
 EVENT_FORM = "events-"  # prefix of the form ids of event queries
@@ -258,7 +285,8 @@ def is_bare(text: str) -> bool:
     return _BARE.fullmatch(text) is not None
 
 
-_NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
+GENERATED_NAME = "q[1-9][0-9]{0,999}"
+_NUMBERED = re.compile(GENERATED_NAME)
 
 
 def generated_name_number(name: str) -> int:
@@ -314,7 +342,7 @@ class Registered(Generic[Mark]):
     compiled: HasNormalForm
     paused: str | None = None
     removed: bool = False
-    gaps: list[tuple[Mark, Mark | None]] = field(default_factory=list)
+    gaps: Sequence[tuple[Mark, Mark | None]] = ()
     targets: list[Target] = field(default_factory=list)
     _identity: Identity | None = field(default=None, init=False, repr=False)
 
@@ -382,10 +410,10 @@ class Registered(Generic[Mark]):
         """Pauses it after a mark for a reason, or resumes it then."""
         self.paused = reason
         if reason is not None:
-            self.gaps.append((last, None))
+            self.gaps = [*self.gaps, (last, None)]
         else:
-            self.begun, (low, _) = batch, self.gaps.pop()
-            self.gaps.append((self._missed_after(low), last))
+            *before, (low, _) = self.gaps
+            self.begun, self.gaps = batch, [*before, (self._missed_after(low), last)]
 
     def _missed_after(self, paused: Mark) -> Mark:
         return paused
@@ -485,22 +513,13 @@ Owner: TypeAlias = Subscription | HiddenStream
 """A plan node that subscribes to rows of R_T; see `mmqjp.answers.operators` and `mmqjp.answers.absence`."""
 
 
-class StoredTarget(NamedTuple):
-    """A target as stored: its owner's conjunctive query number `disjunct`, from 0. `window` is in microseconds."""
-
-    disjunct: int
-    row: int
-    template: int
-    op: JoinOp | None
-    window: int
-    streams: tuple[str, ...]
-
-
 @dataclass(eq=False, slots=True)
-class Target:
-    """Subscription of an owner's conjunctive query to a row of R_T. Fields as in StoredTarget."""
+class Placed:
+    """A conjunctive query on a row of R_T. The targets of all queries that have it, with one window, share it.
 
-    owner: Owner
+    `disjunct` is its number in its owners, from 0, and `window` in microseconds.
+    """
+
     catalog: Catalog
     disjunct: int
     row: int
@@ -511,6 +530,51 @@ class Target:
     _conjunct: Conjunct | None = field(default=None, init=False, repr=False)
     _placement: Placement | None = field(default=None, init=False, repr=False)
 
+    def conjunct(self, owner: Owner) -> Conjunct:
+        if self._conjunct is None:
+            self._conjunct = owner.conjuncts[self.disjunct]
+        return self._conjunct
+
+    def placement(self, owner: Owner) -> Placement:
+        if self._placement is None:
+            found = self.catalog.place(self.conjunct(owner))
+            if found.row != self.row:
+                raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
+            self._placement = found
+        return self._placement
+
+
+@dataclass(eq=False, slots=True)
+class Target:
+    """Subscription of an owner's conjunctive query to a row of R_T."""
+
+    owner: Owner
+    placed: Placed
+
+    @property
+    def disjunct(self) -> int:
+        return self.placed.disjunct
+
+    @property
+    def row(self) -> int:
+        return self.placed.row
+
+    @property
+    def template(self) -> int:
+        return self.placed.template
+
+    @property
+    def op(self) -> JoinOp | None:
+        return self.placed.op
+
+    @property
+    def window(self) -> int:
+        return self.placed.window
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return self.placed.streams
+
     @property
     def reach(self) -> int:
         """How far behind the watermarks documents are still needed. A left document of NOT JOIN waits for a window, and
@@ -519,19 +583,12 @@ class Target:
 
     @property
     def conjunct(self) -> Conjunct:
-        if self._conjunct is None:
-            self._conjunct = self.owner.conjuncts[self.disjunct]
-        return self._conjunct
+        return self.placed.conjunct(self.owner)
 
     @property
     def placement(self) -> Placement:
         """Positions of its nodes in the row. Raises StoreError if the store's tables disagree."""
-        if self._placement is None:
-            found = self.catalog.place(self.conjunct)
-            if found.row != self.row:
-                raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
-            self._placement = found
-        return self._placement
+        return self.placed.placement(self.owner)
 
 
 def has_absence(normal: NormalQuery | Hidden) -> bool:
@@ -563,26 +620,25 @@ class Audience:
     def of(cls, queries: Collection[Subscription]) -> Audience:
         ordered = sorted(queries, key=_order)
         columns = [np.array([getattr(query, name) for query in ordered], np.int64) for name in _COLUMNS]
-        names, identities = [query.name for query in ordered], [query.identity for query in ordered]
-        return cls(ordered, Members.active(names, identities, columns), _latest_gap(ordered))
+        members = Members.active([query.name for query in ordered], Identities(ordered), columns)
+        return cls(ordered, members, _latest_gap(ordered))
 
     def changed(self, gone: Collection[Subscription], new: Collection[Subscription]) -> Audience:
         """Returns an updated audience, much faster than a rebuild."""
         members, ordered = self.members, sorted(new, key=_order)
         without = sorted(self.place_of(query) for query in gone)
-        queries, names, identities = list(self.queries), list(members.names), list(members.identities)
+        queries, names = list(self.queries), list(members.names)
         for place in reversed(without):
-            del queries[place], names[place], identities[place]
+            del queries[place], names[place]
         places = [bisect_left(queries, _order(query), key=_order) for query in ordered]
         for shift, (place, query) in enumerate(zip(places, ordered, strict=True)):
             queries.insert(place + shift, query)
             names.insert(place + shift, query.name)
-            identities.insert(place + shift, query.identity)
         columns = [
             np.insert(np.delete(getattr(members, column), without), places, [getattr(one, name) for one in ordered])
             for name, column in zip(_COLUMNS, _MEMBER_COLUMNS, strict=True)
         ]
-        members = Members.active(names, identities, columns)
+        members = Members.active(names, Identities(queries), columns)
         return Audience(queries, members, max(self.latest_gap, _latest_gap(ordered)))
 
     @cached_property
@@ -600,6 +656,10 @@ class Audience:
 
     def place_of(self, query: Subscription) -> int:
         return bisect_left(self.queries, _order(query), key=_order)
+
+    def has(self, query: Subscription) -> bool:
+        place = self.place_of(query)
+        return place < len(self.queries) and self.queries[place] is query
 
 
 def _latest_gap(queries: Iterable[Subscription]) -> int:
@@ -620,9 +680,8 @@ class QuerySet:
     def __init__(self, id: str) -> None:
         self.id = id
         self._queries: CompactSet[Subscription] = CompactSet()
-        # The audience, once it was asked for, the queries in it, and those that have changed since.
+        # The audience, once it was asked for, and the queries that have changed since.
         self._audience: Audience | None = None
-        self._members: set[Subscription]
         self._changed: set[Subscription]
 
     def __len__(self) -> int:
@@ -649,15 +708,13 @@ class QuerySet:
     @property
     def audience(self) -> Audience:
         """The active queries, cached until queries change."""
-        if self._audience is None or len(self._changed) > FEW + len(self._members) // 8:
-            self._members = {query for query in self._queries if query.active}
-            self._audience = Audience.of(self._members)
+        known = self._audience
+        if known is None or len(self._changed) > FEW + len(known.queries) // 8:
+            self._audience = Audience.of([query for query in self._queries if query.active])
         elif self._changed:
-            gone = self._changed & self._members
+            gone = {query for query in self._changed if known.has(query)}
             new = {query for query in self._changed if query in self._queries and query.active}
-            self._audience = self._audience.changed(gone, new)
-            self._members -= gone
-            self._members |= new
+            self._audience = known.changed(gone, new)
         self._changed = set()
         return self._audience
 

@@ -19,7 +19,7 @@ from join_stage.protocol import JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
 from mmqjp.queries import model
 from mmqjp.queries.forms import Form, Forms, RowPart, RowTargets
-from mmqjp.queries.model import CompactSet, EventSubscription, HiddenStream, Owner, StoredTarget, Subscription, Target
+from mmqjp.queries.model import CompactSet, EventSubscription, HiddenStream, Owner, Placed, Subscription, Target
 from pattern_stage.assemble import EVENT_TIME
 from pattern_stage.definition import sees_before
 from templates.catalog import Catalog, Change, EventPlacement, TemplateRow, place_events
@@ -539,13 +539,13 @@ class Registry:
             raise
         self._index(subscription)
 
-    def restore(self, query: Subscription, own: Sequence[StoredTarget], inner: dict[str, list[StoredTarget]]) -> None:
+    def restore(self, query: Subscription, own: Sequence[Placed], inner: dict[str, list[Placed]]) -> None:
         """Registers a query of an earlier run, whose targets and hidden streams are in the catalog."""
 
-        def add_targets(owner: Owner, stored: Iterable[StoredTarget], since: DocId) -> None:
+        def add_targets(owner: Owner, stored: Iterable[Placed], since: DocId) -> None:
             for one in stored:
                 row = self.catalog.subscribe(one.row, one.window, one.op == "FOLLOWED BY")
-                self._add_target(Target(owner, self.catalog, *one))
+                self._add_target(Target(owner, one))
                 self._queue_rows((row,))
                 for stream in filter(is_hidden, one.streams):
                     find = partial(inner_join, query, stream)
@@ -592,9 +592,14 @@ class Registry:
         op, width = normal.op, model.width_of(normal.op, normal.window)
         for disjunct, conjunct in enumerate(normal.conjuncts):
             place, change = self.catalog.add(conjunct, width, op == "FOLLOWED BY")
-            streams = tuple(side.stream for side in conjunct.sides())
             self.stage1.add(change)
-            self._add_target(Target(owner, self.catalog, disjunct, place.row, place.template, op, width, streams))
+            known, placed = self.rows.get(place.row), None
+            if known is not None and (form := self._forms.of(owner)) is not None:
+                placed = known.placed(form, disjunct, width)
+            if placed is None:
+                streams = tuple(side.stream for side in conjunct.sides())
+                placed = Placed(self.catalog, disjunct, place.row, place.template, op, width, streams)
+            self._add_target(Target(owner, placed))
             self._queue_rows(change.rows)
             for side in conjunct.sides():
                 if (inner := side.hidden) is not None:

@@ -10,12 +10,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from common.arrays import distinct_rows, rows_of, shared_values
 from common.bounds import Micros, window_text
 from common.tools import ClearedCache, in_batches, reachable, track_progress
 from join_stage.plans import JoinEngine
@@ -23,10 +26,12 @@ from join_stage.store.protocol import StoreError
 from mmqjp.queries import model
 from mmqjp.queries.model import (
     EVENT_FORM,
+    GENERATED_NAME,
     HIDDEN_FORM,
     HasNormalForm,
     Subscription,
     UnreadableQuery,
+    generated_name_number,
     is_event_form,
     text_digest,
 )
@@ -51,7 +56,7 @@ Namespaces = tuple[tuple[str, str], ...]
 class SharedQuery:
     """What queries share that differ only in PUBLISH name, HIDDEN and join windows."""
 
-    __slots__ = ("_form_id", "_namespaces", "_normals", "_once", "_parts", "_query")
+    __slots__ = ("_form_id", "_namespaces", "_normals", "_once", "_parts", "_query", "_unnamed")
 
     def __init__(self, query: Query, namespaces: Namespaces) -> None:
         self._query: Query | None = query
@@ -60,6 +65,16 @@ class SharedQuery:
         self._once = "" if query.once is None else f" {to_xscl(query.once)}"
         self._normals: dict[int | None, NormalQuery] = {}
         self._form_id: str | None = None
+        self._unnamed: dict[int | None, CompiledQuery] = {}
+
+    def compiled(self, query: Query) -> CompiledQuery:
+        """Those without a name, of which there may be very many, share all but their windows."""
+        if query.publish is not None:
+            return CompiledQuery(self, query)
+        window = query.source.window.us if isinstance(query.source, Join) else None
+        if (found := self._unnamed.get(window)) is None:
+            found = self._unnamed[window] = CompiledQuery(self, query)
+        return found
 
     def text(self, window: int | None, publish: str | None, hidden: bool) -> str:
         """A query as a script of its own."""
@@ -100,12 +115,13 @@ def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
 
 
 class CompiledQuery:
-    __slots__ = ("_hidden", "_shared", "_window", "publish")
+    __slots__ = ("_hidden", "_shared", "_text", "_window", "publish")
 
     def __init__(self, shared: SharedQuery, query: Query) -> None:
         """`query` is one of those that share `shared`."""
         self._shared, self.publish, self._hidden = shared, query.publish, query.hidden is not None
         self._window = query.source.window.us if isinstance(query.source, Join) else None
+        self._text: str | None = None
 
     @property
     def normal(self) -> NormalQuery:
@@ -117,18 +133,23 @@ class CompiledQuery:
 
     @property
     def text(self) -> str:
-        return self._shared.text(self._window, self.publish, self._hidden)
+        if self._text is None:
+            self._text = self._shared.text(self._window, self.publish, self._hidden)
+        return self._text
 
 
 class StoredQuery:
     """A stored query, parsed when its normal form is first used, which raises StoreError if this version cannot parse
     the text. Then `error` is set."""
 
+    __slots__ = ("_compiler", "_found", "_text", "error")
+
     def __init__(self, text: str, compiler: Compiler) -> None:
         self._text, self._compiler = text, compiler
+        self._found: CompiledQuery | None = None
         self.error: UnreadableQuery | None = None
 
-    @cached_property
+    @property
     def normal(self) -> NormalQuery:
         return self._compiled.normal
 
@@ -136,13 +157,15 @@ class StoredQuery:
     def form_id(self) -> str:
         return self._compiled.form_id
 
-    @cached_property
+    @property
     def _compiled(self) -> CompiledQuery:
-        try:
-            return self._compiler.compile_text(self._text)
-        except UnreadableQuery as error:
-            self.error = error
-            raise
+        if self._found is None:
+            try:
+                self._found = self._compiler.compile_text(self._text)
+            except UnreadableQuery as error:
+                self.error = error
+                raise
+        return self._found
 
 
 class Compiler:
@@ -156,7 +179,7 @@ class Compiler:
         key = (*query.shared_parts(), namespaces)
         if (found := self._known.get(key)) is None:
             found = self._known[key] = query, SharedQuery(query, namespaces)
-        return CompiledQuery(found[1], query)
+        return found[1].compiled(query)
 
     def compile_text(self, text: str) -> CompiledQuery:
         """Compiles a stored query. Raises UnreadableQuery if it cannot be parsed."""
@@ -302,6 +325,8 @@ def made(id: int, text: str, definition: EventDefinition, namespaces: Namespaces
     return RegisteredDefinition(id, definition.name, text, schema_of(definition), pattern)
 
 
+_PLACEMENT = ("place", "template", "variables", "op", "window_us", "streams")
+
 _AT_ONCE = 20_000  # queries or variables per write, since their texts take much memory
 
 _Rows = list[tuple[object, ...]]
@@ -315,14 +340,11 @@ class StoredQueries:
     def __init__(self, store: JoinEngine) -> None:
         self._store, self._rows = store, TableRows(store)
         self.next_definition = max((id for (id,) in self._rows.tuples("definitions", "id")), default=-1) + 1
-        self._removed = {qid for (qid,) in self._rows.tuples("removed_queries", "qid")}
-        self._all_names = dict(self._rows.tuples("added_queries", "qid name"))
-        self.next_qid = max(self._all_names, default=-1) + 1
+        self._removed = store.read("removed_queries", ["qid"])["qid"]
+        self.next_qid = store.highest("added_queries", "qid") + 1
         self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
         self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
         self._saved_templates = self._saved_chains = 0
-        memberships = self._rows.tuples("memberships", "qid batch begins", "batch")
-        self._begun = {qid: batch for qid, batch, begins in memberships if begins}
         # Variables that no query used when the store was migrated. They have no stored pattern.
         with_node = {var for var, *_, node in self._variables if node is not None}
         self._without_node = {var for var, *_ in self._variables} - with_node
@@ -345,21 +367,22 @@ class StoredQueries:
     def restore(self, registry: Registry, compiler: Compiler) -> None:
         """Registers the queries not removed. Raises StoreError if the tables disagree."""
         try:
-            own, inner = self._placements("placements", "qid"), self._placements("inner_placements", "qid stream")
-            keys = [(template, tuple(variables)) for *_, template, variables, _, _, _ in (*own, *inner)]
+            own, inner = self._placements("placements", []), self._placements("inner_placements", ["stream"])
+            keys = [(template, tuple(variables)) for _, template, variables, *_ in (*own.distinct, *inner.distinct)]
             steps = self._steps((variables for _, variables in keys), registry.catalog)
             numbers, change = registry.catalog.restore(steps, keys)
             registry.stage1.add(change)
-            of_query: dict[int, list[model.StoredTarget]] = {}
-            for qid, *rest in own:
-                of_query.setdefault(qid, []).append(_read(numbers, rest))
-            of_inner: dict[int, dict[str, list[model.StoredTarget]]] = {}
-            for qid, stream, *rest in inner:
-                of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, rest))
+            placed = [_read(registry.catalog, numbers, placement) for placement in own.distinct]
+            of_inner: dict[int, dict[str, list[model.Placed]]] = {}
+            for qid in dict.fromkeys(inner.qids.tolist()):
+                for *placement, stream in map(inner.distinct.__getitem__, inner.of(qid)):
+                    found = _read(registry.catalog, numbers, placement)
+                    of_inner.setdefault(qid, {}).setdefault(stream, []).append(found)
             registry.events.redefine((), self._definitions())
-            subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
-            for subscription in track_progress("opening", subscriptions):
-                registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
+            subscriptions = self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry)
+            for subscription in subscriptions:
+                targets = [placed[code] for code in own.of(subscription.qid)]
+                registry.restore(subscription, targets, of_inner.get(subscription.qid, {}))
                 if (subscription.paused or "").startswith(model.CANNOT_READ):
                     with suppress(UnreadableQuery):
                         _ = subscription.normal
@@ -387,9 +410,10 @@ class StoredQueries:
         self._save_placements(list(registry.subscriptions.values()), registry)
         self._without_node |= {var for var, *_ in self._variables}
 
-    def _placements(self, table: str, owner: str) -> list[tuple[Any, ...]]:
-        rows = self._rows.tuples(table, f"{owner} place template variables op window_us streams", "qid place")
-        return [row for row in rows if row[0] not in self._removed]
+    def _placements(self, table: str, more: Sequence[str]) -> _Placements:
+        """Returns the placements of the queries not removed, with `more` columns."""
+        rows = self._store.read(table, ["qid", *_PLACEMENT, *more])
+        return _Placements(rows.filter(pc.invert(pc.is_in(rows["qid"], self._removed))), self.next_qid)
 
     def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, SharedStep]]:
         known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
@@ -410,19 +434,38 @@ class StoredQueries:
         pauses: dict[int, list[tuple[Any, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
-        every = list(self._rows.tuples("added_queries", "qid name text occurrence since window_us form", "qid"))
-        rows = [row for row in every if row[0] not in self._removed]
-        here = [row for row in rows if is_event_form(row[-1] or "")]
-        names = {row[1] for row in here}
-        gone = {row[1]: row[2] for row in every if is_event_form(row[-1] or "") and row[1] not in names}
-        events = self._event_queries({row[2]: row[-1] for row in here}, gone, registry)
-        for qid, name, text, occurrence, since, window, form in rows:
-            of_events, begun = is_event_form(form or ""), self._begun.get(qid, FROM_THE_START)
-            query = events[text] if of_events else compiled(text)
+        columns = ["qid", "name", "text", "occurrence", "since", "window_us", "form"]
+        every = self._store.read("added_queries", columns).sort_by("qid")
+        removed = pc.is_in(every["qid"], self._removed)
+        of_events = pc.fill_null(pc.starts_with(every["form"], EVENT_FORM), False)
+        here = every.filter(pc.and_not(of_events, removed))
+        names = {name for (name,) in rows_of(here, "name")}
+        before = every.filter(pc.and_(of_events, removed))
+        gone = {name: text for name, text in rows_of(before, "name", "text") if name not in names}
+        events = self._event_queries(dict(rows_of(here, "text", "form")), gone, registry)
+        rows = every.filter(pc.invert(removed))
+        del every, removed, of_events, here, before
+        shared = ("text", "occurrence", "since", "window_us", "form")
+        values = (shared_values(rows[name]) for name in shared)
+        own = chain.from_iterable(rows_of(some, "qid", "name") for some in rows.to_batches(max_chunksize=_AT_ONCE))
+        every_one = zip(own, *values, self._begun(rows["qid"]), strict=True)
+        progress = track_progress("opening", range(len(rows)))
+        for _, ((qid, name), text, occurrence, since, window, form, begun) in zip(progress, every_one, strict=True):
+            is_of_events = is_event_form(form or "")
+            query = events[text] if is_of_events else compiled(text)
             parts = (qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
-            subscription = model.EventSubscription(*parts) if of_events else model.JoinSubscription(*parts)
-            subscription.replay(pauses.get(qid, ()), begun)
+            subscription = model.EventSubscription(*parts) if is_of_events else model.JoinSubscription(*parts)
+            if qid in pauses:
+                subscription.replay(pauses[qid], begun)
             yield subscription
+
+    def _begun(self, qids: pa.ChunkedArray) -> Iterator[int]:
+        """Yields the last batch in which each query became a member of its form."""
+        known = self._store.read("memberships", ["qid", "batch", "begins"])
+        known = known.filter(pc.equal(known["begins"], 1))
+        found = np.full(self.next_qid, FROM_THE_START)
+        np.maximum.at(found, known["qid"].to_numpy(), known["batch"].to_numpy())
+        return shared_values(pa.chunked_array([found[qids.to_numpy()]]))
 
     @staticmethod
     def _event_queries(forms: dict[str, str], gone: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
@@ -435,14 +478,16 @@ class StoredQueries:
             found = [made if isinstance(one, UnreadableQuery) else one for one, made in zip(found, again, strict=False)]
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
-    def take_names(self) -> list[str]:
-        """Returns all names ever added. Frees what opening the store has read."""
-        names = list(self._all_names.values())
-        self._begun.clear()
-        self._all_names.clear()
+    def highest_number(self) -> int:
+        """Returns the greatest number in a generated name that was ever added; 0 if there is none. Frees what opening
+        the store has read."""
         self._variables.clear()
-        self._removed.clear()
-        return names
+        del self._removed
+        names = self._store.read("added_queries", ["name"])["name"]
+        names = names.filter(pc.match_substring_regex(names, f"^{GENERATED_NAME}$"))
+        lengths = pc.utf8_length(names)
+        longest = names.filter(pc.equal(lengths, pc.max(lengths)))
+        return generated_name_number(pc.max(longest).as_py() or "")
 
     def removed(self, name: str) -> dict[str, CompiledQuery]:
         """Returns the removed queries of a name by form id, except those that this version cannot read."""
@@ -544,7 +589,22 @@ class StoredQueries:
         self._rows.append("chains", list(enumerate(catalog.chains, 1))[self._saved_chains :])
 
 
-def _read(numbers: dict[RowKey, int], placement: Sequence[Any]) -> model.StoredTarget:
+class _Placements:
+    """The placements of queries: `distinct` ones, and which of these each query has, in order."""
+
+    def __init__(self, rows: pa.Table, queries: int) -> None:
+        rows = rows.sort_by([("qid", "ascending"), ("place", "ascending")])
+        of, self._codes = distinct_rows(rows.drop_columns(["qid"]))
+        self.distinct = list(rows_of(of, *of.column_names))
+        self.qids = rows["qid"].to_numpy()
+        self._bounds = np.searchsorted(self.qids, np.arange(queries + 1))
+
+    def of(self, qid: int) -> list[int]:
+        found: list[int] = self._codes[self._bounds[qid] : self._bounds[qid + 1]].tolist()
+        return found
+
+
+def _read(catalog: Catalog, numbers: dict[RowKey, int], placement: Sequence[Any]) -> model.Placed:
     disjunct, template, variables, op, window, streams = placement
     row = numbers[template, tuple(variables)]
-    return model.StoredTarget(disjunct, row, template, op, model.width_of(op, window), tuple(streams))
+    return model.Placed(catalog, disjunct, row, template, op, model.width_of(op, window), tuple(streams))
