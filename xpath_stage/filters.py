@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -280,11 +280,15 @@ def bits(mask: int) -> Iterator[int]:
 
 def bit_mask(numbers: Iterable[int]) -> int:
     """The mask with these bits, in time linear in its length and their number."""
-    known = list(numbers)
-    octets = bytearray(max(known, default=-1) // 8 + 1)
-    for number in known:
-        octets[number >> 3] |= 1 << (number & 7)
+    octets = bytearray()
+    set_bits(octets, list(numbers))
     return int.from_bytes(octets, "little")
+
+
+def set_bits(octets: bytearray, numbers: Collection[int]) -> None:
+    octets.extend(bytes(max(max(numbers, default=-1) // 8 + 1 - len(octets), 0)))
+    for number in numbers:
+        octets[number >> 3] |= 1 << (number & 7)
 
 
 class MaskIndex(Generic[T]):
@@ -399,14 +403,15 @@ class FilterBank:
     def __init__(self, vocabulary: Vocabulary, failures: Failures | None = None) -> None:
         self._vocabulary, self._failures = vocabulary, failures
         self.bit_of: dict[tuple[str, str], int] = {}
-        self._uses: Counter[tuple[str, str]] = Counter()
+        self._uses: list[int] = []  # of each bit
         self._free: list[int] = []
         self._branch_of: dict[str, BranchFilter] = {}
         self._branches: defaultdict[Test, MaskIndex[BranchFilter]] = defaultdict(MaskIndex)
-        self._literals: defaultdict[Test, Counter[str]] = defaultdict(Counter)
+        self._literals: defaultdict[Test, dict[str, int]] = defaultdict(dict)  # their bits
+        self._again: Counter[tuple[Test, str]] = Counter()  # uses of literals beyond the first
         self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
         self._keywords: defaultdict[Test, Counter[str]] = defaultdict(Counter)  # conditions in XPath
-        self._needs: defaultdict[Test, set[int]] = defaultdict(set)
+        self._needs: defaultdict[Test, bytearray] = defaultdict(bytearray)  # bits, which are only added
         self.element_literals: Counter[str | None] = Counter()  # literals compared with element values, counted
         self.owners = Tags()  # tags of elements whose attributes some filter reads
         self.selective: set[int] = set()  # the bits of value filters
@@ -461,10 +466,13 @@ class FilterBank:
             found.add(bit)
         if node.conditions:
             for literal in _literals(node):
-                self._literals[test][literal] += 1
+                bit = self._acquire("literal", literal, selective=True)
+                if literal in self._literals[test]:
+                    self._again[test, literal] += 1
+                self._literals[test][literal] = bit
                 if test.kind == "element":
                     self.element_literals[literal] += 1
-                found.add(self._acquire("literal", literal, selective=True))
+                found.add(bit)
             guard = tuple(sorted(found))
             for xpath in _xpaths(node):
                 if keyword_of(xpath) is None:
@@ -472,7 +480,7 @@ class FilterBank:
                 else:
                     self._keywords[test][xpath] += 1
                 found.add(self._acquire("xpath", xpath, selective=True))
-        self._needs[test].update(found)
+        set_bits(self._needs[test], found)
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
@@ -486,7 +494,10 @@ class FilterBank:
                 decrease(self._keywords[node.test], xpath)
             self._let_go("xpath", xpath)
         for literal in _literals(node):
-            decrease(self._literals[node.test], literal)
+            if (node.test, literal) in self._again:
+                decrease(self._again, (node.test, literal))
+            else:
+                del self._literals[node.test][literal]
             if node.test.kind == "element":
                 decrease(self.element_literals, literal)
             self._let_go("literal", literal)
@@ -500,19 +511,21 @@ class FilterBank:
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
         key = (kind, name)
-        self._uses[key] += 1
-        if key not in self.bit_of:
+        if (bit := self.bit_of.get(key)) is None:
             bit = self.bit_of[key] = self._free.pop() if self._free else len(self.bit_of)
+            if bit == len(self._uses):
+                self._uses.append(0)
             if selective:
                 self.selective.add(bit)
-        return self.bit_of[key]
+        self._uses[bit] += 1
+        return bit
 
     def _let_go(self, kind: str, name: str) -> bool:
-        key = (kind, name)
-        decrease(self._uses, key)
-        if key in self._uses:
+        bit = self.bit_of[kind, name]
+        self._uses[bit] -= 1
+        if self._uses[bit]:
             return False
-        bit = self.bit_of.pop(key)
+        del self.bit_of[kind, name]
         self.selective.discard(bit)
         self._free.append(bit)
         return True
@@ -521,9 +534,9 @@ class FilterBank:
 
     def at(self, kind: NodeKind, name: str) -> AtName:
         made = AtName(kind, name)
-        for literals in _accepting(self._literals, kind, name):
-            for literal in literals:
-                made.literals[literal] = self.bit_of["literal", literal]
+        literals = [by for by in _accepting(self._literals, kind, name) if by]
+        # Of one test they are its own, which may be very many: whoever changes them forgets what was made.
+        made.literals = literals[0] if len(literals) == 1 else {key: by[key] for by in literals for key in by}
         for guarded in _accepting(self._guarded, kind, name):
             for item in guarded:
                 if item not in made.xpaths:
@@ -537,7 +550,8 @@ class FilterBank:
                         index.add(keyword.literal)
                     bit_of[keyword.literal] = self.bit_of["xpath", xpath]
         made.branches += _accepting(self._branches, kind, name)
-        made.need = bit_mask(bit for need in _accepting(self._needs, kind, name) for bit in need)
+        for need in _accepting(self._needs, kind, name):
+            made.need |= int.from_bytes(need, "little")
         made.reads_attributes = kind == "element" and name in self.owners
         return made
 

@@ -251,7 +251,9 @@ class _Explanation:
         yield f"row of R_T{placement.template}"
         sharers = list(self._registry.of_row(placement.row))
         widest = max(other.window for other in sharers)
-        values = [f"var{i} = {variable}" for i, variable in enumerate(target.catalog.variables_of(target.row), 1)]
+        values = [
+            f"var{i} = {variable}" for i, variable in enumerate(target.placed.catalog.variables_of(target.row), 1)
+        ]
         window = "INF" if widest == INFINITE else f"{widest} ({terms.format_window(widest)})"
         yield from wrapped(", ".join([f"qid = {placement.row}", *values, f"wl = {window}"]), 2)
         yield from wrapped(f"shared with {terms.names_of_others(sharers, [target.owner], 'no other query')}", 2)
@@ -347,7 +349,7 @@ def _normal_form(query: Subscription) -> Iterator[str]:
 def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
     """Returns node, side, shared variable, name and definition of each node of the minor, in template order."""
     rows: dict[int, tuple[str, ...]] = {}
-    ids, placement = target.catalog.variables_of(target.row), target.placement
+    ids, placement = target.placed.catalog.variables_of(target.row), target.placement
     for label, side, minor, slots in zip(
         ("left", "right"), target.conjunct.sides(), placement.minors, placement.slots, strict=False
     ):

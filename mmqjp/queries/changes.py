@@ -279,10 +279,10 @@ class QueryChanges:
             text = compiled.text
             source = typed.of(query)
             key = query.publish, text
-            is_other = is_other or (mode == "replace" and backfills)
-            known = () if is_other else [one for one in self._registry.equal(*key) if not cannot_be_read(one)]
             # Nothing can be replaced without a name, so the query is added.
             joins = mode == "add" or (mode == "replace" and query.publish is None)
+            is_other = is_other or joins or (mode == "replace" and backfills)
+            known = () if is_other else [one for one in self._registry.equal(*key) if not cannot_be_read(one)]
             before = met.get(key, 0)
             occurrence = before + (len(self._registry.equal(*key)) if joins else 0)
             met[key] = before + 1

@@ -342,7 +342,7 @@ class Registered(Generic[Mark]):
     compiled: HasNormalForm
     paused: str | None = None
     removed: bool = False
-    gaps: Sequence[tuple[Mark, Mark | None]] = ()
+    gaps: tuple[tuple[Mark, Mark | None], ...] = ()
     targets: list[Target] = field(default_factory=list)
     _identity: Identity | None = field(default=None, init=False, repr=False)
 
@@ -410,10 +410,11 @@ class Registered(Generic[Mark]):
         """Pauses it after a mark for a reason, or resumes it then."""
         self.paused = reason
         if reason is not None:
-            self.gaps = [*self.gaps, (last, None)]
+            self.gaps += ((last, None),)
         else:
-            *before, (low, _) = self.gaps
-            self.begun, self.gaps = batch, [*before, (self._missed_after(low), last)]
+            low, _ = self.gaps[-1]
+            self.begun, self.gaps = batch, self.gaps[:-1]
+            self.gaps += ((self._missed_after(low), last),)
 
     def _missed_after(self, paused: Mark) -> Mark:
         return paused
@@ -710,13 +711,13 @@ class QuerySet:
         """The active queries, cached until queries change."""
         known = self._audience
         if known is None or len(self._changed) > FEW + len(known.queries) // 8:
-            self._audience = Audience.of([query for query in self._queries if query.active])
+            known = Audience.of([query for query in self._queries if query.active])
         elif self._changed:
             gone = {query for query in self._changed if known.has(query)}
             new = {query for query in self._changed if query in self._queries and query.active}
-            self._audience = known.changed(gone, new)
-        self._changed = set()
-        return self._audience
+            known = known.changed(gone, new)
+        self._audience, self._changed = known, set()
+        return known
 
 
 class ByKey:
