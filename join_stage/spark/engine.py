@@ -293,10 +293,11 @@ class SparkEngine(ParquetStore):
     def context(self) -> SparkContext:
         return self._session.sparkContext
 
-    def emptied_scratch(self) -> Path:
-        """The folder for files of the batch that belong to no table, emptied."""
-        shutil.rmtree(self.directory / SCRATCH, ignore_errors=True)
-        return make_inside(self.directory, SCRATCH)
+    def emptied_scratch(self, name: str) -> Path:
+        """A folder for files of the batch that belong to no table, emptied."""
+        scratch = make_inside(self.directory, SCRATCH)
+        shutil.rmtree(scratch / name, ignore_errors=True)
+        return make_inside(scratch, name)
 
     # ------------------------------------------------------------ the rest of a batch
 

@@ -1,7 +1,7 @@
 """Answers the matches of a large batch on Spark's executors. Queries are shipped whose rows of R_T concern only
 external streams and unread outputs, so nothing in the step depends on their answers. One task per slice of documents
-finds answers; then one task per range of times writes answers and output lines to files. The driver assigns the
-numbers, and outputs are read from the files on demand."""
+finds answers, and leaves them in a file; then one task per range of times writes answers and output lines to files. The
+driver assigns the numbers, and outputs are read from the files on demand."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ import io
 import pickle
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
 from functools import cache
-from operator import index, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark import RDD, Broadcast, StorageLevel
-from pyspark.errors import PySparkException
+from pyspark import Broadcast
 
 from common.arrays import Ints, unpacked
-from common.executors import Shipped, with_shipped
+from common.executors import Shipped, run_tasks, with_shipped
 from common.files import open_like_directory
 from common.limits import Quota
 from common.tools import reachable
@@ -161,18 +158,14 @@ def _unpickled(pickled: bytes) -> ShippedQueries:
     return made
 
 
-SUMMARY = -1  # in place of a range: a task's summary for the driver
-
-DRIVER = -1  # in place of a slice: answers found by the driver
-
-
 @dataclass(frozen=True, slots=True)
 class SpreadStep:
-    """What all tasks of a step share: the files of the table `documents` including the batch's; the batch's docids and
-    arrivals, and number; the quota, arrival block and cutoffs by qid; and the ascending times at which answer ranges
-    begin, by their ends."""
+    """What all tasks of a step share: the files of the table `documents` including the batch's, and the folder for
+    answers; the batch's docids and arrivals, and number; the quota, arrival block and cutoffs by qid; and the ascending
+    times at which answer ranges begin, by their ends."""
 
     documents: tuple[str, ...]
+    folder: Path
     entered: tuple[range, range]
     batch: int
     quota: Quota
@@ -194,12 +187,22 @@ class SpreadStep:
         return Accounts(queries, self.quota, cutoffs, EarlierUsage(), self.block)
 
 
+class Segment(NamedTuple):
+    """A pickled `SliceAnswers` in a file."""
+
+    path: Path
+    start: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """A slice's summary: by range, the numbers of matches with answers, answers with recipients, and outputs; forms
-    with answers; charges; literal groups charged, as row and id; matches of rows left to the driver, as an Arrow
-    stream; and the cost of finding matches."""
+    """A slice's number; by range, where its answers are, and the numbers of matches with answers, answers with
+    recipients, and outputs; forms with answers; charges; literal groups charged, as row and id; matches of rows left to
+    the driver, as an Arrow stream; and the cost of finding matches."""
 
+    number: int
+    segments: dict[int, Segment]
     counts: Ints
     forms: frozenset[str]
     charges: list[tuple[str, Book]]
@@ -212,10 +215,6 @@ class TaskSummary:
 class SliceAnswers:
     answers: AnswerColumns
     matches: list[pa.Table] = field(default_factory=list)
-
-
-ShuffleRecord = tuple[int, tuple[int, bytes]]
-"""A range or SUMMARY; a slice's number; its pickled SliceAnswers or TaskSummary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +237,8 @@ class _MatchRows:
         self.next_match += len(rows)
 
 
-def answer_slice(
-    queries: ShippedQueries, step: SpreadStep, number: int, matches: FactorisedMatches
-) -> Iterator[ShuffleRecord]:
-    """Answers a slice's matches. Yields the answers by range, and a summary."""
+def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches: FactorisedMatches) -> Iterator[bytes]:
+    """Answers a slice's matches. Yields a pickled `TaskSummary`."""
     use_weights(queries.weights)
     accounts, log = step.accounts(queries), _MatchRows()
     context, records = StepContext(accounts), StoredRecords(DocumentFiles(step.documents))
@@ -268,13 +265,12 @@ def answer_slice(
         of = times.searchsorted(found["t1"].to_numpy(), "right")
         for place in np.unique(of).tolist():
             of_ranges[place].matches.append(found.filter(pa.array(of == place)))
-    for place, one in enumerate(of_ranges):
-        if len(one.answers):
-            yield place, (number, pickle.dumps(one, pickle.HIGHEST_PROTOCOL))
     rows = {part: row for row in queries.rows.tolist() for part in queries.parts_of_row(row)}
     forms = frozenset(context.answers.forms())
     members = accounts.members(forms, step.batch)
     summary = TaskSummary(
+        number,
+        _left(step.folder / f"{number}-{task_attempt()}", of_ranges),
         np.array([_counts(step, members, one.answers, one.matches) for one in of_ranges], np.int64),
         forms,
         list(accounts.charges()),
@@ -282,7 +278,20 @@ def answer_slice(
         as_stream(rest) if rest else None,
         list(matches.costs()),
     )
-    yield SUMMARY, (number, pickle.dumps(summary, pickle.HIGHEST_PROTOCOL))
+    yield pickle.dumps(summary, pickle.HIGHEST_PROTOCOL)
+
+
+def _left(path: Path, of_ranges: Iterable[SliceAnswers]) -> dict[int, Segment]:
+    """Leaves answers in a file for the tasks that write them. They are most of the bytes of a step: between tasks they
+    would go through the JVM of each executor, and its Python, several times."""
+    segments: dict[int, Segment] = {}
+    with open(path, "wb", opener=open_like_directory) as file:
+        for place, one in enumerate(of_ranges):
+            if len(one.answers):
+                start = file.tell()
+                pickle.dump(one, file, pickle.HIGHEST_PROTOCOL)
+                segments[place] = Segment(path, start, file.tell() - start)
+    return segments
 
 
 def _counts(
@@ -297,35 +306,39 @@ def _counts(
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What all writing tasks share: each range's first numbers and its counts of executors' matches, answers and
-    outputs; table folders with file-name prefixes; and the output lines' folder."""
+    """What all writing tasks share: each range's first numbers of matches, answers and outputs; table folders with
+    file-name prefixes; and the output lines' folder."""
 
     firsts: Ints
-    counts: Ints
     folders: Mapping[str, Path]
     prefix: str
     lines: Path
 
 
-WrittenRange = tuple[int, dict[str, DataFile], Path, list[FileSegment]]
-"""A range's number, files by table, and output lines in pieces."""
+class WrittenRange(NamedTuple):
+    """Files by table, and output lines in pieces."""
+
+    tables: dict[str, DataFile]
+    lines: Path
+    pieces: list[FileSegment]
 
 
-def write_range(
-    queries: ShippedQueries, step: SpreadStep, writing: Writing, number: int, told: Iterable[ShuffleRecord]
-) -> Iterator[WrittenRange]:
-    first, name = writing.firsts[number].tolist(), f"{writing.prefix}{number}-{task_attempt()}"
-    pickled = dict(one for _, one in told)
-    own: tuple[AnswerColumns, dict[str, Members]] = (AnswerColumns(), {})
-    if DRIVER in pickled:
-        own = pickle.loads(pickled.pop(DRIVER))
-    answers, matches = _renumbered([pickled[slice_] for slice_ in sorted(pickled)], first[0])
+@dataclass(frozen=True, slots=True)
+class RangeWork:
+    """What a writing task writes: a range's number, the answers of slices in their order, and the driver's own."""
+
+    number: int
+    slices: Sequence[Segment]
+    own: tuple[AnswerColumns, dict[str, Members]] | None
+
+
+def write_range(queries: ShippedQueries, step: SpreadStep, writing: Writing, work: RangeWork) -> WrittenRange:
+    first, name = writing.firsts[work.number].tolist(), f"{writing.prefix}{work.number}-{task_attempt()}"
+    answers, matches = _renumbered(work.slices, first[0])
     members = step.accounts(queries).members(answers.forms(), step.batch)
-    counts = _counts(step, members, answers, matches)
-    if counts != (known := writing.counts[number].tolist()):  # numbers have been given to others
-        raise RuntimeError(f"a task was repeated, and found {counts} and not {known}")
-    members |= own[1]
-    answers.extend(own[0])
+    if work.own is not None:
+        answers.extend(work.own[0])
+        members |= work.own[1]
     rows = answer_rows(answers, members, step.batch, *first[1:])
     tables = {
         "answers": rows.answers,
@@ -345,13 +358,15 @@ def write_range(
             some = chunk.lines()
             file.write(some.text)
             pieces.append(FileSegment(len(some.text), some.count, some.greatest))
-    yield number, files, lines, pieces
+    return WrittenRange(files, lines, pieces)
 
 
-def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[AnswerColumns, list[pa.Table]]:
+def _renumbered(slices: Iterable[Segment], first: int) -> tuple[AnswerColumns, list[pa.Table]]:
     answers, matches = AnswerColumns(), list[pa.Table]()
-    for one in pickled:
-        found: SliceAnswers = pickle.loads(one)
+    for path, start, size in slices:
+        with path.open("rb") as file:
+            file.seek(start)
+            found: SliceAnswers = pickle.loads(file.read(size))
         rows = pa.concat_tables([ANSWER_TABLES["match_rows"].empty_table(), *found.matches])
         answers.extend(found.answers, rows["match"].to_numpy(), first)
         numbers = pa.array(np.arange(first, first + len(rows)))
@@ -360,14 +375,17 @@ def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[AnswerColumns, li
     return answers, matches
 
 
+_SLICES, _LINES = "slices", "lines"  # folders for answers that are to be written, and for output lines
+
 TABLES_OF_ANSWERS = ("answers", "withheld", "answer_matches", "match_rows")
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Executors' unwritten results of the step, with the shipped queries: counts per range, and the first match."""
+    """Executors' unwritten results of the step, with the shipped queries: answers by slice and range, counts per range,
+    and the first match."""
 
-    told: RDD[ShuffleRecord]
+    slices: Sequence[Mapping[int, Segment]]
     step: SpreadStep
     queries: Broadcast[ShippedQueries]
     counts: Ints
@@ -398,6 +416,7 @@ class SpreadAnswers:
         ends, most = sorted(record.t1 for record in records), self._store.context.defaultParallelism
         step = SpreadStep(
             tuple(self._store.write_out("documents")),
+            self._store.emptied_scratch(_SLICES),
             (range(docid, docid + len(records)), range(arrival, arrival + len(records))),
             self._ledger.batch,
             self._quota,
@@ -406,9 +425,8 @@ class SpreadAnswers:
             tuple(sorted({ends[place * len(ends) // most] for place in range(1, most)})),  # equally many documents end
         )
         shipped = self._shipped.of(self._registry.version, lambda: ShippedQueries(self._registry))
-        told = matches.answered(with_shipped(answer_slice, shipped, step)).persist(StorageLevel.DISK_ONLY)
-        pickled = told.filter(lambda one: one[0] == SUMMARY).collect()
-        summaries: list[TaskSummary] = [pickle.loads(one) for _, (_, one) in pickled]
+        pickled = matches.answered(with_shipped(answer_slice, shipped, step)).collect()
+        summaries: list[TaskSummary] = sorted(map(pickle.loads, pickled), key=attrgetter("number"))
         counts: Ints = np.zeros((step.ranges, 3), np.int64)
         for summary in summaries:
             counts += summary.counts
@@ -420,7 +438,8 @@ class SpreadAnswers:
             )
             accounts.add_charges(summary.charges, charged)
         matches.note(cost for summary in summaries for cost in summary.costs)
-        self._found = _Found(told, step, shipped, counts, self._ledger.next_match)
+        slices = [summary.segments for summary in summaries]
+        self._found = _Found(slices, step, shipped, counts, self._ledger.next_match)
         self._ledger.next_match += int(counts[:, 0].sum())
         rest = [unpacked(one.rest) for one in summaries if one.rest is not None]
         forms = frozenset(form for summary in summaries for form in summary.forms)
@@ -442,33 +461,30 @@ class SpreadAnswers:
         ends: Ints = counts.cumsum(axis=0) + np.array([found.first_match, ledger.next_answer, ledger.next_seq])
         writing = Writing(
             ends - counts,
-            found.counts,
             {table: self._store.folder(table) for table in TABLES_OF_ANSWERS},
             self._store.prefix_for_others(TABLES_OF_ANSWERS),
-            self._store.emptied_scratch(),
+            self._store.emptied_scratch(_LINES),
         )
-        ours = [
-            (number, (DRIVER, pickle.dumps((some, {form: members[form] for form in some.forms()}))))
+        works = [
+            RangeWork(
+                number,
+                [segments[number] for segments in found.slices if number in segments],
+                (some, {form: members[form] for form in some.forms()}) if len(some) else None,
+            )
             for number, some in enumerate(of_range)
-            if len(some)
         ]
-        told = found.told.filter(lambda one: one[0] != SUMMARY)
-        if ours:
-            told = told.union(self._store.context.parallelize(ours, 1))
-        shuffled = told.partitionBy(step.ranges, index)
-        written = shuffled.mapPartitionsWithIndex(with_shipped(write_range, found.queries, step, writing)).collect()
+        written = run_tasks(self._store.context, with_shipped(write_range, found.queries, step, writing), works)
         self.discard()
         files: list[RangeFiles] = []
-        for _, tables, lines, pieces in sorted(written, key=itemgetter(0)):
-            for table, file in tables.items():
+        for one in written:
+            for table, file in one.tables.items():
                 self._store.adopt(table, file)
-            paths = {table: self._store.folder(table) / file.name for table, file in tables.items()}
-            files.append(RangeFiles(paths, lines, pieces))
+            paths = {table: self._store.folder(table) / file.name for table, file in one.tables.items()}
+            files.append(RangeFiles(paths, one.lines, one.pieces))
         ledger.next_answer, ledger.next_seq = ends[-1, 1:].tolist()
         return files
 
     def discard(self) -> None:
-        found, self._found = self._found, None
-        if found is not None:
-            with suppress(Py4JError, PySparkException, ConnectionError):  # if it is gone, so is what it keeps
-                found.told.unpersist()
+        if self._found is not None:
+            self._found = None
+            self._store.emptied_scratch(_SLICES)

@@ -52,9 +52,6 @@ class Rows:
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> Rows:  # noqa: N802  # Spark's name
         return self._then(lambda _, rows: (made for row in rows for made in function(row)))
 
-    def filter(self, test: Callable[[Any], bool]) -> Rows:
-        return self._then(lambda _, rows: filter(test, rows))
-
     def mapPartitionsWithIndex(self, function: Callable[[int, Iterator[Any]], Iterable[Any]]) -> Rows:  # noqa: N802  # Spark's name
         return self._then(function)
 
