@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, starmap
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.arrays import distinct, merge_sorted, rows_of
@@ -182,21 +183,40 @@ def _row(record: Record) -> tuple[object, ...]:
     return (*known, *lists, arrival, appeared, watermark, taken_at)
 
 
+def _arrival(docid: DocId, arrival: int | None) -> int:
+    """Documents of stores without arrivals come first, by docid."""
+    return docid - schema.BEFORE_ARRIVALS if arrival is None else arrival
+
+
+def _external(
+    docid: DocId, id: str, stream: str, t0: Micros, t1: Micros, xml: str, came: int | None, *late: Micros | None
+) -> Record:
+    watermark, taken_at = late
+    own, arrival = (own_part_id(stream, id),), _arrival(docid, came)
+    of = docid, id, stream, t0, t1, xml
+    return Record(*of, "external", (docid,), own, ((id, stream),), (), arrival, (docid,), watermark, taken_at)
+
+
 def record_of(row: dict[str, Any]) -> Record:
     docid, id, stream = row["docid"], row["id"], row["stream"]
     of = docid, id, stream, row["t0"], row["t1"], row["xml"]
-    # Documents of stores without arrivals come first, by docid.
-    arrival = docid - schema.BEFORE_ARRIVALS if row["arrival"] is None else row["arrival"]
     if row["parts"] is None:
-        ids, source = (own_part_id(stream, id),), ((id, stream),)
-        late, came = row["watermark"], row["taken_at"]
-        return Record(*of, "external", (docid,), ids, source, (), arrival, (docid,), late, came)
+        return _external(*of, row["arrival"], row["watermark"], row["taken_at"])
+    arrival = _arrival(docid, row["arrival"])
     sources = tuple(zip(row["source_ids"], row["source_streams"], strict=True))
     nodes = zip(row["bound_docids"], row["bound_nodes"], strict=True)
     bound = tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in nodes)
     parts, ids = tuple(row["parts"]), tuple(row["part_ids"])
     appeared = parts if row["appeared"] is None else tuple(row["appeared"])
     return Record(*of, row["kind"], parts, ids, sources, bound, arrival, appeared, row["watermark"])
+
+
+def records_of(rows: pa.Table) -> Iterator[Record]:
+    """Records of stored rows, external ones first: by columns, in a third of the time."""
+    is_external = pc.is_null(rows["parts"])
+    columns = [rows[name].filter(is_external).to_pylist() for name in _EXTERNAL if name != "kind"]
+    yield from starmap(_external, zip(*columns, strict=True))
+    yield from map(record_of, rows.filter(pc.invert(is_external)).to_pylist())
 
 
 READ_IDS = 200_000  # docids whose ids are read at a time
@@ -279,7 +299,7 @@ class StoredRecords:
         if not missing:
             return
         rows = self._documents.find("documents", "docid", pa.array(missing, pa.int64()))
-        for record in map(record_of, rows.to_pylist()):
+        for record in records_of(rows):
             self._records[record.docid] = record
             self._size += len(record.xml)
         self._shrink(len(requested))
