@@ -309,7 +309,7 @@ def test_near_is_measured_beside_equality(tmp_path):
     line = near.measure_near(NearCase("near 0.7", 1, 100, path))
     assert (line.rows, line.details["compared"], line.case["source"]) == (1, 2 / 3, "some.tsv")
     line = near.measure_near(NearCase("similar 0.12", 2, 200, summaries=True))
-    assert line.rows > near.measure_near(alike[1]).rows // 2 > 0 < line.number("compared")
+    assert line.rows > near.measure_near(alike[1]).rows // 3 > 0 < line.number("compared")
 
 
 @pytest.mark.parametrize("format", some(feeds.FORMATS, "rss"))

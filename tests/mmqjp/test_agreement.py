@@ -19,7 +19,7 @@ from bench.workload import items, queries
 from common.bounds import EARLIEST, INFINITE, LATEST
 from feeds.documents import VISITS_STREAM, Document, Visit
 from feeds.tail import read_documents
-from join_stage import near_candidates
+from join_stage import near_candidates, near_index
 from join_stage.plans import DEFAULT_PLAN, PLANS
 from join_stage.signature import join
 from join_stage.spark.engine import SparkEngine
@@ -95,6 +95,7 @@ def test_duckdb_agrees_with_the_oracle(case, plan, monkeypatch):
     for module in (bindings, output, fan_out, quota):  # by columns, however few there are
         monkeypatch.setattr(module, "FEW", module.FEW * (seed % 2))
     monkeypatch.setattr(near_candidates, "MOST_INDEXED", (-1, 40, 1 << 26)[seed % 3])
+    monkeypatch.setattr(near_index, "MANY_POSTINGS", (-1, 12_000)[seed % 2])
     with Session("duckdb", plan=plan, cache_bytes=BOUNDS[seed % len(BOUNDS)]) as engine:
         assert_agrees(engine, *KINDS[kind](seed), delivery(seed))
 
