@@ -67,7 +67,7 @@ def shared_values(column: pa.ChunkedArray) -> Iterator[Any]:
     >>> first is second
     True
     """
-    found = pc.dictionary_encode(column).unify_dictionaries()
+    found = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries()
     values = [*found.chunk(0).dictionary.to_pylist(), None] if found.num_chunks else [None]
     for chunk in found.chunks:
         codes = chunk.indices.fill_null(len(values) - 1).to_numpy()

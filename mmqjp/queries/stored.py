@@ -387,6 +387,7 @@ class StoredQueries:
                     with suppress(UnreadableQuery):
                         _ = subscription.normal
             registry.events.settle()
+            pa.default_memory_pool().release_unused()
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
 
@@ -434,17 +435,20 @@ class StoredQueries:
         pauses: dict[int, list[tuple[Any, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
-        columns = ["qid", "name", "text", "occurrence", "since", "window_us", "form"]
-        every = self._store.read("added_queries", columns).sort_by("qid")
-        removed = pc.is_in(every["qid"], self._removed)
+        every = self._store.read("added_queries", ["qid", "name", "text", "occurrence", "since", "window_us", "form"])
         of_events = pc.fill_null(pc.starts_with(every["form"], EVENT_FORM), False)
-        here = every.filter(pc.and_not(of_events, removed))
+        for name in ("text", "form"):  # very many are equal, so that sorting need not copy them
+            column = every.schema.get_field_index(name)
+            every = every.set_column(column, name, every[name].dictionary_encode())
+        every = every.append_column("of_events", of_events).sort_by("qid")
+        removed = pc.is_in(every["qid"], self._removed)
+        here = every.filter(pc.and_not(every["of_events"], removed))
         names = {name for (name,) in rows_of(here, "name")}
-        before = every.filter(pc.and_(of_events, removed))
+        before = every.filter(pc.and_(every["of_events"], removed))
         gone = {name: text for name, text in rows_of(before, "name", "text") if name not in names}
         events = self._event_queries(dict(rows_of(here, "text", "form")), gone, registry)
         rows = every.filter(pc.invert(removed))
-        del every, removed, of_events, here, before
+        del every
         shared = ("text", "occurrence", "since", "window_us", "form")
         values = (shared_values(rows[name]) for name in shared)
         own = chain.from_iterable(rows_of(some, "qid", "name") for some in rows.to_batches(max_chunksize=_AT_ONCE))

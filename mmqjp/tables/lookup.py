@@ -397,12 +397,27 @@ def kept(low: int, high: int) -> str:
 ) + (SELECT count(*) FROM earlier_outputs WHERE seq >= {low} AND seq < {high}) AS kept"""
 
 
-QUERIES = """SELECT q.name, count(*) AS queries, count(p.reason) AS paused, min(p.reason) AS reason
-FROM added_queries q LEFT JOIN (
+class QuerySeen(NamedTuple):
+    """How far the changes of queries are known: the last qid, the last removal, and the batch of the last pause."""
+
+    qid: int = -1
+    removed_at: int = -1
+    paused_in: int = -1
+
+
+def query_changes(seen: QuerySeen) -> str:
+    """SQL for what became of queries since some changes were seen, of which the last may be repeated: `what` is added
+    (with the `name`), removed, or paused (`name` is the reason; null: resumed), by `qid`. A row `seen` has the number
+    of removed queries as `qid`, when one was last removed, and the batch of the last pause."""
+    nothing = "CAST(NULL AS BIGINT) AS last_removed, CAST(NULL AS BIGINT) AS last_paused"
+    return f"""SELECT 'added' AS what, qid, name, {nothing} FROM added_queries WHERE qid > {seen.qid}
+UNION ALL SELECT 'removed', qid, NULL, NULL, NULL FROM removed_queries WHERE removed_at >= {seen.removed_at}
+UNION ALL SELECT 'paused', qid, reason, NULL, NULL FROM (
   SELECT qid, reason, row_number() OVER (PARTITION BY qid ORDER BY batch DESC) AS newest FROM pauses
-) p ON p.qid = q.qid AND p.newest = 1
-WHERE q.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY q.name ORDER BY q.name"""
-"""Registered names: number of queries, number paused, and a reason."""
+  WHERE batch >= {seen.paused_in}
+) AS p WHERE newest = 1
+UNION ALL SELECT 'seen', (SELECT count(*) FROM removed_queries), NULL,
+coalesce((SELECT max(removed_at) FROM removed_queries), -1), coalesce((SELECT max(batch) FROM pauses), -1)"""
 
 
 _NUMBERS = """numbers AS (
@@ -443,9 +458,6 @@ count(*) AS items, max(coalesce(taken_at, t1)) AS last FROM (
   SELECT split_part(min(id), ' ', 1) AS feed, arg_min(t1, docid) AS t1, min(taken_at) AS taken_at
   FROM {ITEM_VERSIONS} AS v WHERE item <> id GROUP BY stream, item
 ) AS firsts GROUP BY 1, 2"""
-
-
-NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"
 
 
 def registered_queries_sql(name: str, most: int, *, paused: bool) -> str:

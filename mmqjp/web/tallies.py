@@ -3,20 +3,24 @@ items of each feed by day."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from common.arrays import Ints
+from common.arrays import Ints, distinct, rows_of
 from common.dates import DAY, HOUR
 from common.tools import gathered
 from feeds.documents import Now
 from mmqjp.present.recent import RecentAnswers, is_newer
-from mmqjp.tables.lookup import NAMES, QUERIES, next_batches, tally
+from mmqjp.tables.lookup import QuerySeen, next_batches, query_changes, tally
 
 HOURS = 7 * 24 + 1  # number of hours counted singly, up to the present one
 
@@ -51,24 +55,143 @@ def tally_feeds(rows: Iterable[Mapping[str, Any]], today: int) -> dict[str, Feed
     return found
 
 
-@dataclass(frozen=True)
-class QueryTally:
-    """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, a pause's
-    reason, outputs in all, in the last day and in the last week, and the last t1. A day and a week are 24 and 168
-    hours, plus the present one. `days` has the outputs of the last DAYS UTC days, the present one last; `today` is its
-    number since 1970. `registered` changes when queries are registered, typed otherwise or paused."""
+class Counted(NamedTuple):
+    """Columns of counts: outputs in all, in the last day and in the last week, the last t1, and the outputs of each of
+    the last DAYS UTC days, the present one last. A day and a week are 24 and 168 hours, plus the present one."""
 
-    registered: object
-    today: int
-    days: Ints
-    names: Sequence[str]
-    queries: Ints
-    paused: Ints
-    reasons: Sequence[str | None]
     total: Ints
     day: Ints
     week: Ints
     last: Ints
+    days: Ints
+
+
+class QueryOutputs(NamedTuple):
+    """The counts of one name."""
+
+    total: int = 0
+    day: int = 0
+    week: int = 0
+    last: int = NEVER
+    days: Sequence[int] = (0,) * DAYS
+
+
+@dataclass(frozen=True, eq=False)
+class QueryTally:
+    """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, and the
+    place in `counted`, or -1 without any output. `reasons` has a pause's reason by name. `today` is the number of the
+    present UTC day since 1970. `registered` changes when queries are registered, typed otherwise or paused."""
+
+    registered: object
+    today: int
+    names: Sequence[str]
+    queries: Ints
+    paused: Ints
+    reasons: Mapping[str, str]
+    counted_at: Ints
+    counted: Counted
+
+    def outputs(self, place: int) -> QueryOutputs:
+        """Returns the counts of one name."""
+        at = int(self.counted_at[place])
+        return QueryOutputs() if at < 0 else QueryOutputs(*(column[..., at].tolist() for column in self.counted))
+
+    def column(self, name: Literal["total", "day", "week", "last"]) -> Ints:
+        """Returns the counts of all names."""
+        found = np.full(len(self.names), NEVER if name == "last" else 0)
+        some = self.counted_at >= 0
+        found[some] = getattr(self.counted, name)[self.counted_at[some]]
+        return found
+
+    @cached_property
+    def folded(self) -> pa.Array:
+        """The names without regard to case, to search in."""
+        found = pa.array(self.names, pa.string())
+        plain = pc.string_is_ascii(found)
+        others = [name.casefold() for name in found.filter(pc.invert(plain)).to_pylist()]
+        return pc.replace_with_mask(pc.ascii_lower(found), pc.invert(plain), pa.array(others, pa.string()))
+
+
+class Names:
+    """The registered names of a store, in order, as columns, and who has which number. Follows what was changed: there
+    may be very many of them."""
+
+    def __init__(self) -> None:
+        self.of_qid: list[str | None] = []
+        self.names: list[str] = []
+        self.queries, self.paused, self.counted_at = (np.zeros(0, np.int64) for _ in range(3))
+        self.reasons: dict[str, str] = {}
+        self._is_removed, self._why_paused = np.zeros(0, np.bool_), dict[int, str]()
+        self._seen = QuerySeen()
+
+    def follow(self, select: Callable[[str], pa.Table], counted_at: Mapping[str, int]) -> bool:
+        """Reads what was changed since the last time. Returns False if it cannot be followed."""
+        rows = select(query_changes(self._seen))
+        what, qids = rows["what"].to_numpy(zero_copy_only=False), rows["qid"].to_numpy()
+        added = rows.filter(pc.equal(rows["what"], "added"))
+        most = max(added["qid"].to_pylist(), default=-1)
+        self.of_qid += [None] * (most + 1 - len(self.of_qid))
+        for qid, name in rows_of(added, "qid", "name"):
+            self.of_qid[qid] = name
+        self._is_removed = np.pad(self._is_removed, (0, len(self.of_qid) - len(self._is_removed)))
+        changed = Counter[str](added["name"].to_pylist())
+        gone = qids[what == "removed"]
+        gone = gone[~self._is_removed[gone]]
+        self._is_removed[gone] = True
+        changed.subtract(self.of_qid[qid] or "" for qid in gone.tolist())
+        paused = rows.filter(pc.equal(rows["what"], "paused"))
+        for qid, reason in rows_of(paused, "qid", "name"):
+            self._why_paused.pop(qid, None)
+            if reason is not None and not self._is_removed[qid]:
+                self._why_paused[qid] = reason
+        for qid in gone.tolist():
+            self._why_paused.pop(qid, None)
+        self._change(changed, counted_at)
+        self._note_pauses()
+        ((removed, *seen),) = rows_of(rows.filter(pc.equal(rows["what"], "seen")), "qid", "last_removed", "last_paused")
+        self._seen = QuerySeen(len(self.of_qid) - 1, *seen)
+        return bool(removed == np.count_nonzero(self._is_removed))
+
+    def _change(self, changed: Mapping[str, int], counted_at: Mapping[str, int]) -> None:
+        """Counts queries of names, some of which are new or go. Columns are replaced, since pages have the former."""
+        names, queries = self.names, self.queries.copy()
+        new = []
+        for name, count in changed.items():
+            place = bisect_left(names, name)
+            if place < len(names) and names[place] == name:
+                queries[place] += count
+            elif count:
+                new.append(name)
+        new.sort()
+        places = [bisect_left(names, name) for name in new]
+        queries = np.insert(queries, places, [changed[name] for name in new])
+        at = np.insert(self.counted_at, places, [counted_at.get(name, -1) for name in new])
+        self.names = names = _inserted(names, places, new)
+        if len(left := np.flatnonzero(queries)) < len(names):
+            self.names, queries, at = [names[place] for place in left.tolist()], queries[left], at[left]
+        self.queries, self.counted_at = queries, at
+
+    def _note_pauses(self) -> None:
+        self.paused, self.reasons = np.zeros(len(self.names), np.int64), {}
+        for qid, reason in self._why_paused.items():
+            name = self.of_qid[qid] or ""
+            self.paused[bisect_left(self.names, name)] += 1
+            self.reasons[name] = min(reason, self.reasons.get(name, reason))
+
+    def is_counted(self, name: str, at: int) -> None:
+        """Notes the place of the counts of a name, whether it is registered or not."""
+        place = bisect_left(self.names, name)
+        if place < len(self.names) and self.names[place] == name:
+            self.counted_at[place] = at
+
+
+def _inserted(names: list[str], places: Sequence[int], new: Sequence[str]) -> list[str]:
+    found, last = list[str](), 0
+    for place, name in zip(places, new, strict=True):
+        found += names[last:place]
+        found.append(name)
+        last = place
+    return found + names[last:]
 
 
 class Tallies:
@@ -79,8 +202,6 @@ class Tallies:
         self._select, self._now, self._recent = select, now, recent
         self._lock = Lock()
         self._made_for: tuple[QueryTally, object, int] | None = None
-        self._registered = pa.table({"name": pa.array([], pa.string())})
-        self._names: list[str] = []
         self._clear(0)
 
     def current(self) -> QueryTally:
@@ -102,8 +223,9 @@ class Tallies:
     def _clear(self, hour: int) -> None:
         self._batch, self._kept, self._hour = -1, 0, hour
         self._queries_are: object = None
-        self._code: dict[str, int] = {}
-        self._of_qid, self._shown = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._names = Names()
+        self._at: dict[str, int] = {}  # the places of the names that have outputs, whether registered or not
+        self._at_of_qid = np.zeros(0, np.int64)
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
         self._hours, self._days = np.zeros((HOURS, 0), np.int64), np.zeros((DAYS, 0), np.int64)
 
@@ -112,11 +234,14 @@ class Tallies:
         if not self._count_recent() and not self._count():  # something was dropped: count anew
             self._clear(hour)
             self._count()
-        found, codes = self._registered, self._shown
+        names = self._names
+        counted = Counted(
+            self._total.copy(), self._hours[HOURS - 25 :].sum(axis=0), self._hours.sum(axis=0), self._last.copy(),
+            self._days.copy(),
+        )  # fmt: skip
         return QueryTally(
-            self._queries_are, self._today, self._days[:, codes], self._names,
-            found["queries"].to_numpy(), found["paused"].to_numpy(), found["reason"].to_pylist(), self._total[codes],
-            self._hours[HOURS - 25 :].sum(axis=0)[codes], self._hours.sum(axis=0)[codes], self._last[codes],
+            self._queries_are, self._today, names.names, names.queries, names.paused, names.reasons,
+            names.counted_at.copy(), counted,
         )  # fmt: skip
 
     def _count_recent(self) -> bool:
@@ -127,7 +252,7 @@ class Tallies:
         (answers, qids, t1s), known = found
         if (known.answers - answers, known.changes) != (self._kept, self._queries_are):
             return False
-        self._add(self._of_qid[qids], np.ones(len(qids), np.int64), t1s // HOUR, t1s)
+        self._add(self._places(qids), np.ones(len(qids), np.int64), t1s // HOUR, t1s)
         self._batch, self._kept = known.batch, known.answers
         return True
 
@@ -153,26 +278,41 @@ class Tallies:
             self._read_queries()
             self._queries_are = queries["outputs"], queries["last"]
         later, earlier = rows.filter(is_of_query), rows.filter(is_named)
-        names = earlier["name"].to_pylist()
-        self._know(names)
-        codes = self._of_qid[later["qid"].cast(pa.int64()).to_numpy()]
-        for some, of in ((later, codes), (earlier, np.array([self._code[name] for name in names], np.int64))):
+        named = np.array([self._place(name) for name in earlier["name"].to_pylist()], np.int64)
+        for some, of in ((later, self._places(later["qid"].cast(pa.int64()).to_numpy())), (earlier, named)):
             outputs, hours, last = (some[name].to_numpy() for name in ("outputs", "hour", "last"))
             self._add(of, outputs.astype(np.int64), hours, last)
         self._kept, self._batch = kept["outputs"], until
         return True
 
     def _read_queries(self) -> None:
-        self._registered = self._select(QUERIES, MOST_ROWS, SECONDS)
-        self._names = self._registered["name"].to_pylist()
-        every = self._select(NAMES, MOST_ROWS, SECONDS)
-        names, qids = every["name"].to_pylist(), every["qid"].to_pylist()
-        self._know(names)
-        self._of_qid = np.zeros(max(qids, default=-1) + 1, np.int64)
-        self._of_qid[qids] = [self._code[name] for name in names]
-        self._shown = np.array([self._code[name] for name in self._names], np.int64)
+        def select(sql: str) -> pa.Table:
+            return self._select(sql, MOST_ROWS, SECONDS)
+
+        if not self._names.follow(select, self._at):
+            self._names = Names()
+            self._names.follow(select, self._at)
+
+    def _places(self, qids: Ints) -> Ints:
+        """Returns the places of queries in the counts."""
+        of_qid = self._names.of_qid
+        self._at_of_qid = np.pad(self._at_of_qid, (0, len(of_qid) - len(self._at_of_qid)), constant_values=-1)
+        for qid in distinct(qids[self._at_of_qid[qids] < 0]).tolist():
+            self._at_of_qid[qid] = self._place(of_qid[qid] or "")
+        return self._at_of_qid[qids]
+
+    def _place(self, name: str) -> int:
+        if (at := self._at.get(name)) is None:
+            at = self._at[name] = len(self._at)
+            self._names.is_counted(name, at)
+        return at
 
     def _add(self, codes: Ints, outputs: Ints, hours: Ints, last: Ints) -> None:
+        if (more := len(self._at) - len(self._total)) > 0:
+            self._total = np.pad(self._total, (0, more))
+            self._last = np.pad(self._last, (0, more), constant_values=NEVER)
+            self._hours = np.pad(self._hours, ((0, 0), (0, more)))
+            self._days = np.pad(self._days, ((0, 0), (0, more)))
         np.add.at(self._total, codes, outputs)
         np.maximum.at(self._last, codes, last)
         # What is from the future counts as of the present hour.
@@ -181,15 +321,6 @@ class Tallies:
             places = units - (now - len(counts) + 1)
             recent = places >= 0
             np.add.at(counts, (np.minimum(places[recent], len(counts) - 1), codes[recent]), outputs[recent])
-
-    def _know(self, names: Sequence[str]) -> None:
-        for name in names:
-            self._code.setdefault(name, len(self._code))
-        if more := len(self._code) - len(self._total):
-            self._total = np.pad(self._total, (0, more))
-            self._last = np.pad(self._last, (0, more), constant_values=NEVER)
-            self._hours = np.pad(self._hours, ((0, 0), (0, more)))
-            self._days = np.pad(self._days, ((0, 0), (0, more)))
 
     @property
     def _today(self) -> int:

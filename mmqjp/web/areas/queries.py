@@ -14,10 +14,12 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pyarrow.compute as pc
 from fastapi import APIRouter, Body, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
+from common.arrays import Ints
 from common.errors import InvalidValue, MmqjpError, OperationalError
 from mmqjp.answers.absence import PendingAbsence
 from mmqjp.answers.events_run import WaitingCounts
@@ -86,21 +88,20 @@ def query_page(
     tally: QueryTally, search: str = "", wanted: WantedQueries = "", order: QuerySort = "name", after: str | None = None
 ) -> QueryPage:
     """Returns the names that contain `search`, ignoring case, and have the wanted state, from a cursor on."""
-    is_paused, is_never = tally.paused > 0, tally.total == 0
-    mask = np.ones(len(tally.names), np.bool_)
+    is_paused, is_never = tally.paused > 0, tally.counted_at < 0
+    mask = {"active": ~is_paused, "paused": is_paused, "never": is_never}.get(
+        wanted, np.ones(len(tally.names), np.bool_)
+    )
     if search:
-        sought = search.casefold()
-        mask &= np.fromiter((sought in name.casefold() for name in tally.names), np.bool_, len(tally.names))
-    mask &= {"active": ~is_paused, "paused": is_paused, "never": is_never}.get(wanted, True)
+        mask = mask & pc.match_substring(tally.folded, search.casefold()).to_numpy(zero_copy_only=False)
     # Descending; ties are in order of names.
-    keys = np.zeros(len(tally.names), np.int64) if order == "name" else -getattr(tally, order)
+    keys = np.zeros(len(tally.names), np.int64) if order == "name" else -tally.column(order)
     places = np.flatnonzero(mask)
     found = len(places)
-    places = places[np.lexsort((places, keys[places]))]
     if (begin := decode_cursor(after, int, str)) is not None:
         rank = bisect_right(tally.names, begin[1])
-        later = (keys[places] > begin[0]) | ((keys[places] == begin[0]) & (places >= rank))
-        places = places[later]
+        places = places[(keys[places] > begin[0]) | ((keys[places] == begin[0]) & (places >= rank))]
+    places = _first(keys, places, ROWS + 1)
     shown, more = places[:ROWS].tolist(), len(places) > ROWS
     return QueryPage(
         tuple(query_row(tally, place) for place in shown),
@@ -109,13 +110,22 @@ def query_page(
     )  # fmt: skip
 
 
+def _first(keys: Ints, places: Ints, most: int) -> Ints:
+    """Returns the first ascending places by key and place, without sorting all of them."""
+    of = keys[places]
+    if len(places) > most:
+        least = np.partition(of, most - 1)[most - 1]
+        below = places[of < least]
+        places = np.concatenate((below, places[of == least][: most - len(below)]))
+    return places[np.lexsort((places, keys[places]))]
+
+
 def query_row(tally: QueryTally, place: int) -> QueryRow:
-    queries, paused, last = (int(column[place]) for column in (tally.queries, tally.paused, tally.last))
+    queries, paused, name = int(tally.queries[place]), int(tally.paused[place]), tally.names[place]
+    total, day, week, last, days = tally.outputs(place)
     return QueryRow(
-        tally.names[place], queries,
-        "active" if not paused else "paused" if paused == queries else "partly paused", tally.reasons[place],
-        int(tally.total[place]), int(tally.day[place]), int(tally.week[place]), None if last == NEVER else last,
-        tuple(tally.days[:, place].tolist()),
+        name, queries, "active" if not paused else "paused" if paused == queries else "partly paused",
+        tally.reasons.get(name), total, day, week, None if last == NEVER else last, tuple(days),
     )  # fmt: skip
 
 
@@ -287,13 +297,14 @@ def query_part(site: Site, name: str) -> QueryPart:
     paused = bool(tally.paused[place])
     texts = site.kept.get(("texts", name), tally.registered, partial(_texts, site, name, paused=paused))
     sharing = site.kept.get("sharing", tally.registered, partial(_Sharing, site))
-    first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
-    days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
+    row = query_row(tally, place)
+    first = EPOCH + timedelta(days=tally.today - len(row.days) + 1)
+    days = (Day(str(first + timedelta(days=n)), count) for n, count in enumerate(row.days))
     events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
     pending, belated = _pending(site, name, texts), _belated(site, name)
     hidden = bool(texts) and all(f" PUBLISH {name} HIDDEN" in one.text for one in texts)
     waiting = None if events == NOTHING else _waiting(site)
-    parts = query_row(tally, place), texts, events, sharing.of(name), tuple(days)
+    parts = row, texts, events, sharing.of(name), tuple(days)
     return QueryPart(*parts, pending, waiting, belated, hidden)
 
 
@@ -331,7 +342,7 @@ def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *,
     told last. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
     drops = site.matches.forget_what_was_dropped()
-    version = drops, tally.registered, int(tally.total[place_in(tally, name)])
+    version = drops, tally.registered, tally.outputs(place_in(tally, name)).total
     before = decode_cursor(after, int, int, int)
     read = partial(site.matches.newest, numbered=True) if numbered else site.matches.cards
     make = partial(read, name, before, most)
