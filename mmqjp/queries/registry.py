@@ -541,19 +541,21 @@ class Registry:
 
     def restore(self, query: Subscription, own: Sequence[Placed], inner: dict[str, list[Placed]]) -> None:
         """Registers a query of an earlier run, whose targets and hidden streams are in the catalog."""
-
-        def add_targets(owner: Owner, stored: Iterable[Placed], since: DocId) -> None:
-            for one in stored:
-                row = self.catalog.subscribe(one.row, one.window, one.op == "FOLLOWED BY")
-                self._add_target(Target(owner, one))
-                self._queue_rows((row,))
-                for stream in filter(is_hidden, one.streams):
-                    find = partial(inner_join, query, stream)
-                    self._attach(stream, find, since, partial(add_targets, stored=inner[stream], since=since))
-
         if isinstance(query, model.JoinSubscription):
-            add_targets(query, own, query.since)
+            self._restore_targets(query, own, query, inner)
         self._index(query)
+
+    def _restore_targets(
+        self, owner: Owner, stored: Iterable[Placed], query: model.JoinSubscription, inner: dict[str, list[Placed]]
+    ) -> None:
+        for one in stored:
+            row = self.catalog.subscribe(one.row, one.window, one.op == "FOLLOWED BY")
+            self._add_target(Target(owner, one))
+            self._queue_rows((row,))
+            for stream in filter(is_hidden, one.streams):
+                find = partial(inner_join, query, stream)
+                add = partial(self._restore_targets, stored=inner[stream], query=query, inner=inner)
+                self._attach(stream, find, query.since, add)
 
     def _index(self, subscription: Subscription) -> None:
         self._forget_sources()

@@ -387,7 +387,6 @@ class StoredQueries:
                     with suppress(UnreadableQuery):
                         _ = subscription.normal
             registry.events.settle()
-            pa.default_memory_pool().release_unused()
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
 
