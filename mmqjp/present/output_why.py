@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from common.bounds import END
+import numpy as np
+
+from common.bounds import BEGINNING, END
 from common.dates import iso_utc
 from common.errors import InputError
 from common.tools import from_json
@@ -31,6 +33,10 @@ from mmqjp.queries.model import EventSubscription, is_event_form
 from mmqjp.queries.registry import life_at, since_of
 from mmqjp.tables import lookup
 from mmqjp.tables.lookup import Row, SelectFn
+from pattern_stage.columns import Columns
+from pattern_stage.kernel import Kernel
+from pattern_stage.lineage import Lineage
+from pattern_stage.values import Texts
 from xpath_stage.documents import element_text, parse_document
 from xscl.algebra import events as algebra
 from xscl.story_queries import PAIRS
@@ -341,6 +347,28 @@ def _absent(pattern: algebra.Pattern) -> Iterator[terms.ShownCondition]:
             text = traced.all_written([kill for kill in pattern.kills if kill.variable == at], pattern)
             what = f"no {one.source.stream} {one.name} {where.get(one.group, 'in between')}"
             yield terms.ShownCondition((f"{what}: {text}" if text else what,))
+
+
+def told_ends(pattern: algebra.Pattern, given: GivenEvents) -> set[int]:
+    """Returns the identities of the events that ALL MATCHES TOGETHER has an output for, as the engine computes them."""
+    texts, lineage, columns = Texts(), Lineage(), dict[str, Columns]()
+    events: list[traced.Event] = []  # by number
+    for name, schema in pattern.streams.items():
+        some = given(name)
+        t0, t1 = (np.array([getattr(one, end) for one in some], np.int64) for end in ("t0", "t1"))
+        values = [
+            texts.codes([one.values[key] for one in some])  # type: ignore[misc]  # texts
+            if kind == "string"
+            else np.array([np.nan if one.values[key] is None else one.values[key] for one in some], np.float64)
+            for key, kind in schema
+        ]
+        numbers = lineage.of_documents(name, np.arange(len(some)), t0, t1, np.zeros((len(some), 1), np.int64))
+        columns[name] = Columns(t0, t1, tuple(values), numbers.reshape(-1, 1))
+        events += some
+    kernel = Kernel(texts, lineage)
+    kernel.add(0, pattern, BEGINNING)
+    found = kernel.run(columns, max((one.t1 for one in events), default=0) + 1)
+    return {id(events[number]) for results in found for number in results.events.parts[:, 0].tolist()}
 
 
 MAX_LINK_STEPS = 2_000_000  # maximum number of steps for the pairs of a story

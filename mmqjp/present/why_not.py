@@ -314,7 +314,7 @@ def _trace(
     def why_none(name: str, number: int) -> Iterable[FunnelStage]:
         return sources.why_none(name, records[number])
 
-    return Evaluator(sources.given, work.take, documents, why_none).trace(known.stream)
+    return Evaluator(sources.given, work.take, documents, why_none, output_why.told_ends).trace(known.stream)
 
 
 @dataclass(frozen=True, slots=True)

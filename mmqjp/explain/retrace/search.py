@@ -15,20 +15,13 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
-from common.bounds import BEGINNING
 from common.dates import iso_utc
 from common.tools import gathered
 from mmqjp.explain.retrace import values as traced
 from mmqjp.explain.terms import FunnelStage, Plain, StageKind, display_value, duration_text, format_window
 from pattern_stage.clauses import common_equalities, referenced_parts, split_condition
-from pattern_stage.columns import Columns
 from pattern_stage.definition import inputs, pattern_template
-from pattern_stage.kernel import Kernel
-from pattern_stage.lineage import Lineage
 from pattern_stage.pattern.program import LetterAutomaton, Vector
-from pattern_stage.values import Texts
 from xpath_stage.binder import Take
 from xscl.algebra import events as algebra
 from xscl.event_patterns import STRATEGIES
@@ -49,13 +42,18 @@ GivenEvents = Callable[[str], Sequence[traced.Event]]
 """Returns the events of a defined or published stream, given its name, in order of t1."""
 
 
+ToldEnds = Callable[[algebra.Pattern, GivenEvents], Collection[int] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class SearchGoal:
-    """The documents, by number, that a result derives from; those that an event derives from; and a count of steps."""
+    """The documents, by number, that a result derives from; those that an event derives from; and a count of steps.
+    `ends` returns the identities of the events for which ALL MATCHES TOGETHER has an output."""
 
     covers: Callable[[traced.Event], frozenset[int]]
     docs: Collection[int]
     take: Take
+    ends: ToldEnds = lambda pattern, given: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,7 +550,7 @@ class PatternSearch(SequenceSearch):
         self._asked = [(traced.conjunct_of(pattern, one), one) for one in pattern.conjuncts]
         is_whole = isinstance(pattern, algebra.Together)
         self._having = [] if is_whole else traced.having_of(pattern)
-        self._ends = told_ends(pattern, given) if is_whole and pattern.having != algebra.ALWAYS else None
+        self._ends = goal.ends(pattern, given) if is_whole and pattern.having != algebra.ALWAYS else None
         """The events for which HAVING of ALL MATCHES TOGETHER holds."""
         self.kills = {
             at: [traced.conjunct_of(pattern, kill) for kill in pattern.kills if kill.variable == at]
@@ -760,28 +758,6 @@ class PatternSearch(SequenceSearch):
             and all(asked.failing(match) is None for asked, _ in self._asked)
             and self._fault(match) is None
         )
-
-
-def told_ends(pattern: algebra.Pattern, given: GivenEvents) -> set[int]:
-    """Returns the identities of the events that ALL MATCHES TOGETHER has an output for, as the engine computes them."""
-    texts, lineage, columns = Texts(), Lineage(), dict[str, Columns]()
-    events: list[traced.Event] = []  # by number
-    for name, schema in pattern.streams.items():
-        some = given(name)
-        t0, t1 = (np.array([getattr(one, end) for one in some], np.int64) for end in ("t0", "t1"))
-        values = [
-            texts.codes([one.values[key] for one in some])  # type: ignore[misc]  # texts
-            if kind == "string"
-            else np.array([np.nan if one.values[key] is None else one.values[key] for one in some], np.float64)
-            for key, kind in schema
-        ]
-        numbers = lineage.of_documents(name, np.arange(len(some)), t0, t1, np.zeros((len(some), 1), np.int64))
-        columns[name] = Columns(t0, t1, tuple(values), numbers.reshape(-1, 1))
-        events += some
-    kernel = Kernel(texts, lineage)
-    kernel.add(0, pattern, BEGINNING)
-    found = kernel.run(columns, max((one.t1 for one in events), default=0) + 1)
-    return {id(events[number]) for results in found for number in results.events.parts[:, 0].tolist()}
 
 
 def _order(event: traced.Event) -> tuple[int, tuple[object, ...]]:

@@ -130,7 +130,7 @@ def furthest_trace(ways: Iterable[Trace]) -> Trace:
 class Evaluator:
     """Computes the events of operators, and the matches of PATTERNs, that derive from documents. Each test of a
     condition is a step. `why_none` yields the stages up to the first that keeps a document, given by its number, from
-    having an event of the named stream."""
+    having an event of the named stream; `ends` is as in SearchGoal."""
 
     def __init__(
         self,
@@ -138,8 +138,9 @@ class Evaluator:
         take: Take,
         documents: Sequence[traced.DocumentRef] = (),
         why_none: Callable[[str, int], Iterable[FunnelStage]] = lambda name, number: (),
+        ends: searches.ToldEnds = lambda pattern, given: None,
     ) -> None:
-        self._given, self._take, self._why_none = given, take, why_none
+        self._given, self._take, self._why_none, self._ends = given, take, why_none, ends
         self._covering = traced.Covering(documents)
         self._documents = tuple(range(len(documents)))
         self._known: dict[tuple[int, Docs], tuple[algebra.Stream, Trace]] = {}
@@ -278,7 +279,8 @@ class Evaluator:
         stages = tuple(stage for one in sources for stage in one.stages)
         search: searches.PatternSearch | searches.LetterSearch | None = None
         if _failed(sources) is None:
-            search = searches.search_of(pattern, self._given, searches.SearchGoal(self._covering.of, docs, self._take))
+            goal = searches.SearchGoal(self._covering.of, docs, self._take, self._ends)
+            search = searches.search_of(pattern, self._given, goal)
             better: traced.Event | None = None
             for partial in search.results():
                 if not docs:
