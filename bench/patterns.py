@@ -20,7 +20,7 @@ BENCHMARKS = (
 def bench_patterns() -> None:
     parser = benchmark_parser("patterns", "event patterns, as the thesis measures")
     parser.add_argument(
-        "name", choices=BENCHMARKS, help="what to measure; --plot draws all but held, places and memory"
+        "name", choices=BENCHMARKS, help="what to measure; --plot draws all but held, trends, places and memory"
     )
     parser.add_argument("--events", type=int, metavar="N", help="how many events")
     parser.add_argument("--flink-python", metavar="PATH", help="peers: the interpreter that has apache-flink")

@@ -3,13 +3,15 @@
 `kleene` has the experiments of SASE+ over prices of stocks: E1 six patterns at one window, E2 larger windows, E3
 backtracking, the paper's baseline, E4 NON OVERLAPPING, E5 runs that are merged because they remember the same, E6 these
 without the time to tell matches. `many` has many patterns beside a sample of them one at a time. `held` has
-windows of 100 to 100,000 events whose matches are the same. `errors` compares missing letters with the exact pattern,
+windows of 100 to 100,000 events whose matches are the same. `trends` counts all matches of windows of 16 to 10,000
+events, beside enumeration where that ends. `errors` compares missing letters with the exact pattern,
 and measures the share of matches that a BUDGET leaves.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -27,12 +29,14 @@ from pattern_stage.columns import Columns, Floats, whole
 from pattern_stage.definition import inputs, pattern_template
 from pattern_stage.index import StaticIndex
 from pattern_stage.kernel import Kernel, Results
+from pattern_stage.lineage import Lineage
 from pattern_stage.pattern import host
 from pattern_stage.pattern.found import expand_bundles
 from pattern_stage.pattern.history import Extension, KeyTuple, NearHistory, PartialCandidate, PartialName, hashed
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, EventRole, RoleEvents
 from pattern_stage.pattern.runs import RunMatching
+from pattern_stage.pattern.together import decimal_text
 from pattern_stage.values import Texts
 from xscl.algebra.events import Pattern, Schema, Statement
 
@@ -391,6 +395,61 @@ HELD_COLUMNS = columns(
     "times as fast as the least window = marked"
 )
 
+
+@dataclass(frozen=True)
+class TrendsCase:
+    """ALL MATCHES TOGETHER over one stream, beside all matches, counted by their last event where there are few."""
+
+    template: str
+    window: int
+    enumerated: bool
+
+    def text(self, *, together: bool) -> str:
+        where = "WHERE skip_till_any_match {a[i].key > a[i-1].key}" if self.template == "rising" else ""
+        returned = "count(*) AS n, max(a[].key) AS m ALL MATCHES TOGETHER" if together else "a[a.LEN].key AS k"
+        where = where or "WHERE skip_till_any_match {}" * (not together)
+        return f"PATTERN SEQ(A+ a[]) {where} WITHIN {self.window - 1} s RETURN {returned}"
+
+
+def measure_trends(case: TrendsCase, quick: bool = False) -> Iterator[Line]:
+    """Events a second once the window is full: three windows of events, so that each begins to slide."""
+    count = max(3 * case.window, 100)
+    numbers, keys = np.arange(1, count + 1), np.random.default_rng(1).integers(0, 1_000, count)
+    given = {"A": kit.StreamEvents(_HELD_SCHEMA, numbers * kit.SECOND, numbers, (keys.astype(np.float64),))}
+
+    def run(together: bool) -> tuple[float, Mapping[int, int]]:
+        kernel, found = Kernel(Texts(), Lineage()), Counter[int]()
+        kit.add_all(kernel, kit.lower_texts([case.text(together=together)], {"A": _HELD_SCHEMA}))
+
+        def take(results: Results) -> None:
+            texts = kernel.texts.texts(results.events.values[0].astype(np.int64)) if together else ()
+            found.update(dict(zip(results.events.t1.tolist(), map(int, map(str, texts)), strict=False)))
+            found.update(() if together else results.events.t1.tolist())
+
+        encoded = {name: some.encoded(kernel.texts) for name, some in given.items()}
+        return kit.feed(kernel, encoded, case.window * kit.SECOND, take, since=case.window * kit.SECOND), found
+
+    ways = {"together": partial(run, True)} | ({"one by one": partial(run, False)} if case.enumerated else {})
+    taken, found = compared_turns(ways, 1 if quick else 3, case, "matches")
+    details = {"digits": max(len(decimal_text(one)) for one in found.values())}
+    lines = kit.turn_lines(asdict(case), taken, len(found), count - case.window, "together")
+    yield from (replace(line, details=line.details | details) for line in lines)
+
+
+def trends_cases(options: kit.PatternOptions) -> list[TrendsCase]:
+    free = [
+        TrendsCase("all", window, window <= 16) for window in ((8, 100) if options.quick else (16, 100, 1_000, 10_000))
+    ]
+    return free + [
+        TrendsCase("rising", window, window <= 30) for window in ((30,) if options.quick else (30, 100, 300))
+    ]
+
+
+TRENDS_COLUMNS = columns(
+    "pattern = template | window | plan | events/s = events_a_second | outputs = rows | "
+    "digits | times as fast as together = marked"
+)
+
 ERROR_STREAMS, DRIFT_STREAMS = ("A", "B", "C"), ("A", "B", "C", "D")
 KEY_SCHEMA: Schema = (("key", "string"),)
 ERROR_KEYS, DRIFT_KEYS = 100, 20
@@ -569,5 +628,6 @@ def measure_all_errors(cases: Sequence[ErrorsCase], options: kit.PatternOptions)
 SEQUENCE_BENCHMARKS = {
     "kleene": kit.PatternBenchmark(kleene_cases, kit.each_case(measure_kleene), KLEENE_COLUMNS),
     "held": kit.PatternBenchmark(held_cases, kit.each_case(measure_held), HELD_COLUMNS, drawn=False),
+    "trends": kit.PatternBenchmark(trends_cases, kit.each_case(measure_trends), TRENDS_COLUMNS, drawn=False),
     "errors": kit.PatternBenchmark(errors_cases, measure_all_errors, ERRORS_COLUMNS),
 }

@@ -121,7 +121,7 @@ class PatternResolver(Resolver):
                 f"{found.variable}[]",
                 f"count({found.variable}[]) counts events of all matches, count(*) matches",
             )
-        return self.problem(f"{text} differs between the matches that are told together", found.span, hint)
+        return self.problem(f"{text} differs between the matches of one output", found.span, hint)
 
     def _of_item(self, found: syntax.ItemReference, variable: Declared, place: algebra.ItemPosition) -> Value | None:
         kinds = dict(variable.schema)

@@ -130,26 +130,36 @@ class SumAlgebra:
 
 class Node:
     """An event as one of a variable. `sources` are cells with the number of their first nodes that it may follow, those
-    dropped since included; with `root` runs begin here."""
+    dropped since included; with `root` runs begin here. The latest of its runs begins at `start`."""
 
-    __slots__ = ("cell", "event", "root", "sources", "state")
+    __slots__ = ("cell", "event", "number", "root", "sources", "start", "state")
 
     def __init__(self, event: EventTuple, state: int) -> None:
         self.event, self.state, self.root = event, state, False
         self.sources: list[tuple[SummedCell, int]] = []
+        self.start: int = BEGINNING
         self.cell: SummedCell | None = None
+        self.number = 0  # in its cell
+
+    def follow(self, cell: SummedCell, stop: int) -> None:
+        self.sources.append((cell, stop))
+        self.start = max(self.start, cell.top(stop))
+
+    def weight(self, low: int) -> int:
+        """Returns how much is kept: itself and its sources with runs that begin at `low` or later."""
+        return (self.start >= low) * (1 + sum(cell.top(stop) >= low for cell, stop in self.sources))
 
 
 class SummedCell:
     """The nodes of one state with equal registers, by t1. `totals` are sums over the first of the recent ones, which
     begin behind the first `frozen`; in the columns of the checkpoint the cell is `column`, 0 for none."""
 
-    __slots__ = ("column", "dropped", "ends", "frozen", "name", "nodes", "registers", "totals")
+    __slots__ = ("column", "dropped", "ends", "frozen", "registers", "starts", "totals")
 
     def __init__(self, registers: tuple[Any, ...]) -> None:
-        self.name, self.registers = registers, registers
-        self.nodes: list[Node] = []
+        self.registers = registers
         self.ends: list[int] = []  # the t1 of each
+        self.starts: list[int] = []  # when the latest run of the first ones begins
         self.totals: list[Sums] = []
         self.dropped = self.frozen = self.column = 0
 
@@ -157,10 +167,19 @@ class SummedCell:
         """Returns how many nodes, the dropped ones included, end before a time."""
         return self.dropped + bisect_left(self.ends, t0)
 
+    def top(self, stop: int) -> int:
+        """Returns when the latest run of the first nodes begins."""
+        return self.starts[stop - self.dropped - 1] if stop > self.dropped else BEGINNING
+
+    def add(self, node: Node) -> None:
+        node.cell, node.number = self, self.dropped + len(self.ends)
+        self.ends.append(node.event[1])
+        self.starts.append(max(node.start, self.starts[-1]) if self.starts else node.start)
+
     def turn(self, low: int, checkpoint: int, column: int) -> None:
-        """Drops the nodes that end before `low`. `column` is its own if there are earlier nodes then."""
-        gone = bisect_left(self.ends, low)
-        del self.nodes[:gone], self.ends[:gone]
+        """Drops first nodes whose runs begin before `low`. `column` is its own if there are earlier nodes then."""
+        gone = bisect_left(self.starts, low)
+        del self.starts[:gone], self.ends[:gone]
         self.dropped += gone
         self.frozen, self.totals = self.before(checkpoint), []
         self.column = column if self.frozen > self.dropped else 0
@@ -173,7 +192,7 @@ class SummedKey:
         self._sums = sums
         self.tables: list[CellTable[SummedCell]] = [CellTable(registers) for registers in hashed]
         self._nodes: list[Node] = []
-        self.arrivals: list[Arrival] = []  # the events of nodes
+        self.arrivals: list[tuple[int, Arrival]] = []  # the events of nodes, each with when its latest run begins
         self._columns = 1
         self._checkpoint: int = BEGINNING  # earlier nodes end before it
         self._column_of: dict[tuple[SummedCell, int], int] = {}
@@ -183,17 +202,19 @@ class SummedKey:
         self._earlier: list[Sums] = []  # sums of the ways of the first of these to each cell at the checkpoint
         self.size = 0
 
-    @property
-    def last(self) -> int:
-        return self._nodes[-1].event[1] if self._nodes else BEGINNING
+        self.top: int = BEGINNING  # when the latest run begins
 
     def waiting(self, low: int) -> int:
-        return len(self._nodes) - bisect_left(self._nodes, low, key=_t1)
+        return sum(node.start >= low for node in self._nodes)
+
+    def weight(self, low: int) -> int:
+        self.size = sum(node.weight(low) for node in self._nodes)
+        return self.size
 
     def advance(self, low: int) -> None:
         """Called before an epoch: runs that begin before `low` have expired."""
         if low > self._oldest:
-            self._turn(low, self.last + 1, ())
+            self._turn(low, self._nodes[-1].event[1] + 1, ())
 
     def prepare(self, nodes: Iterable[Node], low: int) -> None:
         """Called before the new nodes of an event are summed."""
@@ -227,15 +248,14 @@ class SummedKey:
         cells = self.tables[node.state]
         if (cell := cells.get(registers)) is None:
             cell = cells[registers] = SummedCell(registers)
-        node.cell = cell
-        cell.nodes.append(node)
-        cell.ends.append(node.event[1])
+        cell.add(node)
+        self.top = max(self.top, node.start)
+        self.size += 1 + len(node.sources)
         self._append(node, cell, sums)
 
     def _append(self, node: Node, cell: SummedCell, sums: Sums) -> None:
         cell.totals.append(self._sums.either(cell.totals[-1], sums) if cell.totals else sums)
         self._nodes.append(node)
-        self.size += self._columns + len(node.sources)
 
     def over(self, sums: Sums, low: int) -> list[Any]:
         """Returns the sums of the runs that begin at `low` or later."""
@@ -249,10 +269,10 @@ class SummedKey:
             for name, cell in list(cells.items()):
                 cell.turn(low, checkpoint, self._columns)
                 self._columns += cell.column > 0
-                if not cell.nodes:
+                if not cell.ends:
                     del cells[name]
-        nodes = self._nodes[bisect_left(self._nodes, low, key=_t1) :]
-        self.arrivals = [one for one in self.arrivals if one.event[1] >= low]
+        nodes = [node for node in self._nodes if node.cell is not None and node.number >= node.cell.dropped]
+        self.arrivals = [one for one in self.arrivals if one[0] >= low]
         cut = bisect_left(nodes, checkpoint, key=_t1)
         every = chain(spanning, (one for node in nodes[cut:] for one in node.sources))
         within = dict.fromkeys(one for one in every if _is_within(*one))
@@ -260,7 +280,6 @@ class SummedKey:
         self._columns += len(within)
         self._sum_backwards(nodes[:cut], low)
         self._nodes, self._oldest = nodes[:cut], END
-        self.size = sum(len(node.sources) + self._columns for node in self._nodes)
         for node in nodes[cut:]:
             assert node.cell is not None, "it is kept"
             self._append(node, node.cell, self.summed(node, low))
@@ -334,8 +353,8 @@ class SummedRuns(KeptRows):
         """Advances time, and drops expired keys if there may be many."""
         self.passed = max(self.passed, until)
         if len(self.parts) > 2 * self._swept + 100:
-            self.parts = {key: part for key, part in self.parts.items() if part.last >= self.low}
-            self._swept, self._size = len(self.parts), sum(part.size for part in self.parts.values())
+            self.parts = {key: part for key, part in self.parts.items() if part.top >= self.low}
+            self._swept = len(self.parts)
 
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Ended]:
         """Processes the events of an epoch. Returns those that matches end with."""
@@ -354,8 +373,10 @@ class SummedRuns(KeptRows):
         if self._meter.limits.work < INFINITE:
             self.spend(self.rows, steps, time)
             self.end_steps(time)
-        if self._size > self._meter.limits.partial:
-            self.exceed(self.rows, time, "partial")
+        if self._size > self._meter.limits.partial:  # of which some may have expired
+            self._size = sum(part.weight(self.low) for part in self.parts.values())
+            if self._size > self._meter.limits.partial:
+                self.exceed(self.rows, time, "partial")
         return found if self.rows else []
 
     def _meet(self, part: SummedKey, arrival: Arrival, found: list[Ended]) -> int:
@@ -377,18 +398,19 @@ class SummedRuns(KeptRows):
             edges = [program.takes[state].equal] if take else []
             edges += [program.begins[state + 1].equal] if begin else []
             for cell in cells.asked(edges, event) if program.hashed[state] else cells.values():
-                steps += 1
                 stop = cell.before(event[0])
-                if stop == cell.dropped or cell.ends[-1] < self.low:
+                if cell.top(stop) < self.low:
                     continue
+                steps += 1
                 if take and self._held(program.takes[state], cell.registers, event):
-                    node(state, program.take[state](cell.registers, event)).sources.append((cell, stop))
+                    node(state, program.take[state](cell.registers, event)).follow(cell, stop)
                 complete = begin and self._held(program.completes[state], cell.registers, ())
                 if complete and self._held(program.begins[state + 1], cell.registers, event):
                     registers = program.begin[state + 1](cell.registers, event)
-                    node(state + 1, registers).sources.append((cell, stop))
+                    node(state + 1, registers).follow(cell, stop)
         if masks[program.begins[0].role] & self.rows:
-            node(0, program.begin[0]((), event)).root = True
+            root = node(0, program.begin[0]((), event))
+            root.root, root.start = True, event[0]
         self._take(part, arrival, made, found)
         return steps
 
@@ -397,16 +419,16 @@ class SummedRuns(KeptRows):
     ) -> None:
         program, total = self._program, None
         part.prepare(made.values(), self.low)
-        is_kept = False
+        latest: int = BEGINNING
         for (state, registers), node in made.items():
             sums = part.summed(node, self.low)
             if state == program.last and self._held(program.completes[state], registers, ()):
                 total = sums if total is None else self._sums.either(total, sums)
             if state < program.last or program.kleene[state]:
                 part.keep(node, registers, sums)
-                is_kept = True
-        if is_kept:
-            part.arrivals.append(arrival)
+                latest = max(latest, node.start)
+        if latest > BEGINNING:
+            part.arrivals.append((latest, arrival))
         if total is not None and (sums := part.over(total, self.low))[0]:
             found.append(Ended(arrival.event, self.row, sums))
 
@@ -580,7 +602,7 @@ class SumMatching(PatternHost[SummedRuns, Sequence[Ended]]):
     def _arrivals_of(self, store: SummedRuns) -> Iterator[tuple[KeyValues, list[Arrival]]]:
         """Yields the events of a store that may still matter, by key."""
         for key, part in store.parts.items():
-            if some := [one for one in part.arrivals if one.event[1] >= store.low]:
+            if some := [one for start, one in part.arrivals if start >= store.low]:
                 yield key, some
 
     def _events(self, store: SummedRuns) -> Iterator[tuple[int, EventTuple]]:

@@ -95,6 +95,13 @@ def _statements() -> Iterator[Statement]:
         Pattern(many, Window("6"), strategy, select=(_ITEMS[0], Item(event_syntax.Len("b"), "n")))
         for strategy in ("skip_till_next_match", "skip_till_any_match", "strict_contiguity")
     )
+    counts = Item(Fn("count"), "n"), Item(Of("b", "k", "LEN"), "k"), Item(Fn("max", (Of("a", "k"),)), "m")
+    rises = Cmp("!=", Of("b", "k", "i"), Of("b", "k", "i-1"))
+    having = Cmp(">", Fn("count"), event_syntax.Num("1"))
+    yield from (
+        Pattern(many, Window("6"), keys=keys, cond=cond, having=having, select=counts, together=True)
+        for keys, cond in ((("k",), None), ((), rises), ((), None))
+    )
     yield Near((Letter("A"), Letter("B"), Letter("A")), 1, Window("5"), ("k",))
 
 

@@ -58,6 +58,41 @@ def test_a_pattern_tells(statement: str, streams: str, expected: list[str]):
     assert told(run(statement, streams)) == expected
 
 
+# ---------------------------------------------------------------- all matches together
+
+
+@pytest.mark.parametrize("window", [3, 60, 2000])
+def test_matches_together_are_counted_exactly(window: int):
+    """Of `n` events in the window 2^(n-1) choices end with the last one, which is in all, and each other in half."""
+    text = "PATTERN SEQ(A+ a[]) WITHIN {} s RETURN count(*) AS n, sum(a[].x) AS s, avg(a[].x) AS m, min(a[].x) AS l{}"
+    given = [event({"x": float(time)}, time * SECOND, time * SECOND, [("A", time)]) for time in range(2_100)]
+    texts = [text.format(window, f" {mode}ALL MATCHES TOGETHER") for mode in ("", ", count(*) + 0 AS f ")]
+    trial = Trial({"A": (("x", "number"),)}, *texts)
+    for first in (0, 7, 1_500):
+        trial.run({"A": given}, first * SECOND, {0: 7, 7: 1_500, 1_500: 2_100}[first] * SECOND)
+    for time, one in enumerate(sorted(trial.results(1), key=lambda one: one.t1)):
+        first = max(0, time - window)
+        count = 1 << (time - first)
+        total = time * count + sum(range(first, time)) * count // 2
+        events = count + (time - first) * count // 2
+        greatest = float(count) if count < 1 << 1024 else 1.7976931348623157e308
+        assert (one.values["n"], one.values["s"], one.values["m"], one.values["l"], one.values["f"]) == (
+            f"{count}",
+            f"{total}",
+            total / events,
+            first,
+            greatest,
+        )
+
+
+def test_sums_of_matches_together_that_are_not_whole():
+    text = "PATTERN SEQ(A+ a[]) WITHIN 9 s HAVING sum(a[].x) / count(*) < 1 RETURN sum(a[].x) AS s ALL MATCHES TOGETHER"
+    given = [event({"x": value}, at * SECOND, at * SECOND, [("A", at)]) for at, value in enumerate((0.1, 0.2, 1e300))]
+    trial = Trial({"A": (("x", "number"),)}, text)
+    trial.run({"A": given}, 0, LATE)
+    assert sorted(str(one.values["s"]) for one in trial.results(0)) == ["0.1", "0.5"]
+
+
 # ---------------------------------------------------------------- runs
 
 Q3 = (

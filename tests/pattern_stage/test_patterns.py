@@ -12,6 +12,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from common.limits import Quota
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel
@@ -19,8 +20,8 @@ from pattern_stage.pattern.history import BUNDLES, MOST_SEEN, Extension, LevelOu
 from pattern_stage.plan import RULE_NAMES
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
-from tests.generate.events import LENGTH, events, schemas, world
-from tests.generate.patterns import pattern_world
+from tests.generate.events import LENGTH, events, schemas, variants, world
+from tests.generate.patterns import PatternMaker, pattern_world
 from tests.generate.seeds import seeds
 from tests.oracle.budget import Budget
 from tests.oracle.event_syntax import Schema, Window
@@ -35,6 +36,23 @@ WHOLE = ((LENGTH + 1) * 10**6,)
 def test_random_statements(seed: int):
     made = world(seed)
     assert_finds(made, random_run(Random(seed), len(made.statements), LENGTH))
+
+
+@pytest.mark.parametrize("seed", seeds(4, 2_000, first=50_000))
+def test_all_matches_together(seed: int):
+    """Whatever the cuts and restarts; and limits are exceeded at the same times."""
+    rng, known = Random(seed), schemas(Random(seed))
+    given = {name: events(rng, name, schema, rng.choice((6, 9, 12))) for name, schema in known.items()}
+    maker = PatternMaker(rng, known)
+    made = PatternWorld(known, given, variants(rng, [maker.together() for _ in range(4)], 8))
+    assert_finds(made, random_run(rng, len(made.statements), LENGTH))
+    cuts = tuple(time * SECOND for time in range(LENGTH + 2))
+    for limits in (Quota(partial=3), Quota(partial=9), Quota(work=3), Quota(work_of_block=12)):
+        runs = Run(WHOLE), Run(cuts), Run(cuts, restarts=frozenset(cuts))
+        runners = [Runner(made, run, limits=limits) for run in runs]
+        for runner in runners:
+            runner.results()
+        assert runners[0].exceeded == runners[1].exceeded == runners[2].exceeded
 
 
 @pytest.mark.parametrize("seed", seeds(1, 500, first=20_000))
