@@ -560,10 +560,12 @@ def selected_values(xml: str) -> tuple[tuple[str, str], ...]:
     >>> selected_values('<alert who="Ada">said <what at="10">hello</what></alert>')
     (('who', 'Ada'), ('alert', 'said'), ('what', 'hello'), ('at', '10'))
 
-    An event of a PATTERN is one value:
+    An event of a PATTERN is one value, and so is the copy of a document:
 
     >>> selected_values('<match query="q" t0="1" t1="1" errors="2"><p t0="1" t1="1"><k>A</k><n>3</n></p></match>')
     (('errors', '2'), ('p', 'A, 3'))
+    >>> selected_values('<pair><a><item><title>A</title><text>said <b>so</b></text></item></a></pair>')
+    (('a', 'A, said so'),)
     """
     root = parse_document(xml.encode(), trusted=True).root
     constructed = not (root.tag == "match" and list(root.attrib) in (["query", *_EVENT], ["query", *_EVENT, ERRORS]))
@@ -579,12 +581,21 @@ def _values(root: etree._Element, constructed: bool) -> Iterator[tuple[str, str]
     elif ERRORS in root.attrib:
         yield ERRORS, str(root.attrib[ERRORS])
     for child in root.iterchildren(tag=etree.Element):
-        is_event = not constructed and list(child.attrib) == _EVENT
-        texts = map(element_text, child) if is_event else [element_text(child)]
-        if text := ", ".join(filter(None, map(printable_line, texts))):
+        if text := ", ".join(filter(None, map(printable_line, islice(_texts_apart(child), MOST_VALUES)))):
             yield local_name(child), truncate(text)
         if constructed:
             yield from _attribute_texts(child)
+
+
+def _texts_apart(element: etree._Element) -> Iterator[str]:
+    """The texts of what has no structure of elements alone."""
+    waiting = [element]
+    while waiting:
+        one = waiting.pop()
+        if not len(one) or any(text and not text.isspace() for text in (one.text, *(child.tail for child in one))):
+            yield element_text(one)
+        else:
+            waiting += reversed(list(one.iterchildren(tag=etree.Element)))
 
 
 def _attribute_texts(element: etree._Element) -> Iterator[tuple[str, str]]:
