@@ -433,7 +433,7 @@ def measure_trends(case: TrendsCase, quick: bool = False) -> Iterator[Line]:
     taken, found = compared_turns(ways, 1 if quick else 3, case, "matches")
     details = {"digits": max(len(decimal_text(one)) for one in found.values())}
     lines = kit.turn_lines(asdict(case), taken, len(found), count - case.window, "together")
-    yield from (replace(line, details=line.details | details) for line in lines)
+    yield from (replace(line, details={**line.details, **details}) for line in lines)
 
 
 def trends_cases(options: kit.PatternOptions) -> list[TrendsCase]:
