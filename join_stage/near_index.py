@@ -2,10 +2,11 @@
 that collide. It counts: each text has a cell, to which the postings of a text's words add their weights.
 
 Texts are in segments, the greatest first. Postings of frequent words are read only for those texts that can be near
-without them, and looked up as bits for the few texts that the other words leave. A segment numbers its texts by the
-weight of their words, so a posting list is cut where what remains of the text is too little for heavier ones. Which
-words are frequent, a segment tells by itself, so texts need no common order of words as they do for keys (prefix
-filtering, see `near_candidates`). MaxScore (Turtle and Flood, 1995) divides the words of a query in this way.
+without them, and looked up as bits for the few texts that the other words leave. Where these postings are many, bits
+are added up instead. A segment numbers its texts by the weight of their words, so a posting list is cut where what
+remains of the text is too little for heavier ones. Each segment has frequent words of its own, so texts need no common
+order of words as they do for keys (prefix filtering, see `near_candidates`). MaxScore (Turtle and Flood, 1995) divides
+the words of a query in this way.
 """
 
 from __future__ import annotations
