@@ -502,11 +502,12 @@ class DuckDBTables:
         self._settle()
         return self._connection.sql(f"{sql} WHERE key = ?", params=[key]).to_arrow_table()
 
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+    def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
+        columns = columns or self.schema.tables[table].names
         if table in self._empty:
-            return self.schema.tables[table].empty_table()
-        columns = ", ".join(f"t.{name}" for name in self.schema.tables[table].names)
-        sql = f"SELECT {columns} FROM {table} t JOIN wanted_rows w ON t.{column} = w.number"
+            return self.schema.tables[table].empty_table().select(columns)
+        wanted = ", ".join(f"t.{name}" for name in columns)
+        sql = f"SELECT {wanted} FROM {table} t JOIN wanted_rows w ON t.{column} = w.number"
         return self.select(sql, {"wanted_rows": pa.table({"number": numbers})})
 
     def highest(self, table: str, column: str) -> int:

@@ -345,8 +345,9 @@ class TableStore(Protocol):
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         """Columns of a table, unordered, with the running batch; with `key`, only its rows. Faster than a query."""
 
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        """The rows whose column has one of these distinct numbers, with the running batch. Faster than a query."""
+    def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows whose column has one of these distinct numbers, with the running batch: all columns, or those given,
+        which include it. Faster than a query."""
 
     def highest(self, table: str, column: str) -> int:
         """The greatest number in a column, -1 if there is none. Faster than a query."""

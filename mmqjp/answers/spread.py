@@ -221,8 +221,9 @@ class SliceAnswers:
 class DocumentFiles:
     paths: Sequence[str]
 
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        return pa.concat_tables([DOCUMENTS.empty_table(), *find_rows(self.paths, DOCUMENTS, column, numbers)])
+    def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
+        schema = pa.schema([DOCUMENTS.field(name) for name in columns or DOCUMENTS.names])
+        return pa.concat_tables([schema.empty_table(), *find_rows(self.paths, schema, column, numbers)])
 
 
 class _MatchRows:

@@ -237,7 +237,7 @@ ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
 
 
 class HasDocuments(Protocol):
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table: ...
+    def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table: ...
 
 
 def document_sizes(

@@ -347,11 +347,13 @@ class FileTables:
         with self.reading([table]):
             return pa.concat_tables([*(read_rows(path, schema, key) for path in paths), fresh.select(schema.names)])
 
-    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+    def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with one of these numbers in a column; reads only row groups that may have them."""
-        paths, fresh = self.paths(table, whole=False), self.fresh(table)
+        schema = self.schema.tables[table]
+        schema = pa.schema([schema.field(name) for name in columns or schema.names])
+        paths, fresh = self.paths(table, whole=False), self.fresh(table).select(schema.names)
         with self.reading([table]):
-            kept = find_rows(paths, self.schema.tables[table], column, numbers)
+            kept = find_rows(paths, schema, column, numbers)
             return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
 
     def highest(self, table: str, column: str) -> int:
