@@ -25,9 +25,13 @@ from bench.fanout import FANOUT_KINDS, followed_by
 from bench.harness import Line, columns
 from bench.stage1_workload import VOCABULARIES, evaluate, patterns, stage1_documents
 from bench.workload import HOUR, SECOND, START, channel, items, parameters, queries, write_documents
-from feeds.documents import Document
+from feeds.documents import Document, now_us
 from join_stage.plans import DEFAULT_PLAN
 from mmqjp.engine import Session
+from mmqjp.present.recent import RecentAnswers
+from mmqjp.web.areas.queries import query_page
+from mmqjp.web.readers import CursorReader
+from mmqjp.web.tallies import Tallies
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct
@@ -294,6 +298,82 @@ def measure_text_registration(distinct: int = DISTINCT, subscriptions: int = SUB
     }
 
 
+_JOINED = "FROM S//item->a{} FOLLOWED BY {{t = u, 2 d}} S//item->b{}"
+
+
+def _of_channel(url: str) -> str:
+    return _JOINED.format(f'[./channel_url = "{url}"][./title->t]', "[./title->u]")
+
+
+READERS = 10  # subscriptions to what the documents are about
+_MOST_ROWS = 5_000_000
+
+
+def _add_subscribers(case: tuple[str, int, int]) -> None:
+    directory, number, texts = case
+    with Session("duckdb", state=directory) as engine:
+        engine.subscribe(";\n".join([_of_channel("read")] * READERS))
+        for begin in range(0, number - READERS, texts):
+            some = range(min(texts, number - READERS - begin))
+            engine.subscribe(";\n".join(_of_channel(channel(n)) for n in some))
+
+
+def _beside_subscribers(case: tuple[str, int, int]) -> dict[str, float]:
+    """Raises AssertionError if a document has other outputs than those of its readers."""
+    directory, number, _ = case
+    before, numbers = harness.resident_memory() or 0, count()
+    seconds, opened = harness.timed(partial(Session, "duckdb", state=directory), time.process_time)
+    with opened as engine:
+        size = ((harness.resident_memory() or 0) - before) / number
+
+        def ms(work: Callable[[], object]) -> float:
+            return harness.seconds_of(work, time.process_time) * 1e3
+
+        def pair() -> None:
+            n, outputs = next(numbers), 0
+            for name, at in (("a", START), ("b", START + SECOND)):
+                xml = f"<item><channel_url>read</channel_url><title>title {n}</title></item>"
+                outputs += len(engine.process([Document(f"{name}{n}", xml, time=at + n * HOUR)]))
+            assert outputs == READERS, f"{outputs} outputs, not {READERS}"
+
+        reader = CursorReader(engine)
+        select = partial(reader.select, own=True)  # in this process, as its time is measured
+        recent = RecentAnswers(partial(select, limit=_MOST_ROWS, seconds=60.0), reader.version, reader.committed)
+        tallies = Tallies(select, now_us, recent)
+        found: dict[str, float] = {"bytes": size, "first_ms": ms(pair), "page_first_ms": ms(tallies.current)}
+        taken: dict[str, list[float]] = {}
+        for n in range(_MORE):
+
+            def page(n: int = n) -> object:
+                return query_page(tallies.current(), "9" * (n % 3), order="total" if n % 2 else "name")
+
+            work: dict[str, Callable[[], object]] = {
+                "usual_ms": pair,
+                "add_ms": partial(engine.subscribe, f"{_of_channel('other')} PUBLISH more"),
+                "page_ms": page,
+                "remove_ms": partial(engine.unsubscribe, "more"),
+            }
+            for name, one in work.items():
+                taken.setdefault(name, []).append(ms(one))
+        return found | {"seconds": seconds} | {name: median(one) for name, one in taken.items()}
+
+
+def measure_subscribers(number: int, texts: int) -> Line:
+    """A store with very many subscriptions: opened in a new process, and what is done beside them."""
+    with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
+        harness.in_fresh_process(_add_subscribers, (directory, number, texts))
+        found = harness.in_fresh_process(_beside_subscribers, (directory, number, texts))
+    about, seconds = {"subscriptions": number, "texts": min(number, texts)}, found.pop("seconds")
+    return Line("registration", about, "duckdb", DEFAULT_PLAN, seconds, number, details=dict(found))
+
+
+SUBSCRIBER_COLUMNS = columns(
+    "subscriptions | texts | opened, s = seconds | bytes of each = bytes | first pair, ms = first_ms "
+    "| pair, ms = usual_ms | one more, ms = add_ms | removed, ms = remove_ms | first page, ms = page_first_ms "
+    "| page, ms = page_ms"
+)
+
+
 def measure_reopening(what: str, texts: Sequence[str]) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
         with Session("duckdb", state=directory) as engine:
@@ -307,10 +387,9 @@ def measure_reopening(what: str, texts: Sequence[str]) -> dict[str, str]:
 
 def report_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> None:
     rows = measure_pattern_registration(distinct, subscriptions) | measure_text_registration(distinct, subscriptions)
-    side = isqrt(subscriptions) + 1
-    joined, numbers = "FROM S//item->a{} FOLLOWED BY {{t = u, 2 d}} S//item->b{}", range(subscriptions)
-    constants = [joined.format(f'[./channel_url = "{channel(n)}"][./title->t]', "[./title->u]") for n in numbers]
-    tags = [joined.format(f"[./left{n // side}->t]", f"[./right{n % side}->u]") for n in numbers]
+    side, numbers = isqrt(subscriptions) + 1, range(subscriptions)
+    constants = [_of_channel(channel(n)) for n in numbers]
+    tags = [_JOINED.format(f"[./left{n // side}->t]", f"[./right{n % side}->u]") for n in numbers]
     rows |= measure_reopening("a constant", constants) | measure_reopening("tags", tags)
     harness.print_rows("registration", ("what", "time"), rows.items(), width=120)
 
@@ -320,9 +399,16 @@ def bench_registration() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} queries of each kind, and nothing else")
     parser.add_argument("--kind", choices=list(SCRIPT_KINDS), help="measure one kind of queries, and nothing else")
     parser.add_argument("--csv", type=harness.output_file, metavar="FILE", help="write the table of the kinds")
+    parser.add_argument("--subscribers", type=int, metavar="N", help="measure N subscriptions, and nothing else")
     options = parser.parse_args()
+    if many := options.subscribers:
+        cases = [(min(many, QUICK), 1_000), (many, 1_000), (many, 100_000)]
+        lines = [measure_subscribers(*case) for case in harness.with_progress(cases)]
+        harness.print_table(lines, "beside very many subscriptions, DuckDB", SUBSCRIBER_COLUMNS)
+        harness.save(lines, options)
+        return
     number = QUICK if options.quick else SUBSCRIPTIONS
-    lines: list[Line] = []
+    lines = []
     for kind in harness.with_progress([options.kind] if options.kind else list(SCRIPT_KINDS)):
         if kind in RATES:
             lines.append(harness.in_fresh_process(measure_rate, (kind, number)))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from common.dates import DAY, HOUR
 from common.tools import in_batches
 from join_stage.store.protocol import QuestionRefused
-from mmqjp.tables.schema import ITEM_VERSIONS, RECIPIENTS, SEQ
+from mmqjp.tables.schema import ITEM_VERSIONS, RECIPIENTS, SEQ, members_where
 
 SelectFn = Callable[[str], pa.Table]
 """Runs a query over a store's tables, as `mmqjp.engine.Session.question` does, or another process."""
@@ -439,7 +439,10 @@ def tally(after: int, until: int, since_hour: int) -> str:
     `until`, as `outputs`. Hour -4: a number that changes when queries are registered, typed otherwise or paused.
     """
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
-    return f"""WITH {_NUMBERS}
+    # Of the forms with new answers only: windows over very many members take longer than all the rest.
+    forms = f"SELECT form FROM answers WHERE batch > {after} AND batch <= {until}"
+    members = members_where(f"qid IN (SELECT qid FROM added_queries WHERE form IN ({forms}))")
+    return f"""WITH {_NUMBERS}, members AS ({members})
 SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
 {RECIPIENTS} AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour
 UNION ALL SELECT NULL, query, {hour} AS hour, count(*), max(t1) FROM earlier_outputs

@@ -144,19 +144,24 @@ QUERY_TABLES = {
     "pauses": schema(qid=INT, docid=INT, reason=TEXT, noted_at=INT, batch=INT),
 }  # fmt: skip
 
+
+def members_where(condition: str) -> str:
+    """SQL for the times at which queries were members of their forms (see `mmqjp.queries.model`)."""
+    return f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
+m.begun, coalesce(m.ended, {INFINITE}) AS ended, coalesce(m.ended_at, {INFINITE}) AS ended_at
+FROM (
+  SELECT qid, begins, batch AS begun, lead(batch) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended,
+  lead(arrival) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended_at FROM memberships WHERE {condition}
+) m JOIN added_queries q ON m.qid = q.qid WHERE m.begins = 1"""
+
+
 QUERY_VIEWS = {
     "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at,
 coalesce(s.source, a.text) AS source
 FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid LEFT JOIN (
   SELECT qid, max_by(source, batch) AS source FROM query_sources GROUP BY qid
 ) s ON s.qid = a.qid""",
-    # The times at which queries were members of their forms (see `mmqjp.queries.model`).
-    "members": f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
-m.begun, coalesce(m.ended, {INFINITE}) AS ended, coalesce(m.ended_at, {INFINITE}) AS ended_at
-FROM (
-  SELECT qid, begins, batch AS begun, lead(batch) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended,
-  lead(arrival) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended_at FROM memberships
-) m JOIN added_queries q ON m.qid = q.qid WHERE m.begins = 1""",
+    "members": members_where("true"),
 }
 
 

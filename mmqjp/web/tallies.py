@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -166,9 +167,13 @@ class Names:
         places = [bisect_left(names, name) for name in new]
         queries = np.insert(queries, places, [changed[name] for name in new])
         at = np.insert(self.counted_at, places, [counted_at.get(name, -1) for name in new])
-        self.names = names = _inserted(names, places, new)
-        if len(left := np.flatnonzero(queries)) < len(names):
-            self.names, queries, at = [names[place] for place in left.tolist()], queries[left], at[left]
+        if new:
+            self.names = names = _inserted(names, places, new)
+        if len(gone := np.flatnonzero(queries == 0)):
+            self.names = []
+            for low, high in pairwise([-1, *gone.tolist(), len(names)]):
+                self.names += names[low + 1 : high]
+            queries, at = np.delete(queries, gone), np.delete(at, gone)
         self.queries, self.counted_at = queries, at
 
     def _note_pauses(self) -> None:
@@ -191,7 +196,8 @@ def _inserted(names: list[str], places: Sequence[int], new: Sequence[str]) -> li
         found += names[last:place]
         found.append(name)
         last = place
-    return found + names[last:]
+    found += names[last:]
+    return found
 
 
 class Tallies:
