@@ -7,7 +7,7 @@ import gc
 import sys
 import typing
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
@@ -15,7 +15,7 @@ from functools import cache
 from importlib.abc import MetaPathFinder
 from threading import Lock
 from types import NoneType, UnionType
-from typing import Any, Generic, Self, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import Any, Generic, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 T = TypeVar("T")
 
@@ -39,6 +39,32 @@ def in_batches(items: Iterable[T], most: int, most_bytes: int, size_of: Callable
             batch, count, size = [], 0, 0
     if batch:
         yield batch
+
+
+Few: TypeAlias = T | dict[T, None] | None
+"""Items in order of addition: most often none or one, which needs no container."""
+
+
+def each(items: Few[T]) -> Collection[T]:
+    if items is None:
+        return ()
+    return items if isinstance(items, dict) else (items,)
+
+
+def with_item(items: Few[T], item: T) -> Few[T]:
+    if items is None or items == item:
+        return item
+    if isinstance(items, dict):
+        items[item] = None
+        return items
+    return {items: None, item: None}
+
+
+def without_item(items: Few[T], item: T) -> Few[T]:
+    if isinstance(items, dict):
+        items.pop(item, None)
+        return items or None
+    return None if items == item else items
 
 
 class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standard library

@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lxml import etree
 
 from common.dates import parse_timestamp
-from common.tools import Memo, decrease
+from common.tools import Few, Memo, decrease, each, with_item, without_item
 from xpath_stage.documents import ElementColumns, ParsedDocument, Tags, Vocabulary, element_text, owner_test
 from xpath_stage.keywords import INDEXES, LiteralIndex, keyword_of
 from xscl.algebra.joins import EXTENSION_PREFIX, PatternNode, Test, node_texts
@@ -300,7 +300,7 @@ class MaskIndex(Generic[T]):
 
     def __init__(self) -> None:
         self._items: dict[T, Bits] = {}
-        self._by_bit: dict[int, dict[T, Bits]] | None = None
+        self._by_bit: dict[int, Few[T]] | None = None  # mostly one
         self._need = 0
 
     @property
@@ -325,9 +325,8 @@ class MaskIndex(Generic[T]):
         del self._items[item]
         if self._by_bit is not None:
             bit = self._bit_of.pop(item)
-            del self._by_bit[bit][item]
-            if not self._by_bit[bit]:
-                del self._by_bit[bit]
+            if (left := without_item(self._by_bit.pop(bit), item)) is not None:
+                self._by_bit[bit] = left
 
     def satisfied(self, mask: int) -> Iterator[T]:
         return (item for item, _ in self.satisfied_with(mask))
@@ -335,14 +334,15 @@ class MaskIndex(Generic[T]):
     def satisfied_with(self, mask: int) -> Iterator[tuple[T, Bits]]:
         """`satisfied`, with the bits that each item requires."""
         by_bit = self._index()
-        yield from by_bit.get(-1, {}).items()
+        for item in each(by_bit.get(-1)):
+            yield item, self._items[item]
         held = frozenset(bits(mask & self._need))
         for bit in sorted(held):
-            for item, required in by_bit.get(bit, {}).items():
-                if held.issuperset(required):
+            for item in each(by_bit.get(bit)):
+                if held.issuperset(required := self._items[item]):
                     yield item, required
 
-    def _index(self) -> dict[int, dict[T, Bits]]:
+    def _index(self) -> dict[int, Few[T]]:
         if self._by_bit is None:
             self._by_bit, self._bit_of = {}, {}
             self._need = bit_mask(bit for required in self._items.values() for bit in required)
@@ -350,10 +350,10 @@ class MaskIndex(Generic[T]):
                 self._sort_in(item, required, self._by_bit)
         return self._by_bit
 
-    def _sort_in(self, item: T, required: Bits, by_bit: dict[int, dict[T, Bits]]) -> None:
+    def _sort_in(self, item: T, required: Bits, by_bit: dict[int, Few[T]]) -> None:
         # The bit with the fewest items: rather a literal of few patterns than a branch of most.
-        bit = min(required, key=lambda b: len(by_bit.get(b, ())), default=-1)
-        by_bit.setdefault(bit, {})[item] = required
+        bit = min(required, key=lambda b: len(each(by_bit.get(b))), default=-1)
+        by_bit[bit] = with_item(by_bit.get(bit), item)
         self._bit_of[item] = bit
 
 

@@ -33,7 +33,7 @@ from common.arrays import (
     expand_ranges,
     group_starts,
 )
-from common.tools import ClearedCache, Memo
+from common.tools import ClearedCache, Few, Memo, each, with_item, without_item
 from templates.catalog import StepEdge, TemplateRow
 from templates.graph import Shape
 from templates.witness import Witnesses
@@ -76,8 +76,8 @@ class RowIndex:
         self._edge_paths: dict[int, tuple[VariablePath, VariablePath]] = {}
         self._rights: dict[int, dict[int, int]] = {}
         self._lefts: dict[int, dict[int, int]] = {}
-        self.using: dict[int, set[int]] = {}  # the places of the rows with each edge
-        self._found_by: dict[int, set[int]] = {}
+        self._using: dict[int, Few[int]] = {}  # the places of the rows with each edge, mostly of one
+        self._found_by: dict[int, Few[int]] = {}
         self._finder: dict[int, int] = {}
         self._place: dict[int, int] = {}
         self._filtered: dict[int, int] = {}
@@ -102,10 +102,10 @@ class RowIndex:
         if len(edges) > 1:
             self.edge_table[place, : len(edges)] = edges
         for edge in set(edges):
-            self.using[edge].add(place)
+            self._using[edge] = with_item(self._using[edge], place)
         # A row is indexed by one of its edges: the one under which the fewest others are.
-        finder = min(set(edges), key=lambda edge: (len(self._found_by[edge]), edge))
-        self._found_by[finder].add(place)
+        finder = min(set(edges), key=lambda edge: (len(each(self._found_by[edge])), edge))
+        self._found_by[finder] = with_item(self._found_by[finder], place)
         self._finder[place] = finder
 
     def drop(self, row_id: int) -> None:
@@ -121,10 +121,11 @@ class RowIndex:
         self.unordered -= not gone.row.ordered
         self.edge_table[place] = -1
         self._free.append(place)
-        self._found_by[self._finder.pop(place)].discard(place)
+        finder = self._finder.pop(place)
+        self._found_by[finder] = without_item(self._found_by[finder], place)
         for edge in set(gone.edges):
-            self.using[edge].discard(place)
-            if not self.using[edge]:
+            self._using[edge] = without_item(self._using[edge], place)
+            if self._using[edge] is None:
                 self._drop_edge(edge)
 
     def _new_place(self) -> int:
@@ -143,7 +144,7 @@ class RowIndex:
             self.edge_count = max(self.edge_count, edge + 1)
             self._edges[left, right] = edge
             self._edge_paths[edge] = left, right
-            self.using[edge], self._found_by[edge] = set(), set()
+            self._using[edge] = self._found_by[edge] = None
             for path in (left, right):
                 if path not in self.paths:
                     self._numbered += 1
@@ -156,7 +157,7 @@ class RowIndex:
 
     def _drop_edge(self, edge: int) -> None:
         left, right = self._edge_paths.pop(edge)
-        del self._edges[left, right], self.using[edge], self._found_by[edge]
+        del self._edges[left, right], self._using[edge], self._found_by[edge]
         self._free_edges.append(edge)
         one, other = self.paths[left], self.paths[right]
         del self._rights[one][other], self._lefts[other][one]
@@ -176,6 +177,10 @@ class RowIndex:
         """The paths joined with a path on the left or right, and the edge for each."""
         return (self._rights if left else self._lefts).get(path, {})
 
+    def using(self, edge: int) -> Collection[int]:
+        """The places of the rows with an edge."""
+        return each(self._using[edge])
+
     def at(self, place: int) -> JoinRow:
         row = self.joins[place]
         assert row is not None, "a place that is asked for has a row"
@@ -186,7 +191,7 @@ class RowIndex:
         return sorted(
             place
             for edge in edges
-            for place in self._found_by[edge]
+            for place in each(self._found_by[edge])
             if (row := self.joins[place]) is not None and all(other in edges for other in row.edges)
         )
 
@@ -391,7 +396,7 @@ class PathClasses:
         )
 
     def _edge(self, edge: int) -> KindMeaning:
-        rows, places = self._rows, sorted(self._rows.using[edge])
+        rows, places = self._rows, sorted(self._rows.using(edge))
         single = tuple(place for place in places if len(rows.at(place).edges) == 1)
         window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
         return KindMeaning((edge,), window, ordered, len(single) < len(places), single)

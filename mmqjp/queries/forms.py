@@ -15,6 +15,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 from xml.sax.saxutils import escape
 
+from common.tools import Few, each, with_item, without_item
 from mmqjp.queries import model
 from templates.witness import plain_node
 from xpath_stage.binder import Node, PatternPath, SideBinder, SideBinders
@@ -171,18 +172,18 @@ class Form(model.QuerySet):
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
-        self._beside: model.Few[model.QuerySet] = None
+        self._beside: Few[model.QuerySet] = None
 
     @property
     def beside(self) -> Collection[model.QuerySet]:
         """Larger sets that also contain its queries."""
-        return model.each(self._beside)
+        return each(self._beside)
 
     def join(self, queries: model.QuerySet) -> None:
-        self._beside = model.with_item(self._beside, queries)
+        self._beside = with_item(self._beside, queries)
 
     def leave(self, queries: model.QuerySet) -> None:
-        self._beside = model.without_item(self._beside, queries)
+        self._beside = without_item(self._beside, queries)
 
     @cached_property
     def normal(self) -> joins.NormalQuery:

@@ -20,38 +20,12 @@ from numpy.typing import NDArray
 
 from common.arrays import Ints, bisect_ranges
 from common.bounds import INFINITE, NO_DOCUMENT, DocId, Micros
-from common.tools import lazy
+from common.tools import Few, each, lazy, with_item, without_item
 from join_stage.store.protocol import StoreError
 from templates.catalog import Catalog, Placement
 from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of, short_name
 
 T = TypeVar("T")
-
-
-Few: TypeAlias = T | dict[T, None] | None
-"""Items in order of addition: most often none or one, which needs no container."""
-
-
-def each(items: Few[T]) -> Collection[T]:
-    if items is None:
-        return ()
-    return items if isinstance(items, dict) else (items,)
-
-
-def with_item(items: Few[T], item: T) -> Few[T]:
-    if items is None or items == item:
-        return item
-    if isinstance(items, dict):
-        items[item] = None
-        return items
-    return {items: None, item: None}
-
-
-def without_item(items: Few[T], item: T) -> Few[T]:
-    if isinstance(items, dict):
-        items.pop(item, None)
-        return items or None
-    return None if items == item else items
 
 
 class CompactSet(Generic[T]):

@@ -536,6 +536,8 @@ class StoredQueries:
 
     def sources(self, owner: str, numbers: Collection[int]) -> dict[int, str]:
         """Returns the newest texts that were noted as typed, by number of an `owner`: a `qid` or a `definition`."""
+        if not numbers:
+            return {}
         found = self._store.find("query_sources", owner, pa.array(sorted(numbers), pa.int64()))
         return {row[owner]: row["source"] for row in found.sort_by("batch").to_pylist()}
 
