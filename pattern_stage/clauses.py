@@ -5,7 +5,7 @@ as text. Chains of selections and renamings become one selection and one renamin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Literal, TypeVar
@@ -113,7 +113,13 @@ N = TypeVar("N", bound=algebra.EventCondition | algebra.Value)
 
 def on_left(node: N) -> N:
     """Returns a condition or value of one event as one of the left event."""
-    return algebra.map_leaves(node, lambda of: replace(of, part="left") if isinstance(of, algebra.Attribute) else of)
+    return algebra.map_leaves(node, _on_left)
+
+
+def _on_left(of: algebra.Value) -> algebra.Value:
+    if isinstance(of, algebra.Attribute) and of.part != "left":
+        return algebra.Attribute("left", of.name, of.kind)
+    return of
 
 
 def _dynamic_equality(atom: algebra.Atom) -> tuple[algebra.Value, algebra.Value] | None:
@@ -251,13 +257,15 @@ def _shapes(piece: Sequence[_Keyed]) -> list[str]:
 
 def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ...]]:
     groups: list[tuple[tuple[int, ...], ...]] = []
-    for _, several in groupby(pieces, _shapes):
+    for _, found in groupby(pieces, _shapes):
+        if len(several := list(found)) == 1:  # as nearly all are
+            continue
         vectors = [
             tuple(one.index for _, atom in piece for one in algebra.leaves(atom) if isinstance(one, algebra.Parameter))
             for piece in several
         ]
         flat = [number for vector in vectors for number in vector]
-        if len(vectors) > 1 and flat and len(set(flat)) == len(flat):
+        if flat and len(set(flat)) == len(flat):
             groups.append(tuple(vectors))
     return groups
 

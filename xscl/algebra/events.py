@@ -170,10 +170,13 @@ def map_parts(node: _Node, change: Callable[[Any], Any]) -> _Node:
 
 def leaves(node: EventCondition | Value) -> Iterator[Value]:
     """The attributes, parameters, constants, DUR and GAP of a condition or value, from left to right."""
-    if isinstance(node, _Leaf):
-        yield node
-    for operand in operands(node):
-        yield from leaves(operand)
+    waiting: list[Any] = [node]
+    while waiting:
+        one = waiting.pop()
+        if one.__class__ in _LEAVES:
+            yield one
+        else:
+            waiting += reversed(operands(one))
 
 
 def map_leaves(node: _Node, leaf: Callable[[Value], Value]) -> _Node:
