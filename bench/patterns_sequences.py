@@ -412,8 +412,8 @@ class TrendsCase:
 
 
 def measure_trends(case: TrendsCase, quick: bool = False) -> Iterator[Line]:
-    """Events a second once the window is full: three windows of events, so that each begins to slide."""
-    count = max(3 * case.window, 100)
+    """Events a second of a second window of events, while the first one slides out."""
+    count = max(2 * case.window, 100)
     numbers, keys = np.arange(1, count + 1), np.random.default_rng(1).integers(0, 1_000, count)
     given = {"A": kit.StreamEvents(_HELD_SCHEMA, numbers * kit.SECOND, numbers, (keys.astype(np.float64),))}
 

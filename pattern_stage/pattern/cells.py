@@ -129,6 +129,9 @@ def top_of(segment: Segment) -> int:
     return entries[stop - 1].top if begin == 0 else max(entries[at].start for at in range(begin, stop))
 
 
+_NONE: list[Any] = []  # what a trail has of most: each object less shortens the collector's scans of long windows
+
+
 class Trail:
     """Events of a variable. Places count from the trail's begin, even after its first events are dropped."""
 
@@ -136,8 +139,8 @@ class Trail:
 
     def __init__(self, component: int, events: list[EventTuple], rows: int, forgotten: int = 0) -> None:
         self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
-        self.roots: list[Root] = []
-        self.segments: list[Segment] = []
+        self.roots: list[Root] = _NONE
+        self.segments: list[Segment] = _NONE
         self._numbers, self._known = NO_INTS, 0
 
     @property
@@ -210,12 +213,14 @@ class Draft:
                 trail = one.trail if not one.trail.rows & ~(of & one.rows) else None
         if trail is None:
             trail = Trail(self.component, [self.event], rows)
-            trail.segments = self.segments
+            trail.segments = self.segments or _NONE
         else:
             trail.events.append(self.event)
             trail.rows |= rows
         place = trail.last
-        trail.roots += [Root(place, self.event[0], bound, of) for bound, of in self.roots]
+        if self.roots:
+            trail.roots = [] if trail.roots is _NONE else trail.roots
+            trail.roots += [Root(place, self.event[0], bound, of) for bound, of in self.roots]
         return trail
 
 

@@ -212,6 +212,11 @@ def _equated(pattern: algebra.Pattern, places: Sequence[_Place]) -> list[dict[_P
     every match: an equality with another one constrains that one alone."""
     absent = frozenset(at for at, unit in places if unit == "absent")
     pairs = [pair for one in (*pattern.conjuncts, *pattern.kills) for pair in _equal(one, absent)]
+    found = [dict(sorted(some, key=repr)) for some in _classes(pairs)]
+    return [key for key in found if key.keys() == set(places)]
+
+
+def _classes(pairs: Sequence[tuple[_Node, _Node]]) -> list[set[_Node]]:
     classes: dict[_Node, set[_Node]] = {node: {node} for pair in pairs for node in pair if node[0][1] == "first"}
     for one, other in pairs:
         if one in classes and other in classes:
@@ -220,8 +225,32 @@ def _equated(pattern: algebra.Pattern, places: Sequence[_Place]) -> list[dict[_P
     for one, other in (*pairs, *(pair[::-1] for pair in pairs)):
         if one in classes and other not in classes:
             classes[one].add(other)
-    found = [dict(sorted(some, key=repr)) for some in {id(some): some for some in classes.values()}.values()]
-    return [key for key in found if key.keys() == set(places)]
+    return list({id(some): some for some in classes.values()}.values())
+
+
+def implied_equalities(pattern: algebra.Pattern) -> Iterator[algebra.WhereConjunct]:
+    """Yields equalities of events with earlier ones that follow from equalities of both with later ones: of `c.x = a.x
+    AND b.x = c.x` that of b and a, so that only such pairs wait for c. Where events may be skipped, that changes no
+    match."""
+    if pattern.strategy != "any" or pattern.has_sets:
+        return
+    pairs = [pair for one in pattern.conjuncts for pair in _equal(one, frozenset())]
+    earlier = {later for pair in pairs for early, later in (pair, pair[::-1]) if early[0] < later[0]}
+    for some in _classes(pairs):
+        (first, value), *others = sorted(some, key=lambda node: (node[0], node[1].name))
+        for place, other in others:
+            if place[0] > first[0] and (place, other) not in earlier:
+                names = _of_node(pattern, place, other.name), _of_node(pattern, first, value.name)
+                sides = [algebra.Attribute("left", f"#{at}", value.kind) for at in range(2)]
+                phase: algebra.Phase = "first" if place[1] == "first" else "each"
+                yield algebra.WhereConjunct(
+                    algebra.Comparison("=", *sides), tuple(zip(("#0", "#1"), names, strict=True)), place[0], phase
+                )
+
+
+def _of_node(pattern: algebra.Pattern, place: _Place, name: str) -> algebra.OfItem:
+    of: algebra.ItemPosition = "each" if place[1] == "further" else "first"
+    return algebra.OfItem(place[0], of if pattern.variables[place[0]].kleene else "only", name)
 
 
 def _equal(one: algebra.WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
@@ -328,7 +357,7 @@ class PatternProgram:
         self.takes = [CompiledEdge(at) for at in range(len(self.positive))]
         self.completes = [CompiledEdge(at) for at in range(len(self.positive))]
         of_phase = {"first": self.begins, "each": self.takes, "complete": self.completes}
-        for test in pattern.conjuncts:
+        for test in (*pattern.conjuncts, *implied_equalities(pattern)):
             at = self.positive.index(test.variable)
             self._add(of_phase[test.phase][at], test, None if test.phase == "complete" else self.streams[at])
         self.negations = [self._negation(at) for at, one in enumerate(pattern.variables) if one.negated]

@@ -58,6 +58,28 @@ def test_a_pattern_tells(statement: str, streams: str, expected: list[str]):
     assert told(run(statement, streams)) == expected
 
 
+@pytest.mark.parametrize(
+    ("components", "where", "implied"),
+    [
+        ("E a, E b, E c", "c.x = a.x AND b.x = c.x", "b.x = a.x AND c.x = a.x"),
+        ("E a, E+ b[], E c", "c.x = a.x AND b[].x = c.x", "b[].x = a.x AND c.x = a.x"),
+        ("E a, E b, E c, E d", "d.x = b.x AND a.x = d.x AND c.x = d.x", "b.x = a.x AND c.x = b.x AND d.x = a.x"),
+    ],
+)
+def test_equalities_that_follow_from_others_leave_fewer_runs(components: str, where: str, implied: str):
+    values = [float(time if time % 7 else 1) for time in range(60)]
+    given = [event({"x": value}, time * SECOND, time * SECOND, [("E", time)]) for time, value in enumerate(values)]
+    kept, found = set(), set()
+    for some in (where, implied):
+        trial = Trial(
+            {"E": (("x", "number"),)}, f"PATTERN SEQ({components}) WHERE skip_till_any_match {{{some}}} WITHIN 99 s"
+        )
+        trial.run({"E": given}, 0, 60 * SECOND)
+        kept.add(int(trial.kernel.instances()[1].sum()))
+        found.add(trial.results(0))
+    assert len(kept) == len(found) == 1
+
+
 # ---------------------------------------------------------------- all matches together
 
 
