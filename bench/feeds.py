@@ -29,7 +29,9 @@ from lxml import etree
 
 import feeds.feed
 from bench import harness
+from bench.fanout import open_unlimited
 from bench.harness import ENGINES, Line, charged, columns, ratio, seconds_of
+from bench.services import percentile
 from bench.workload import START, WORDS, items
 from common.dates import EPOCH, iso_utc
 from feeds.documents import Document, SourceError
@@ -39,6 +41,8 @@ from feeds.history import History
 from feeds.items import Origin
 from feeds.readers import drop_stem
 from feeds.tail import read_documents
+from join_stage.plans import DEFAULT_PLAN
+from mmqjp.present.item_list import ItemFilter, item_details, list_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -262,6 +266,54 @@ def compare_documents(found: DataFrame, directory: Path) -> int:
     return len(ours)
 
 
+KEPT, KEPT_AT_ONCE, ASKED = 100_000, 5_000, 15
+"""Items that are kept, how many of them are processed at once, and how often each page is made."""
+
+
+def measure_items(kept: int, rounds: int = ASKED) -> Iterator[Line]:
+    """Measures how long the pages of items take beside so many that are kept. The floor is to read as many documents by
+    their numbers. Words are in many items, in one of them, and in none."""
+    with TemporaryDirectory() as state, open_unlimited("duckdb", DEFAULT_PLAN, Path(state)) as engine:
+        engine.subscribe("FROM S//item->a[./title = 'nothing'] PUBLISH nothing")
+        documents = items(kept)
+        while some := list(islice(documents, KEPT_AT_ONCE)):
+            engine.process(some)
+
+        def select(sql: str) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = engine.sql(sql, trusted=True).to_pylist()
+            return rows
+
+        last = select("SELECT max(docid) AS last FROM documents")[0]["last"]
+        pages: dict[str, Callable[[], int]] = {
+            "the newest": lambda: len(list_items(select, ItemFilter()).items),
+            "search: in many": partial(_search, select, WORDS[0]),
+            "search: in an old one": partial(_search, select, str(kept // 10)),
+            "search: in none": partial(_search, select, "zzyzx"),
+            "one item": lambda: item_details(select, last // 2) is not None,
+        }  # fmt: skip
+        for page, make in pages.items():
+            found, seconds = make(), [seconds_of(make) for _ in range(rounds)]
+            docids = ", ".join(map(str, range(last - max(found, 1), last)))
+            read = partial(select, f"SELECT * FROM documents WHERE docid IN ({docids})")
+            floor = [seconds_of(read) for _ in seconds]
+            details = {"p95_ms": 1000 * percentile(seconds, 95)}
+            case: dict[str, object] = {"page": page, "kept": kept}
+            yield Line("feeds", case, "duckdb", None, median(seconds), found, floor=median(floor), details=details)
+
+
+def _search(select: Callable[[str], list[dict[str, Any]]], word: str) -> int:
+    """All pages until one has an item, as a visitor would ask for them."""
+    found = list_items(select, ItemFilter(search=word))
+    while not found.items and found.next is not None:
+        found = list_items(select, ItemFilter(search=word), found.next)
+    return len(found.items)
+
+
+ITEM_COLUMNS = columns(
+    "page | kept | shown = rows | median, ms = seconds * 1000 | p95, ms = p95_ms | over floor = over_floor"
+)
+
+
 def _share(name: str, line: Line) -> str:
     return f"{cast(dict[str, float], line.details['shares'])[name]:.0%}"
 
@@ -279,12 +331,17 @@ def bench_feeds() -> None:
     parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="spark: Spark's executors parse the feeds")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
+    parser.add_argument(
+        "--items", type=int, nargs="?", const=KEPT, metavar="N", help="measure pages of N items instead"
+    )
     options = parser.parse_args()
     on_spark = options.engine == "spark"
     measure = measure_feeds_on_spark if on_spark else measure_feeds
     entries, rounds = (SPARK_ENTRIES, SPARK_ROUNDS) if on_spark else (ENTRIES, ROUNDS)
-    lines = []
-    if options.documents:
+    lines: list[Line] = []
+    if options.items:
+        lines += measure_items(options.items)
+    elif options.documents:
         files = crawl_files(options.documents)
         lines.append(measure({"format": "crawl", "files": len(files), "bytes": sum(map(len, files))}, files, rounds))
     else:
@@ -294,6 +351,7 @@ def bench_feeds() -> None:
         for format, content in harness.with_progress(cases, lambda case: f"{case[0]}, content of {case[1]}"):
             case: dict[str, str | int] = {"format": format, "entries": entries, "content": content}
             lines.append(measure(case, feed_files(format, entries, content), rounds))
-    harness.print_table(lines, "feeds to documents", SPARK_COLUMNS if on_spark else FEED_COLUMNS)
+    found = ITEM_COLUMNS if options.items else SPARK_COLUMNS if on_spark else FEED_COLUMNS
+    harness.print_table(lines, "feeds to documents", found)
     if options.json:
         harness.write_json(lines, options.json)

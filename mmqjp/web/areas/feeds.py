@@ -373,7 +373,7 @@ def _table_of_form(form: Mapping[str, str]) -> dict[str, object]:
         elif key in _LINES:
             table[key] = lines or None
         elif key == "hub":
-            table[key] = {"true": True, "false": False}.get(text)
+            table[key] = {"true": True, "false": False, "": None}.get(text, text)
         else:
             table[key] = text.strip() or None
     return table
