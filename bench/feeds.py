@@ -289,7 +289,7 @@ def measure_items(kept: int, rounds: int = ASKED) -> Iterator[Line]:
             "search: in many": partial(_search, select, WORDS[0]),
             "search: in an old one": partial(_search, select, str(kept // 10)),
             "search: in none": partial(_search, select, "zzyzx"),
-            "one item": lambda: item_details(select, last // 2) is not None,
+            "one item": lambda: int(item_details(select, last // 2) is not None),
         }  # fmt: skip
         for page, make in pages.items():
             found, seconds = make(), [seconds_of(make) for _ in range(rounds)]

@@ -322,6 +322,12 @@ def test_a_case_of_feeds_accounts_for_all_the_time(format):
     feeds.check_formats(50, 300)
 
 
+def test_pages_of_items_are_measured():
+    lines = list(feeds.measure_items(300, 1))
+    newest, many, old, none, one = (line.rows for line in lines)
+    assert (newest, none, one) == (50, 0, 1) and many > old > 0 and all(line.over_floor for line in lines)
+
+
 @pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[soak, pytest.mark.spark])])
 def test_a_crawl_is_measured_and_written(engine, tmp_path):
     command = ["bench", "feeds", "--engine", engine, "--documents", tmp_path]

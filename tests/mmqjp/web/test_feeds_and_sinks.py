@@ -408,10 +408,11 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
         ({"password": "other", "new_password": ""}, "password", "only the configuration file and mmqjp feeds set name"),
         ({"headers": "X: {secret = other}"}, "headers", "which are sent to the feed&#39;s host"),
         ({"block": "path:["}, "block", "not a path in XPath"),
+        ({"hub": "maybe"}, "hub", "write true or false"),
     ):
         found = pages.post(place, data=form | {"password": name, "new_password": ""} | wrong)
         assert found.status_code == 400 and f'id="{key}-error"' in found.text and cause in found.text, wrong
-        assert key == "password" or html.escape(wrong[key], quote=False).split("\n")[-1] in found.text
+        assert key in ("password", "hub") or html.escape(wrong[key], quote=False).split("\n")[-1] in found.text
     assert api.get("/api/v1/feeds/settings", **where).json()["own"] == own
     # Another password takes the place of the first, and none remains when it is taken away.
     assert pages.post(place, data=form | {"new_password": "other"}).status_code == 303
