@@ -384,6 +384,25 @@ def waiting_files(tails: Iterable[Tail], positions: readers.Positions) -> list[W
     return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
 
 
+LITTLE = 256 << 10
+"""Bytes that one process reads and answers sooner than a cluster begins to."""
+
+
+def is_little(found: Iterable[WaitingFile]) -> bool:
+    """Whether there are at most LITTLE bytes to read in files, and none are feeds or archives, which take longer."""
+    left = LITTLE
+    for waiting in found:
+        kind = feed_files.kind_of_file(waiting.path.name, feeds=waiting.tail.has_feeds)
+        if kind is feed_files.FileKind.JSON_LINES:
+            left += waiting.start.position
+        elif kind is not feed_files.FileKind.XML:
+            return False
+        left -= feed_files.content_bytes(waiting.path)
+        if left < 0:
+            return False
+    return True
+
+
 def read_documents(
     paths: Iterable[str | Path],
     *,

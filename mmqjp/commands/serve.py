@@ -107,7 +107,7 @@ class StreamOptions(EngineOptions):
     )  # fmt: skip
     trigger: float | None = option(
         "--trigger", metavar="DURATION", default="1s", show_default=True, callback=trigger,
-        help="Longest time between two looks for new documents, and on Spark the time between any two; "
+        help="Longest time between two looks for new documents, and on Spark between two micro-batches; "
         f"{AVAILABLE_NOW}: read what is there and stop.",
     )  # fmt: skip
     idle_after: int | None = duration(
@@ -264,9 +264,10 @@ def _service(
         if drops is not None:
             drops.sweep(engine)
 
-    watches = session is None and given.trigger is not None
     pushed = Spool(state, commands=PUSHES)
-    watcher = around.enter_context(closing(watch(sources, (spool, pushed), metrics))) if watches else Watcher()
+    watcher = Watcher()
+    if given.trigger is not None:
+        watcher = around.enter_context(closing(watch(sources, (spool, pushed), metrics)))
     settings = ServiceOptions(
         given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, on_idle, watcher=watcher,
         sinks=sinks, pushes=PushQueue(pushed, engine), **more,
@@ -278,11 +279,12 @@ def _service(
 
     read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]
     read += [] if drops is None else [SourcePath(drops.directory.absolute(), form, FETCHED)]
-    source = (
-        FileSource(tuple(read), given.time_xpath, given.json, given.batch_size, given.batch_bytes, given.max_document)
-        if given.source_format is None
-        else ValueSource(given.source_format, given.source_options, given.max_document, given.json)
-    )
+    files = FileSource(
+        tuple(read), given.time_xpath, given.json, given.batch_size, given.batch_bytes, given.max_document,
+        waits=given.trigger is not None,
+    )  # fmt: skip
+    values = ValueSource(given.source_format or "", given.source_options, given.max_document, given.json)
+    source = files if given.source_format is None else values
     kept = given.checkpoint or make_inside(state, CHECKPOINT, given.source_format or FILES)
     frame = streaming_frame(session, source, state, kept)
     return StreamingService(engine, sources, sink, queue, metrics, settings, frame, kept)

@@ -21,7 +21,7 @@ from common.tools import in_batches
 from feeds.documents import SourceItem
 from feeds.history import History, InputItem, size_of
 from feeds.readers import Offset
-from feeds.tail import ReadItem, Tail, Turns, WaitingFile, judged, waiting_files
+from feeds.tail import ReadItem, Tail, Turns, WaitingFile, is_little, judged, waiting_files
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
 from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedDocuments
@@ -76,8 +76,9 @@ class Intake:
         self.waiting_files: int | None = None  # files that were listed and not yet read
         history.load(engine.ledger.settings(HISTORY))
 
-    def batches(self, *, wait: bool = False) -> Iterator[ReadBatch]:
-        """Reads what is waiting, each feed in turn. With `wait`, also what takes long to parse."""
+    def batches(self, *, wait: bool = False, little: bool = False) -> Iterator[ReadBatch]:
+        """Reads what is waiting, each feed in turn. With `wait`, also what takes long to parse. With `little`, nothing
+        unless it `is_little`."""
 
         def report(waiting: WaitingFile, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
@@ -90,6 +91,8 @@ class Intake:
         is_left = True
         while is_left:
             found = waiting_files(self._sources, self.positions)
+            if little and not is_little(found):
+                return
             present = {(waiting.source, waiting.file) for waiting in found}
             self._failed = {file: cause for file, cause in self._failed.items() if file in present}
             read = self._turns.read(counted(found), report, wait=wait)
@@ -422,12 +425,12 @@ class Service:
                     now = perf_counter()
                     rest_until = now + SHARE * (now - started)
 
-    def drain(self, stop: Stop, *, wait: bool = False) -> bool:
-        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. With `wait`, also
-        what takes long to parse. Returns whether there were documents or commands."""
+    def drain(self, stop: Stop, *, wait: bool = False, little: bool = False) -> bool:
+        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. `wait` and `little`
+        are those of `Intake.batches`. Returns whether there were documents or commands."""
         found = self._run_commands()
         found = self._take_pushes(stop) or found
-        for batch in self._intake.batches(wait=wait):
+        for batch in self._intake.batches(wait=wait, little=little):
             found = True
             self._process(batch)
             if stop.is_set():

@@ -25,7 +25,7 @@ from mmqjp.engine import Session
 from mmqjp.process import printable_line
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, ReadBatch, Service, ServiceOptions, Stop
+from mmqjp.service.loop import POLL, SHARE, ReadBatch, Service, ServiceOptions, Stop
 from mmqjp.sinks.sink import Sink
 from mmqjp.spark.source import assign_positions, decode_items, split_unreadable, uncommitted
 
@@ -42,7 +42,8 @@ class Stopped(Exception):
 
 class StreamingService(Service):
     """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.source.ROWS`. `checkpoint` is
-    Spark's directory for the query's state. The rows carry the offsets of `sources`."""
+    Spark's directory for the query's state. The rows carry the offsets of `sources`. Between micro-batches, which take
+    longer to begin than a few documents to be answered, it reads `sources` itself while there is little to read."""
 
     def __init__(
         self,
@@ -61,11 +62,13 @@ class StreamingService(Service):
         self._failure: BaseException | None = None
         self._was_busy = True
         self._stop: Stop | None = None
+        self._trigger: float | None = None
+        self._look_at = self._rest_until = 0.0
 
     def run(self, trigger: float | None, stop: Stop) -> None:
         """Polls every `trigger` seconds until `stop` is set; once if `trigger` is None. Raises StreamFailed, and any
         error of a batch."""
-        self._stop = stop
+        self._stop, self._trigger = stop, trigger
         self._run_commands()
         query = self._start(trigger)
         try:
@@ -85,13 +88,17 @@ class StreamingService(Service):
         self._close_sinks(trigger, stop)
 
     def _watch(self, query: StreamingQuery, stop: Stop) -> None:
+        has_news = False
         with suppress(StreamingQueryException):  # the caller asks the query for its error
             while query.isActive:
                 busy = bool(query.status["isTriggerActive"])
                 if stop.is_set() and not busy:
                     return
-                self._between(idle=not busy)
-                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it accepts fractions of a second
+                has_news = self._between(idle=not busy, has_news=has_news)
+                if stop.is_set():
+                    query.awaitTermination(POLL)  # type: ignore[arg-type]  # it accepts fractions of a second
+                elif self._options.watcher.wait(POLL, stop):
+                    has_news = True
 
     def _start(self, trigger: float | None) -> StreamingQuery:
         writer = self._frame.writeStream.foreachBatch(self._micro_batch)
@@ -100,13 +107,14 @@ class StreamingService(Service):
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{max(round(trigger * 1000), 1)} milliseconds").start()
 
-    def _between(self, *, idle: bool) -> None:
+    def _between(self, *, idle: bool, has_news: bool = False) -> bool:
+        """Returns whether there are news still, as a micro-batch is under way."""
         if not self._lock.acquire(blocking=False):
-            return
+            return has_news
         try:
             self._run_commands()
-            if self._stop is not None:
-                self._take_pushes(self._stop)
+            if self._stop is not None and not self._stop.is_set():
+                has_news = self._read_here(self._stop, has_news=has_news)
             if idle:
                 self._pass_time()
             if idle and self._was_busy:
@@ -115,6 +123,24 @@ class StreamingService(Service):
                 self._was_busy = False
         finally:
             self._lock.release()
+        return has_news
+
+    def _read_here(self, stop: Stop, *, has_news: bool) -> bool:
+        """Processes pushes, and on news or when it is time, the documents in files if there is little. Returns whether
+        there are news still, since a vain look was a moment ago."""
+        started = perf_counter()
+        has_pushes, is_due = self._take_pushes(stop), started >= self._look_at
+        if self._trigger is None or (has_pushes and not is_due):
+            return False  # most likely it was the pushes that changed
+        if not (has_news or is_due) or started < self._rest_until:
+            return has_news
+        self._look_at = started + self._trigger
+        if self.drain(stop, little=True):
+            self._was_busy = True
+        else:
+            now = perf_counter()
+            self._rest_until = now + SHARE * (now - started)
+        return False
 
     def _micro_batch(self, frame: DataFrame, number: int) -> None:
         """Called by Spark in its own thread, and again if it did not finish."""

@@ -57,7 +57,17 @@ from feeds.history import (
 from feeds.json_documents import JsonForm
 from feeds.spark.sources import FeedSource, WarcSource
 from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
-from feeds.tail import TURN, BlockedFeeds, ReadItem, Tail, WaitingFile, in_a_hurry, start_thread, waiting_files
+from feeds.tail import (
+    TURN,
+    BlockedFeeds,
+    ReadItem,
+    Tail,
+    WaitingFile,
+    in_a_hurry,
+    is_little,
+    start_thread,
+    waiting_files,
+)
 from join_stage.protocol import FLAT_STORE
 from join_stage.store.protocol import StoreSchema
 from join_stage.store.spark.manifests import Files, FileTables
@@ -274,7 +284,8 @@ class SourcePath:
 class FileSource:
     """What to read and how (see `feeds.tail.Tail`). A micro-batch has about `most` documents and `most_bytes` bytes,
     and about `tasks` tasks at most, of at least `grain` bytes. A document of more than `max_document` bytes is a dead
-    letter. The driver knows which entries are new."""
+    letter. The driver knows which entries are new. `waits`: what `is_little` to read is left to the driver, unless it
+    is there still when files are listed again."""
 
     paths: tuple[SourcePath, ...]
     time_xpath: str | None = None
@@ -284,6 +295,7 @@ class FileSource:
     max_document: int | None = None
     tasks: int = 4
     grain: int = GRAIN
+    waits: bool = False
 
     def tails(self, now: Now = now_us) -> list[Tail]:
         tail = partial(Tail, time_xpath=self.time_xpath, json=self.json, now=now)
@@ -322,6 +334,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available: set[_FileKey] | None = None
         self._planned: dict[_FileKey, tuple[readers.Offset | None, Split]] = {}
         self._delays: dict[_FileKey, RetryDelay] = {}
+        self._left: set[tuple[str, str, int]] = set()
         self._last = -1
 
     # ------------------------------------------------------------ on the driver
@@ -335,6 +348,9 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._note_unread(positions, is_done=number == self._last)
         if number != self._last or not self._waiting:
             self._waiting = self._list(positions)
+            if self._leaves(self._waiting):
+                self._waiting = []
+                return start
         source = self._source
         plan = next_plan(self._waiting, positions, self._now(), source.most, source.most_bytes, source.grain)
         if not plan.splits:
@@ -345,6 +361,12 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plans.write(number + 1, plan)
         self._last = number + 1
         return {_PLAN: number + 1}
+
+    def _leaves(self, found: list[WaitingFile]) -> bool:
+        before, self._left = self._left, {(one.source, one.file, one.start.position) for one in found}
+        if not self._source.waits or self._available is not None or not before.isdisjoint(self._left):
+            return False
+        return is_little(found)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Limits reading to the files that exist now, including lines appended later."""
@@ -649,6 +671,9 @@ def streaming_frame(
             cause = message.strip().splitlines()[0].rstrip(".")
             raise SourceError(source.name, cause, "is its connector among the packages of this application?") from None
         return rows_frame(frame, source.name, source.max_document, source.json)
+    # Spark's default for local files runs a program for each file that it makes: two dozen in a micro-batch.
+    managers = "org.apache.spark.sql.execution.streaming.checkpointing"
+    own.conf.set("spark.sql.streaming.checkpointFileManagerClass", f"{managers}.FileSystemBasedCheckpointFileManager")
     tasks = 2 * session.sparkContext.defaultParallelism
     known = StoredPositions(state)
     own.dataSource.register(file_source(replace(source, tasks=tasks), known, checkpoint.absolute() / PLANS))

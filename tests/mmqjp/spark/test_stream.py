@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -22,10 +23,11 @@ from bench.spark_cluster import PATIENCE, SETTINGS, Cluster, NotInTime, kill, pr
 from feeds import confined
 from feeds.documents import Reject, SourceError
 from feeds.readers import Offset
-from feeds.tail import ReadItem
+from feeds.tail import LITTLE, ReadItem, Tail
 from join_stage.store.spark.parquet_store import spark_columns
 from mmqjp import spark_job
 from mmqjp.engine import Session
+from mmqjp.service.loop import watch
 from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, spark_error_text
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.spark import source
@@ -134,6 +136,36 @@ def test_commands_are_done_while_it_waits_and_a_stop_is_heard(spark, place):
     assert [event["do"] for event in events.named("command")] == ["subscribe"]
     lines = [json.loads(line)["query"] for line in place.output.read_text().splitlines()]
     assert sorted(lines) == ["later"] * 3 + ["pairs"] * 3
+
+
+def test_little_is_answered_without_a_micro_batch_and_once_if_one_has_it_too(spark, place, monkeypatch):
+    """Micro-batches are an hour apart, and executors would fail."""
+    stop = Event()
+
+    class Stopping(Events):
+        def event(self, name: str, /, **fields: object) -> None:
+            super().event(name, **fields)
+            if name == "batch":
+                stop.set()
+
+    with Session(spark, state=place.state) as engine, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "evaluate", fail)
+        engine.subscribe(PAIRS)
+        with closing(watch([Tail(place.drops)], (), events := Stopping())) as watcher:
+            given = {"watcher": watcher, "on_idle": lambda _: place.drop("1.jsonl", range(3))}
+            streaming(place, engine, spark, events, **given).run(3600.0, stop)
+        assert totals(events) == {"documents": 3, "outputs": 3, "duplicates": 0, "dead_letters": 0}
+
+    process_rows = StreamingService._process_rows
+
+    def late(self: StreamingService, frame: Any, number: int) -> None:
+        assert self.drain(Event(), little=True) == (number == 0)
+        process_rows(self, frame, number)
+
+    monkeypatch.setattr(StreamingService, "_process_rows", late)
+    place.drop("2.jsonl", range(3, 6))
+    assert totals(stream(place, spark)) == {"documents": 3, "outputs": 12, "duplicates": 0, "dead_letters": 0}
+    assert set(place.pairs()) == all_pairs(range(6)) and len(place.pairs()) == 15
 
 
 @pytest.mark.soak
@@ -475,6 +507,31 @@ def test_micro_batches_end_where_they_are_full_and_go_on_there(tmp_path):
     for name in "xyz":
         (driver.drops / f"{name}.jsonl").write_text(line(name, "v" * 60))
     assert [large.step(), large.step(), large.step()] == [["x", "y"], ["z"], []]
+
+
+def test_what_is_little_is_left_to_the_service_for_as_long_as_it_reads(tmp_path):
+    driver, service = Driver(tmp_path, waits=True), Driver(tmp_path)
+
+    def reads() -> list[str]:
+        found = service.step()
+        driver.positions |= service.positions
+        return found
+
+    lines = driver.drops / "1.jsonl"
+    for id in "abc":
+        with lines.open("a") as file:
+            file.write(line(id))
+        assert driver.step() == [] and reads() == [id]
+    (driver.drops / "2.xml").write_text("<a/>")
+    assert [driver.step(), driver.step(), driver.step()] == [[], ["2.xml"], []]
+    (driver.drops / "3.xml").write_text(f"<a>{'much ' * LITTLE}</a>")
+    assert driver.step() == ["3.xml"]
+    with gzip.open(driver.drops / "4.jsonl.gz", "wt") as packed:
+        packed.write(line("packed"))
+    assert driver.step() == ["packed"]
+    (driver.drops / "5.xml").write_text("<a/>")
+    driver.reader.prepareForTriggerAvailableNow()
+    assert driver.step() == ["5.xml"], "a run over what is there has nobody to leave it to"
 
 
 def test_lines_are_read_in_many_tasks_and_admitted_in_their_order(tmp_path):
