@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -37,6 +37,8 @@ from mmqjp.documents.admission import Admission
 from mmqjp.engine import Session
 from mmqjp.service.streaming import StreamingService
 from mmqjp.state.engine_choice import directory_bytes
+
+_T = TypeVar("_T")
 
 ALIKE = 20
 START = 1_700_000_000 * SECOND
@@ -103,7 +105,8 @@ def expected_rows(count: int, batches: list[Ints]) -> set[ClusterRow]:
 
 @dataclass(frozen=True)
 class DriverCase:
-    """A service on the cluster at `url` with the worker processes `workers`; its `name` is unique in the directory."""
+    """A service on the cluster at `url` with the worker processes `workers`, or without a `url` on the embedded engine
+    and one core; its `name` is unique in the directory."""
 
     url: str
     workers: tuple[int, ...]
@@ -118,11 +121,10 @@ class DriverCase:
 
 @dataclass
 class DriverRun:
-    """By batch: its documents, and processor seconds of executors and driver for stage 2 and delivery. Seconds of the
-    last micro-batches and of empty triggers; peak memory of the driver's two processes, in bytes."""
+    """By batch: its documents, and processor seconds of executors and driver for stage 2 and delivery. Seconds of empty
+    triggers; peak memory of the driver's two processes, in bytes."""
 
     batches: list[dict[str, float]]
-    seconds: list[float]
     empty: list[float]
     python: int
     jvm: int
@@ -140,14 +142,27 @@ def run_driver(case: DriverCase) -> DriverRun:
         "spark.log.level": "ERROR",
     }
     session = SparkSession.builder.master(case.url).config(map=settings).getOrCreate()
-    place = ServiceFiles(case.directory)
     observer = _Observer(case.workers)
+    with observer.observing():
+        _serve(case, "--engine", "spark", "--master", case.url)
+    driven = observer.driven()
+    session.stop()
+    return driven
+
+
+def run_embedded(case: DriverCase) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    _serve(case, "--engine", "duckdb")
+
+
+def _serve(case: DriverCase, *options: str) -> None:
+    place = ServiceFiles(case.directory)
     case.pid.write_text(str(os.getpid()))
-    with observer.observing(), place.log.open("a", buffering=1) as events:
+    with place.log.open("a", buffering=1) as events:
         sys.stderr = events
         stream.main(
             [
-                *("--engine", "spark", "--master", case.url, "--source", str(place.drops), "--log", "json"),
+                *(*options, "--source", str(place.drops), "--log", "json"),
                 *("--queries", str(place.queries), "--state", str(case.directory / "state")),
                 *("--output", str(place.lines), "--trigger", "100ms", "--lateness", "INF", "--max-ahead", "INF"),
                 *("--batch-size", str(case.batch_size), "--batch-bytes", str(64 << 20)),
@@ -155,9 +170,6 @@ def run_driver(case: DriverCase) -> DriverRun:
             standalone_mode=False,
         )
         sys.stderr = sys.__stderr__
-    driven = observer.driven()
-    session.stop()
-    return driven
 
 
 class _Observer:
@@ -212,15 +224,11 @@ class _Observer:
     def driven(self) -> DriverRun:
         assert self._query is not None, "the service has started"
         events = [json.loads(progress.json) for progress in self._query.recentProgress]
-        progress = [(event["numInputRows"], event["durationMs"]["triggerExecution"] / 1e3) for event in events]
+        empty = [event["durationMs"]["triggerExecution"] / 1e3 for event in events if not event["numInputRows"]]
         lists = [(task / "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
         jvms = [child for some in lists for child in some if Path(f"/proc/{child}/exe").resolve().name == "java"]
         return DriverRun(
-            self._batches,
-            [seconds for rows, seconds in progress if rows],
-            [seconds for rows, seconds in progress if not rows],
-            memory_of(os.getpid())["VmHWM"],
-            max(memory_of(jvm)["VmHWM"] for jvm in jvms),
+            self._batches, empty, memory_of(os.getpid())["VmHWM"], max(memory_of(jvm)["VmHWM"] for jvm in jvms)
         )
 
 
@@ -237,9 +245,12 @@ class Feeder:
     files: Sequence[Ints] | Iterator[Ints]
     first: int
     after_a_kill: bool = False
+    rests: bool = False
+    """Whether nothing comes for a while at the end, for empty triggers."""
 
-    def feed(self, pid: Path) -> float:
-        """Returns documents a second, and asks the driver, whose id is in file `pid`, to end. Raises ServiceFailed."""
+    def feed(self, pid: Path) -> tuple[float, list[float]]:
+        """Returns documents a second, and the seconds from each file to its batch in the log. Then asks the driver,
+        whose id is in file `pid`, to end. Raises ServiceFailed."""
         wait_until(pid.exists, "the driver")
         try:
             self._wait_for_start()
@@ -247,13 +258,14 @@ class Feeder:
             while self.after_a_kill and size != (size := self.place.log.stat().st_size):  # files that were there
                 time.sleep(QUIET)
             begin, first = time.perf_counter(), self.first
-            done = self._events("batch", "documents")
+            done, seconds = self._events("batch", "documents"), list[float]()
             for values in self.files:
-                first = self._put(first, values)
+                first, put = self._put(first, values), time.perf_counter()
                 self._wait(done + first - self.first)
+                seconds.append(time.perf_counter() - put)
             rate = (first - self.first) / (time.perf_counter() - begin)
-            time.sleep(QUIET)
-            return rate
+            time.sleep(QUIET if self.rests else 0)
+            return rate, seconds
         finally:
             os.kill(int(pid.read_text()), signal.SIGTERM)
 
@@ -286,7 +298,7 @@ class Feeder:
             if time.monotonic() > until or self._events("batch", "dead_letters"):
                 end = self.place.log.read_text("utf-8")[-2_000:]
                 raise ServiceFailed(f"the service has processed {now:,} of {documents:,} documents: {end}")
-            time.sleep(0.05)
+            time.sleep(0.01)
 
     def _events(self, name: str, field: str | None = None) -> int:
         """The number of events of a name, or the sum of a field of theirs."""
@@ -300,34 +312,54 @@ class Feeder:
 NUMBERS, QUICK_NUMBERS = [100_000, 2_000_000], [20_000]
 WORKERS = (2, 1)
 LARGE, SMALL = 5_000, 100
-SIZES = (LARGE,) * 8 + (SMALL,) * 4
+SIZES, QUICK_SIZES = (LARGE,) * 8 + (SMALL,) * 4, (LARGE,) * 4 + (SMALL,) * 4
 """The files that a cluster gets. Of each size, the first half is not counted: the JVMs are compiling."""
 SHARE = 0.5  # the share of the documents of measured batches that repeat values
 
 
 def measure_cluster(
     documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[int] = SIZES, *, kills: bool = True
-) -> list[Line]:
-    """Lines for each number of workers over one store, then with `kills`. Raises AssertionError for a wrong output."""
-    lines: list[Line] = []
+) -> Iterator[Line]:
+    """A line for the embedded engine on one core, then for each number of workers over one store, each as soon as its
+    outputs are compared; then `kills`. Raises AssertionError for a wrong output."""
     with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as name:
-        place = ServiceFiles(Path(name))
-        make_inside(place.directory, "drops")
-        place.queries.write_text(cluster_script())
-        chunks = (kept_values(documents, *part) for part in kept_chunks(documents))
-        _, rate = _drive(Feeder(place, chunks, 0), workers[0], CHUNK, "filling")
+        embedded, place = (ServiceFiles(make_inside(Path(name), one)) for one in ("embedded", "spark"))
+        for one in (embedded, place):
+            make_inside(one.directory, "drops")
+            one.queries.write_text(cluster_script())
+        batches = [batch_values(documents, n, size, SHARE) for n, size in enumerate(sizes)]
+        _embed(Feeder(embedded, _kept(documents), 0), CHUNK, "filling")
+        rate, seconds = _embed(Feeder(embedded, batches, documents), max(sizes), "measured")
+        found = check_lines(documents, batches, embedded.lines)
+        details = {"filled_a_second": rate, "disk": directory_bytes(embedded.directory / "state")}
+        yield _line(documents, None, sizes, found, seconds, details)
+        _, rate, _ = _drive(Feeder(place, _kept(documents), 0), workers[0], CHUNK, "filling")
         every: list[Ints] = []
+        found = 0
         for count in workers:
             batches = [batch_values(documents, len(every) + n, size, SHARE) for n, size in enumerate(sizes)]
-            feeder = Feeder(place, batches, documents + sum(map(len, every)))
-            driven, _ = _drive(feeder, count, max(sizes), f"workers{count}")
-            lines.append(_line(documents, count, sizes, driven, rate, place.directory / "state"))
+            feeder = Feeder(place, batches, documents + sum(map(len, every)), rests=True)
+            driven, _, seconds = _drive(feeder, count, max(sizes), f"workers{count}")
             every += batches
+            before, found = found, check_lines(documents, every, place.lines)
+            details = _details(sizes, driven)
+            details |= {"filled_a_second": rate, "disk": directory_bytes(place.directory / "state")}
+            yield _line(documents, count, sizes, found - before, seconds, details)
         if kills:
             every += _kill_amid(place, documents, every, workers[0], max(sizes))
-        outputs = check_lines(documents, every, place.lines)
-    per_file = outputs * max(sizes) // sum(map(len, every))
-    return [replace(line, rows=per_file) for line in lines]
+            check_lines(documents, every, place.lines)
+
+
+def _kept(documents: int) -> Iterator[Ints]:
+    return (kept_values(documents, *part) for part in kept_chunks(documents))
+
+
+def _embed(feeder: Feeder, batch_size: int, name: str) -> tuple[float, list[float]]:
+    case = DriverCase("", (), feeder.place.directory, batch_size, name)
+    with ThreadPoolExecutor(1) as beside:
+        fed = beside.submit(feeder.feed, case.pid)
+        harness.in_fresh_process(run_embedded, case)
+        return fed.result()
 
 
 def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[Ints], workers: int, size: int) -> list[Ints]:
@@ -346,13 +378,13 @@ def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[Ints], work
     return batches
 
 
-def _drive(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[DriverRun, float]:
+def _drive(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[DriverRun, float, list[float]]:
     directory = feeder.place.directory
     with Cluster(directory / f"cluster-{name}", workers) as cluster, ThreadPoolExecutor(1) as beside:
         case = DriverCase(cluster.url, tuple(worker.pid for worker in cluster.workers), directory, batch_size, name)
-        rate = beside.submit(feeder.feed, case.pid)
+        fed = beside.submit(feeder.feed, case.pid)
         driven = harness.in_fresh_process(run_driver, case)
-        return driven, rate.result()
+        return driven, *fed.result()
 
 
 def check_lines(documents: int, batches: list[Ints], lines: Path) -> int:
@@ -365,28 +397,39 @@ def check_lines(documents: int, batches: list[Ints], lines: Path) -> int:
     return len(later)
 
 
-def _line(documents: int, workers: int, sizes: Sequence[int], driven: DriverRun, rate: float, state: Path) -> Line:
-    of_batches = list(zip(sizes, driven.batches[-len(sizes) :], driven.seconds[-len(sizes) :], strict=True))
-    by_size = ([one for one in of_batches if one[0] == size] for size in (max(sizes), min(sizes)))
-    large, small = (some[len(some) // 2 :] for some in by_size)
-    executors, driver = (sum(one[name] for _, one, _ in large) for name in ("executors", "driver"))
-    details = {
+def _of_size(sizes: Sequence[int], size: int, of_files: Sequence[_T]) -> list[_T]:
+    """What is counted of the files of a size."""
+    found = [one for own, one in zip(sizes, of_files[-len(sizes) :], strict=True) if own == size]
+    return found[len(found) // 2 :]
+
+
+def _details(sizes: Sequence[int], driven: DriverRun) -> dict[str, Any]:
+    large = _of_size(sizes, max(sizes), driven.batches)
+    executors, driver = (sum(one[name] for one in large) for name in ("executors", "driver"))
+    return {
         "share": executors / (executors + driver),
         "executors": executors / len(large),
         "driver": driver / len(large),
-        "small": median(seconds for *_, seconds in small),
         "empty": median(driven.empty) if driven.empty else None,
         "python": driven.python,
         "jvm": driven.jvm,
-        "filled_a_second": rate,
-        "disk": directory_bytes(state),
     }
+
+
+def _line(
+    documents: int, workers: int | None, sizes: Sequence[int], outputs: int, seconds: Sequence[float], details: Any
+) -> Line:
+    """Without `workers`, of the embedded engine."""
+    outputs = outputs * max(sizes) // sum(sizes)
+    median_of = median(_of_size(sizes, max(sizes), seconds))
+    details |= {"small": median(_of_size(sizes, min(sizes), seconds)), "of_output": median_of / outputs}
     about = {"documents": documents, "workers": workers, "batch": max(sizes)}
-    return Line("cluster", about, "spark", "signature", median(seconds for *_, seconds in large), 0, details=details)
+    return Line("cluster", about, "spark" if workers else "duckdb", "signature", median_of, outputs, details=details)
 
 
 CLUSTER_COLUMNS = columns(
-    "documents | workers | outputs of a file = rows | s = seconds | s of 100 = small | s of none = empty | "
+    "documents | engine | workers | outputs of a file = rows | s = seconds | an output, µs = of_output * 1e6 | "
+    "s of 100 = small | s of none = empty | "
     "executors, s = executors | driver, s = driver | share, % = share * 100 | Python, MB = python * 1e-6 | "
     "JVM, MB = jvm * 1e-6 | disk, MB = disk * 1e-6 | filled, documents/s = filled_a_second"
 )
@@ -394,7 +437,9 @@ CLUSTER_COLUMNS = columns(
 
 def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
     times, sizes = list[PlotSeries](), list[PlotSeries]()
-    for workers, of in grouped(lines, lambda line: line.case["workers"]).items():
+    for workers, of in grouped(
+        (line for line in lines if line.case["workers"]), lambda line: line.case["workers"]
+    ).items():
         label = "one worker" if workers == "1" else f"{workers} workers"
         times.append(PlotSeries(label, "seconds", "D-", lines=of))
         for process, key in (("Python", "python"), ("JVM", "jvm")):
@@ -411,6 +456,10 @@ def bench_cluster() -> None:
     parser.add_argument("--documents", type=harness.integers, metavar="N,N", help="numbers of stored documents")
     options = harness.parse_options(parser)
     cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
-    lines = [line for one in harness.with_progress(cases, "{:,} documents".format) for line in measure_cluster(one)]
-    title = f"micro-batches of {LARGE:,} documents beside those that are kept, spark"
+    sizes, lines = QUICK_SIZES if options.quick else SIZES, list[Line]()
+    for one in harness.with_progress(cases, "{:,} documents".format):
+        for line in measure_cluster(one, sizes=sizes, kills=not options.quick):
+            lines.append(line)
+            harness.print_table([line], f"{one:,} documents", CLUSTER_COLUMNS)
+    title = f"files of {LARGE:,} documents beside those that are kept"
     harness.report(lines, title, CLUSTER_COLUMNS, options, draw_cluster)

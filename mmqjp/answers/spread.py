@@ -187,7 +187,7 @@ class SpreadStep:
         return Accounts(queries, self.quota, cutoffs, EarlierUsage(), self.block)
 
 
-class Segment(NamedTuple):
+class AnswerSegment(NamedTuple):
     """A pickled `SliceAnswers` in a file."""
 
     path: Path
@@ -202,7 +202,7 @@ class TaskSummary:
     the driver, as an Arrow stream; and the cost of finding matches."""
 
     number: int
-    segments: dict[int, Segment]
+    segments: dict[int, AnswerSegment]
     counts: Ints
     forms: frozenset[str]
     charges: list[tuple[str, Book]]
@@ -282,16 +282,16 @@ def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches
     yield pickle.dumps(summary, pickle.HIGHEST_PROTOCOL)
 
 
-def _left(path: Path, of_ranges: Iterable[SliceAnswers]) -> dict[int, Segment]:
+def _left(path: Path, of_ranges: Iterable[SliceAnswers]) -> dict[int, AnswerSegment]:
     """Leaves answers in a file for the tasks that write them. They are most of the bytes of a step: between tasks they
     would go through the JVM of each executor, and its Python, several times."""
-    segments: dict[int, Segment] = {}
+    segments: dict[int, AnswerSegment] = {}
     with open(path, "wb", opener=open_like_directory) as file:
         for place, one in enumerate(of_ranges):
             if len(one.answers):
                 start = file.tell()
                 pickle.dump(one, file, pickle.HIGHEST_PROTOCOL)
-                segments[place] = Segment(path, start, file.tell() - start)
+                segments[place] = AnswerSegment(path, start, file.tell() - start)
     return segments
 
 
@@ -329,7 +329,7 @@ class RangeWork:
     """What a writing task writes: a range's number, the answers of slices in their order, and the driver's own."""
 
     number: int
-    slices: Sequence[Segment]
+    slices: Sequence[AnswerSegment]
     own: tuple[AnswerColumns, dict[str, Members]] | None
 
 
@@ -362,7 +362,7 @@ def write_range(queries: ShippedQueries, step: SpreadStep, writing: Writing, wor
     return WrittenRange(files, lines, pieces)
 
 
-def _renumbered(slices: Iterable[Segment], first: int) -> tuple[AnswerColumns, list[pa.Table]]:
+def _renumbered(slices: Iterable[AnswerSegment], first: int) -> tuple[AnswerColumns, list[pa.Table]]:
     answers, matches = AnswerColumns(), list[pa.Table]()
     for path, start, size in slices:
         with path.open("rb") as file:
@@ -386,7 +386,7 @@ class _Found:
     """Executors' unwritten results of the step, with the shipped queries: answers by slice and range, counts per range,
     and the first match."""
 
-    slices: Sequence[Mapping[int, Segment]]
+    slices: Sequence[Mapping[int, AnswerSegment]]
     step: SpreadStep
     queries: Broadcast[ShippedQueries]
     counts: Ints

@@ -295,7 +295,8 @@ def test_lines_of_a_cluster_are_those_of_each_pair_of_documents_and_others_are_a
 def test_a_small_case_is_measured_on_a_cluster(monkeypatch):
     """Two workers join a batch of a state, and the driver another one; the lines of both are those of the values."""
     monkeypatch.setattr("bench.cluster.QUIET", cluster.QUIET / 4)
-    (line,) = cluster.measure_cluster(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
+    embedded, line = cluster.measure_cluster(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
+    assert embedded.engine == "duckdb" and embedded.rows == line.rows
     assert line.rows > 5_000
     assert 0 < line.number("share") < 1 and line.number("executors") > 0 and line.number("driver") > 0
     heap = int(SETTINGS["spark.driver.memory"].removesuffix("m")) << 20
