@@ -3,7 +3,7 @@
 `kleene` has the experiments of SASE+ over prices of stocks: E1 six patterns at one window, E2 larger windows, E3
 backtracking, the paper's baseline, E4 NON OVERLAPPING, E5 runs that are merged because they remember the same, E6 these
 without the time to tell matches. `many` has many patterns beside a sample of them one at a time. `held` has
-windows of 100 to 100,000 events whose matches are the same. `trends` counts all matches of windows of 16 to 10,000
+windows of 100 to 100,000 events whose matches are the same. `trends` counts all matches of windows of 12 to 10,000
 events, beside enumeration where that ends. `errors` compares missing letters with the exact pattern,
 and measures the share of matches that a BUDGET leaves.
 """
@@ -438,7 +438,7 @@ def measure_trends(case: TrendsCase, quick: bool = False) -> Iterator[Line]:
 
 def trends_cases(options: kit.PatternOptions) -> list[TrendsCase]:
     free = [
-        TrendsCase("all", window, window <= 16) for window in ((8, 100) if options.quick else (16, 100, 1_000, 10_000))
+        TrendsCase("all", window, window <= 12) for window in ((8, 100) if options.quick else (12, 100, 1_000, 10_000))
     ]
     return free + [
         TrendsCase("rising", window, window <= 30) for window in ((30,) if options.quick else (30, 100, 300))

@@ -41,14 +41,14 @@ _BITS = 1074
 _GREATEST = float.fromhex("0x1.fffffffffffffp+1023")
 
 
-MeasureKind = Literal["events", "known", "sum", "min", "max"]
+TrendMeasureKind = Literal["events", "known", "sum", "min", "max"]
 
 
-class Measure(NamedTuple):
+class TrendMeasure(NamedTuple):
     """What is summed over runs: of the events of a variable (its place among those without ~) their number, the number
     of those whose value at `slot` is no NULL, the sum of these, the least or the greatest."""
 
-    kind: MeasureKind
+    kind: TrendMeasureKind
     variable: int
     slot: int = -1
     is_text: bool = False
@@ -71,9 +71,9 @@ class Measure(NamedTuple):
 class SumAlgebra:
     """Sums over sets of runs: of either of two sets, of runs with one more event, of all ways through two parts."""
 
-    def __init__(self, measures: Sequence[Measure]) -> None:
+    def __init__(self, measures: Sequence[TrendMeasure]) -> None:
         self._measures = measures
-        self._by_variable: dict[int, list[tuple[int, Measure]]] = {}
+        self._by_variable: dict[int, list[tuple[int, TrendMeasure]]] = {}
         for place, one in enumerate(measures, 1):
             self._by_variable.setdefault(one.variable, []).append((place, one))
         self._adding: list[Any] = [add, *({"min": min, "max": max}.get(one.kind, add) for one in measures)]
@@ -128,7 +128,7 @@ class SumAlgebra:
         return found
 
 
-class Node:
+class TrendNode:
     """An event as one of a variable. `sources` are cells with the number of their first nodes that it may follow, those
     dropped since included; with `root` runs begin here. The latest of its runs begins at `start`."""
 
@@ -171,7 +171,7 @@ class SummedCell:
         """Returns when the latest run of the first nodes begins."""
         return self.starts[stop - self.dropped - 1] if stop > self.dropped else BEGINNING
 
-    def add(self, node: Node) -> None:
+    def add(self, node: TrendNode) -> None:
         node.cell, node.number = self, self.dropped + len(self.ends)
         self.ends.append(node.event[1])
         self.starts.append(max(node.start, self.starts[-1]) if self.starts else node.start)
@@ -191,7 +191,7 @@ class SummedKey:
     def __init__(self, sums: SumAlgebra, hashed: Sequence[Collection[int]]) -> None:
         self._sums = sums
         self.tables: list[CellTable[SummedCell]] = [CellTable(registers) for registers in hashed]
-        self._nodes: list[Node] = []
+        self._nodes: list[TrendNode] = []
         self.arrivals: list[tuple[int, Arrival]] = []  # the events of nodes, each with when its latest run begins
         self._columns = 1
         self._checkpoint: int = BEGINNING  # earlier nodes end before it
@@ -216,13 +216,13 @@ class SummedKey:
         if low > self._oldest:
             self._turn(low, self._nodes[-1].event[1] + 1, ())
 
-    def prepare(self, nodes: Iterable[Node], low: int) -> None:
+    def prepare(self, nodes: Iterable[TrendNode], low: int) -> None:
         """Called before the new nodes of an event are summed."""
         spanning = [one for node in nodes for one in node.sources if _is_within(*one) and one not in self._column_of]
         if spanning:
             self._turn(low, self._checkpoint, spanning)
 
-    def summed(self, node: Node, low: int) -> Sums:
+    def summed(self, node: TrendNode, low: int) -> Sums:
         """Returns the sums of the runs that end with a node."""
         found: Sums | None = None
         ways: list[int] = []  # the columns of runs that come from before the checkpoint, or begin here
@@ -244,7 +244,7 @@ class SummedKey:
             found = [counts, *found[1:]]
         return self._sums.extended(found, node.state, node.event)
 
-    def keep(self, node: Node, registers: tuple[Any, ...], sums: Sums) -> None:
+    def keep(self, node: TrendNode, registers: tuple[Any, ...], sums: Sums) -> None:
         cells = self.tables[node.state]
         if (cell := cells.get(registers)) is None:
             cell = cells[registers] = SummedCell(registers)
@@ -253,7 +253,7 @@ class SummedKey:
         self.size += 1 + len(node.sources)
         self._append(node, cell, sums)
 
-    def _append(self, node: Node, cell: SummedCell, sums: Sums) -> None:
+    def _append(self, node: TrendNode, cell: SummedCell, sums: Sums) -> None:
         cell.totals.append(self._sums.either(cell.totals[-1], sums) if cell.totals else sums)
         self._nodes.append(node)
 
@@ -284,7 +284,7 @@ class SummedKey:
             assert node.cell is not None, "it is kept"
             self._append(node, node.cell, self.summed(node, low))
 
-    def _sum_backwards(self, nodes: Sequence[Node], low: int) -> None:
+    def _sum_backwards(self, nodes: Sequence[TrendNode], low: int) -> None:
         """Sums the ways from each node of the earlier part to each column at the checkpoint."""
         columns = self._columns - 1
         behind = {one: self._sums.one(columns, column - 1) for one, column in self._column_of.items()}
@@ -316,7 +316,7 @@ def _is_within(cell: SummedCell, stop: int) -> bool:
     return cell.dropped < stop < cell.frozen
 
 
-def _t1(node: Node) -> int:
+def _t1(node: TrendNode) -> int:
     return node.event[1]  # type: ignore[no-any-return]  # an int
 
 
@@ -384,10 +384,10 @@ class SummedRuns(KeptRows):
         program, event, masks = self._program, arrival.event, arrival.masks
         if event[0] < self.low:
             return 0
-        made: dict[tuple[int, tuple[Any, ...]], Node] = {}
+        made: dict[tuple[int, tuple[Any, ...]], TrendNode] = {}
 
-        def node(state: int, registers: tuple[Any, ...]) -> Node:
-            return made.get((state, registers)) or made.setdefault((state, registers), Node(event, state))
+        def node(state: int, registers: tuple[Any, ...]) -> TrendNode:
+            return made.get((state, registers)) or made.setdefault((state, registers), TrendNode(event, state))
 
         steps = 0
         for state, cells in enumerate(part.tables):
@@ -415,7 +415,7 @@ class SummedRuns(KeptRows):
         return steps
 
     def _take(
-        self, part: SummedKey, arrival: Arrival, made: dict[tuple[int, tuple[Any, ...]], Node], found: list[Ended]
+        self, part: SummedKey, arrival: Arrival, made: dict[tuple[int, tuple[Any, ...]], TrendNode], found: list[Ended]
     ) -> None:
         program, total = self._program, None
         part.prepare(made.values(), self.low)
@@ -446,7 +446,7 @@ class CommonValues:
 
     def __init__(self, pattern: algebra.Pattern, texts: Texts, slots: EventSlots) -> None:
         self._pattern, self._texts, self._slots = pattern, texts, slots
-        self.measures: list[Measure] = []
+        self.measures: list[TrendMeasure] = []
         self.having: Any = None
         if pattern.having != algebra.AllOf():
             columns, schema = self._columns(pattern.having_names)
@@ -518,8 +518,8 @@ class CommonValues:
             return known, 0
         return self._measure("sum" if name == "avg" else cast(Any, name), of.variable, slot), known
 
-    def _measure(self, kind: MeasureKind, variable: int, slot: int = -1, is_text: bool = False) -> int:
-        one = Measure(kind, variable, slot, is_text)
+    def _measure(self, kind: TrendMeasureKind, variable: int, slot: int = -1, is_text: bool = False) -> int:
+        one = TrendMeasure(kind, variable, slot, is_text)
         if one not in self.measures:
             self.measures.append(one)
         return 1 + self.measures.index(one)

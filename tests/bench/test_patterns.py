@@ -120,6 +120,7 @@ def test_all_ways_have_the_same_rows(plans, measure):
         pytest.param("rumor", "--queries 5 --events 200", "channel", "5.9d", marks=soak),
         pytest.param("kleene", "--queries 5 --events 300", "backtracking", "E1", marks=soak),
         pytest.param("held", "--events 3000", "no end", None, marks=soak),
+        ("trends", "", "together", None),
         pytest.param("errors", "--events 300", "recall", "missing letters", marks=soak),
         pytest.param("windows", "--events 300", "no pruning", "times as fast", marks=soak),
         pytest.param("memory", "--queries 5", "different", None, marks=soak),
