@@ -258,6 +258,8 @@ def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
         done = f"{pluralise(report.counts.total(), 'visit')}: {counts}"
     elif waiting := [feed.next_check for feed in feeds if not feed.stopped]:
         done = f"none is due before {iso_utc(min(waiting))[:16]}Z"
+        if failed := sum(feed.errors > 0 and not feed.stopped for feed in feeds):
+            done += f"; {failed:,} of them failed last, and mmqjp feeds retry makes these due now"
     else:
         done = "none is left to fetch"
     done += f"; {pluralise(report.pages, 'older page')} read" if report.pages else ""

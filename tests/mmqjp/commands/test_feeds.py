@@ -149,7 +149,10 @@ def test_the_list_shows_each_feed(server, fetch, tmp_path):
         [server.url("/b"), "", ["News", "Games"], 200, 0, False],
         [server.url("/gone"), "", [], 410, 1, True],
     ]
-    assert fetch().stderr.startswith("mmqjp: 4 feeds, none is due before")
+    told = fetch().stderr
+    assert (
+        told.startswith("mmqjp: 4 feeds, none is due before") and "1 of them failed last, and mmqjp feeds ret" in told
+    )
     for named in ([], [server.url("/gone")]):  # what failed, or what is named, can be tried again
         assert mmqjp("feeds", "retry", *named, *state).stderr == "mmqjp: 1 feed due now\n"
 
