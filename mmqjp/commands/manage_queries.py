@@ -24,8 +24,8 @@ from mmqjp.explain.pictures import sharing_picture
 from mmqjp.explain.plan import SharedTemplate, Sharing
 from mmqjp.explain.svg import as_file
 from mmqjp.present.item import TimeFormat, truncate
-from mmqjp.present.query_lookup import NOT_REPLACED, can_be_replaced
 from mmqjp.process import pluralise, printable_line
+from mmqjp.queries.model import NOT_REPLACED, can_be_replaced
 from mmqjp.service.commands import EXPORT, SHARING, TEXTS, Client, CommandError, RunSinks
 from mmqjp.state.engine_choice import DUCKDB, SPARK, choose_engine, stored_engine
 from xscl.text import split_script

@@ -24,7 +24,6 @@ from mmqjp.queries.model import (
     HasNormalForm,
     JoinSubscription,
     UnreadableQuery,
-    generated_name_number,
     has_absence,
     is_event_form,
 )
@@ -73,17 +72,6 @@ class QueryVersion:
     at: int
     text: str
 
-
-def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
-    """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
-
-    >>> [can_be_replaced("q1", [text]) for text in ("FROM S//a->x", "FROM S//a->x PUBLISH q1")]
-    [False, True]
-    """
-    return not generated_name_number(name) or any(f" PUBLISH {name}" in text for text in texts)
-
-
-NOT_REPLACED = "its queries do not PUBLISH it, so a text of it becomes another query; mmqjp subscribe adds one"
 
 MOST_OF_NAME = 500  # maximum number of queries of a name that are looked at, the last removed ones
 _NEAR = 100_000  # microseconds within which changes are one

@@ -268,6 +268,18 @@ def generated_name_number(name: str) -> int:
     return int(name[1:]) if name.startswith("q") and _NUMBERED.fullmatch(name) else 0
 
 
+def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
+    """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
+
+    >>> [can_be_replaced("q1", [text]) for text in ("FROM S//a->x", "FROM S//a->x PUBLISH q1")]
+    [False, True]
+    """
+    return not generated_name_number(name) or any(f" PUBLISH {name}" in text for text in texts)
+
+
+NOT_REPLACED = "its queries do not PUBLISH it, so a text of it becomes another query; mmqjp subscribe adds one"
+
+
 CANNOT_READ = "this version cannot read"  # begins the reason for the pause of an unreadable query
 
 

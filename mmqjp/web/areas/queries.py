@@ -27,11 +27,9 @@ from mmqjp.explain.pictures import join_graphs, sharing_picture
 from mmqjp.explain.plan import Sharing
 from mmqjp.present.newest import NewestPage
 from mmqjp.present.query_lookup import (
-    NOT_REPLACED,
     NOTHING,
     EventsRead,
     QueryVersion,
-    can_be_replaced,
     editable,
     event_streams,
     events_read,
@@ -39,7 +37,7 @@ from mmqjp.present.query_lookup import (
     query_versions,
 )
 from mmqjp.queries.changes import UnknownQuery
-from mmqjp.queries.model import is_bare, is_event_form
+from mmqjp.queries.model import NOT_REPLACED, can_be_replaced, is_bare, is_event_form
 from mmqjp.service.commands import SHARING
 from mmqjp.service.status import Status
 from mmqjp.syndication.atom import feed_path
