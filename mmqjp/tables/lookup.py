@@ -431,6 +431,9 @@ def next_batches(after: int, most: int) -> str:
 SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
 
 
+_MEMBERS_OF = members_where("qid IN (SELECT qid FROM added_queries WHERE form IN ({forms}))")
+
+
 def tally(after: int, until: int, since_hour: int) -> str:
     """SQL that counts outputs of the batches after one up to another: by `qid` (earlier formats: `name`) and `hour` of
     t1 (-1: before `since_hour`), with the latest t1 as `last`.
@@ -441,7 +444,7 @@ def tally(after: int, until: int, since_hour: int) -> str:
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
     # Of the forms with new answers only: windows over very many members take longer than all the rest.
     forms = f"SELECT form FROM answers WHERE batch > {after} AND batch <= {until}"
-    members = members_where(f"qid IN (SELECT qid FROM added_queries WHERE form IN ({forms}))")
+    members = _MEMBERS_OF.replace("{forms}", forms)
     return f"""WITH {_NUMBERS}, members AS ({members})
 SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
 {RECIPIENTS} AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour

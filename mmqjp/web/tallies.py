@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import Ints, distinct, rows_of
+from common.arrays import Ints
 from common.dates import DAY, HOUR
 from common.tools import gathered
 from feeds.documents import Now
@@ -113,7 +113,7 @@ class QueryTally:
         return pc.replace_with_mask(pc.ascii_lower(found), pc.invert(plain), pa.array(others, pa.string()))
 
 
-class Names:
+class RegisteredNames:
     """The registered names of a store, in order, as columns, and who has which number. Follows what was changed: there
     may be very many of them."""
 
@@ -132,7 +132,7 @@ class Names:
         added = rows.filter(pc.equal(rows["what"], "added"))
         most = max(added["qid"].to_pylist(), default=-1)
         self.of_qid += [None] * (most + 1 - len(self.of_qid))
-        for qid, name in rows_of(added, "qid", "name"):
+        for qid, name in zip(added["qid"].to_pylist(), added["name"].to_pylist(), strict=True):
             self.of_qid[qid] = name
         self._is_removed = np.pad(self._is_removed, (0, len(self.of_qid) - len(self._is_removed)))
         changed = Counter[str](added["name"].to_pylist())
@@ -141,7 +141,7 @@ class Names:
         self._is_removed[gone] = True
         changed.subtract(self.of_qid[qid] or "" for qid in gone.tolist())
         paused = rows.filter(pc.equal(rows["what"], "paused"))
-        for qid, reason in rows_of(paused, "qid", "name"):
+        for qid, reason in zip(paused["qid"].to_pylist(), paused["name"].to_pylist(), strict=True):
             self._why_paused.pop(qid, None)
             if reason is not None and not self._is_removed[qid]:
                 self._why_paused[qid] = reason
@@ -149,9 +149,9 @@ class Names:
             self._why_paused.pop(qid, None)
         self._change(changed, counted_at)
         self._note_pauses()
-        ((removed, *seen),) = rows_of(rows.filter(pc.equal(rows["what"], "seen")), "qid", "last_removed", "last_paused")
-        self._seen = QuerySeen(len(self.of_qid) - 1, *seen)
-        return bool(removed == np.count_nonzero(self._is_removed))
+        (seen,) = rows.filter(pc.equal(rows["what"], "seen")).to_pylist()
+        self._seen = QuerySeen(len(self.of_qid) - 1, seen["last_removed"], seen["last_paused"])
+        return bool(seen["qid"] == np.count_nonzero(self._is_removed))
 
     def _change(self, changed: Mapping[str, int], counted_at: Mapping[str, int]) -> None:
         """Counts queries of names, some of which are new or go. Columns are replaced, since pages have the former."""
@@ -229,7 +229,7 @@ class Tallies:
     def _clear(self, hour: int) -> None:
         self._batch, self._kept, self._hour = -1, 0, hour
         self._queries_are: object = None
-        self._names = Names()
+        self._names = RegisteredNames()
         self._at: dict[str, int] = {}  # the places of the names that have outputs, whether registered or not
         self._at_of_qid = np.zeros(0, np.int64)
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
@@ -296,14 +296,14 @@ class Tallies:
             return self._select(sql, MOST_ROWS, SECONDS)
 
         if not self._names.follow(select, self._at):
-            self._names = Names()
+            self._names = RegisteredNames()
             self._names.follow(select, self._at)
 
     def _places(self, qids: Ints) -> Ints:
         """Returns the places of queries in the counts."""
         of_qid = self._names.of_qid
         self._at_of_qid = np.pad(self._at_of_qid, (0, len(of_qid) - len(self._at_of_qid)), constant_values=-1)
-        for qid in distinct(qids[self._at_of_qid[qids] < 0]).tolist():
+        for qid in set(qids[self._at_of_qid[qids] < 0].tolist()):
             self._at_of_qid[qid] = self._place(of_qid[qid] or "")
         return self._at_of_qid[qids]
 
