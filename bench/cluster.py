@@ -201,7 +201,8 @@ class _Observer:
             found = method(service, read)
             executors, driver = (now - then for now, then in zip(observer._now(), before, strict=True))
             driver -= sum(observer._admission)
-            observer._batches.append({"documents": len(read.items), "executors": executors, "driver": driver})
+            if read.items:  # a micro-batch may have nothing that was not read
+                observer._batches.append({"documents": len(read.items), "executors": executors, "driver": driver})
             return found
 
         def start(method: Any, *arguments: Any) -> Any:

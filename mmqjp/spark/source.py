@@ -266,6 +266,8 @@ def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
 
 FORMAT = "mmqjp_files"
 
+LEFT_FOR = 1_000_000  # microseconds for which what is little is left to the driver
+
 MAX_SKIPS = 16  # maximum number of listings that skip an unreadable file before a retry
 
 _PLAN = "plan"
@@ -284,8 +286,8 @@ class SourcePath:
 class FileSource:
     """What to read and how (see `feeds.tail.Tail`). A micro-batch has about `most` documents and `most_bytes` bytes,
     and about `tasks` tasks at most, of at least `grain` bytes. A document of more than `max_document` bytes is a dead
-    letter. The driver knows which entries are new. `waits`: what `is_little` to read is left to the driver, unless it
-    is there still when files are listed again."""
+    letter. The driver knows which entries are new. `waits`: what `is_little` to read is left to the driver for
+    LEFT_FOR."""
 
     paths: tuple[SourcePath, ...]
     time_xpath: str | None = None
@@ -334,7 +336,8 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available: set[_FileKey] | None = None
         self._planned: dict[_FileKey, tuple[readers.Offset | None, Split]] = {}
         self._delays: dict[_FileKey, RetryDelay] = {}
-        self._left: set[tuple[str, str, int]] = set()
+        self._left: dict[tuple[str, str, int], int] = {}
+        """When what is left to the driver was first listed, by source, file and position."""
         self._last = -1
 
     # ------------------------------------------------------------ on the driver
@@ -363,10 +366,11 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_PLAN: number + 1}
 
     def _leaves(self, found: list[WaitingFile]) -> bool:
-        before, self._left = self._left, {(one.source, one.file, one.start.position) for one in found}
-        if not self._source.waits or self._available is not None or not before.isdisjoint(self._left):
+        now, keys = self._now(), ((one.source, one.file, one.start.position) for one in found)
+        self._left = {key: self._left.get(key, now) for key in keys}
+        if not self._source.waits or self._available is not None:
             return False
-        return is_little(found)
+        return all(now - since < LEFT_FOR for since in self._left.values()) and is_little(found)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Limits reading to the files that exist now, including lines appended later."""

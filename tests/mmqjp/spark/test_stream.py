@@ -449,10 +449,11 @@ class Driver:
         self.failed: dict[tuple[str, str], str] = {}
         self.source = source.FileSource((source.SourcePath(self.drops),), **options)  # type: ignore[arg-type]
         self.start = {"plan": 0}
+        self.now = 7
         self.restart()
 
     def restart(self) -> None:
-        self.reader = source.FileReader(self.source, lambda: self.positions, self.plans, lambda: 7)
+        self.reader = source.FileReader(self.source, lambda: self.positions, self.plans, lambda: self.now)
 
     def until_read(self, looks: int) -> list[str]:
         return [id for _ in range(looks) for id in self.step()]
@@ -523,7 +524,9 @@ def test_what_is_little_is_left_to_the_service_for_as_long_as_it_reads(tmp_path)
             file.write(line(id))
         assert driver.step() == [] and reads() == [id]
     (driver.drops / "2.xml").write_text("<a/>")
-    assert [driver.step(), driver.step(), driver.step()] == [[], ["2.xml"], []]
+    assert driver.step() == driver.step() == []
+    driver.now += source.LEFT_FOR
+    assert [driver.step(), driver.step()] == [["2.xml"], []]
     (driver.drops / "3.xml").write_text(f"<a>{'much ' * LITTLE}</a>")
     assert driver.step() == ["3.xml"]
     with gzip.open(driver.drops / "4.jsonl.gz", "wt") as packed:
