@@ -5,6 +5,7 @@ read-only engines, over a DuckDB store and over Spark's Parquet files: they need
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -407,9 +408,12 @@ class DuckDBReader(OnlyRead, duckdb_store.DuckDBTables):
             self._connection = duckdb.connect(str(file), read_only=True)
         except duckdb.Error as error:
             raise StoreError(f"cannot read the store in {directory}: {error}; {duckdb_store.ADVICE}") from error
-        self._asked, self._prepared = self._connection, duckdb_store.PreparedStatements(self._connection)
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
         try:
+            if duckdb_store.has_journal(self._connection):
+                self._connection.close()
+                self._connection = self._whole_copy(directory, Path(self._spilled.name))
+            self._asked, self._prepared = self._connection, duckdb_store.PreparedStatements(self._connection)
             # In a process that has the store open to read already, this is the same instance.
             if not self._connection.execute("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
                 duckdb_store.set_up(self._connection)
@@ -419,6 +423,12 @@ class DuckDBReader(OnlyRead, duckdb_store.DuckDBTables):
         except BaseException:
             self.close()
             raise
+
+    def _whole_copy(self, directory: Path, target: Path) -> duckdb.DuckDBPyConnection:
+        """A store whose journal has rows, which a killed process left: they enter their tables in a copy of it."""
+        duckdb_store.copy_files(directory, target, lambda name, *_: shutil.copyfile(directory / name, target / name))
+        duckdb_store.DuckDBStore(self.schema, target).close()
+        return duckdb.connect(str(target / DUCKDB_FILE), read_only=True)
 
     def _check(self, directory: Path) -> None:
         made = set(self._connection.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall())

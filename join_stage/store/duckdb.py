@@ -1,8 +1,9 @@
 """A store in a DuckDB file, or in memory; a batch is a transaction. Questions run read-only on cursors of their own.
 After `seclude` the instance reaches no file but its own; questions may only be a SELECT over the store's relations,
 with listed table functions and without functions that read process state. Statements over Arrow rows are prepared once,
-since planning dominates small batches; rows of a batch wait so that one statement writes all tables; small batches use
-one thread, because others would spin. Damage that DuckDB finds is reported as StoreError."""
+since planning dominates small batches; rows of a batch wait so that one statement writes all tables, and those of small
+batches in a journal, so that one statement writes several; rows are written by one thread, because others would spin.
+Damage that DuckDB finds is reported as StoreError."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from zlib import crc32
 import duckdb
 import pyarrow as pa
 
+from common.arrays import packed, unpacked
 from common.files import is_shared, keep_private, make_state, write_mark
 from join_stage.store import protocol
 
@@ -150,11 +152,11 @@ class Threads:
         self._now = most
         self._questions = 0
 
-    def use_one(self) -> None:
+    def use_one(self, connection: duckdb.DuckDBPyConnection | None = None) -> None:
         """Called before rows are written; switches to one thread if no question is running."""
         with self._lock:
             if not self._questions:
-                self._set(self._connection, 1)
+                self._set(connection or self._connection, 1)
 
     def use_all(self) -> None:
         """Switches back to all threads, for other work."""
@@ -572,22 +574,33 @@ class WaitingRows:
             self._rows.setdefault(table, []).append(rows)
             self._count += len(rows)
 
-    @property
-    def are_any(self) -> bool:
-        return self._count > 0
+    def __len__(self) -> int:
+        return self._count
 
     @property
     def are_many(self) -> bool:
         return self._count > MOST_ROWS
 
+    def tables(self) -> dict[str, pa.Table]:
+        # In one piece each: DuckDB takes a fifth of a millisecond for a piece.
+        ordered = (name for name in self._tables if name in self._rows)
+        return {name: pa.concat_tables(self._rows[name]).combine_chunks() for name in ordered}
+
     def write(self) -> None:
-        if self._rows:
-            names = [name for name in self._tables if name in self._rows]
-            rows = {source_of(name): pa.concat_tables(self._rows[name]) for name in names}
+        """Writes the rows, and forgets them, also if that fails."""
+        try:
+            self.insert()
+        finally:
             self.forget()
-            *others, last = (f"INSERT INTO {name} SELECT * FROM {source_of(name)}" for name in names)
-            inner = ", ".join(f"into_{name} AS ({insert})" for name, insert in zip(names, others, strict=False))
-            self._prepared.execute(f"WITH {inner} {last}" if inner else last, rows)
+
+    def insert(self) -> None:
+        if self._rows:
+            rows = self.tables()
+            *others, last = (f"INSERT INTO {name} SELECT * FROM {source_of(name)}" for name in rows)
+            inner = ", ".join(f"into_{name} AS ({insert})" for name, insert in zip(rows, others, strict=False))
+            self._prepared.execute(
+                f"WITH {inner} {last}" if inner else last, {source_of(name): some for name, some in rows.items()}
+            )
 
     def forget(self) -> None:
         self._rows.clear()
@@ -597,6 +610,94 @@ class WaitingRows:
 def source_of(table: str) -> str:
     """The name under which a statement reads the rows for a table."""
     return f"{table}_fresh"
+
+
+JOURNAL, MOST_JOURNALED, MOST_JOURNALED_BYTES = "internal.journal", 200, 256 << 10
+"""The table of the journal, where questions do not reach it; maximum number of rows and bytes of a batch in it."""
+
+MOST_PASSED_OVER = 63  # maximum number of batches that do not use it after one that was of no use
+
+
+class Journal:
+    """Committed rows that wait to enter their tables, of batches with few rows: a statement takes half a millisecond
+    for each table that it writes, however few rows there are, so a batch of one document is committed as one value of
+    one table. The rows enter their tables before anybody reads these, or when many wait; after a kill, when the store
+    is opened. In memory they only wait. Not thread-safe."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Mapping[str, pa.Schema], *, lasts: bool) -> None:
+        self.connection, self._tables, self._lasts = connection, tables, lasts
+        self._prepared = PreparedStatements(connection)
+        self._rows, self._batches = WaitingRows(self._prepared, tables), 0
+        self._left = self._passed_over = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def restore(self) -> None:
+        """Writes what a killed process left. Tables may have got columns since."""
+        if self._lasts:
+            for lengths, content in self.connection.execute(f"SELECT lengths, content FROM {JOURNAL}").fetchall():
+                start = 0
+                for table, length in json.loads(lengths).items():
+                    rows = unpacked(content[start : start + length])
+                    known = self._tables[table].empty_table()
+                    self._rows.add(table, pa.concat_tables([known, rows], promote_options="default"))
+                    start += length
+        self.write()
+
+    def commit(self, batch: WaitingRows) -> bool:
+        """Commits the rows of a batch, and forgets them there, if they are few and nobody has read lately."""
+        if not len(batch) or len(batch) > MOST_JOURNALED:
+            return False
+        if self._left:
+            self._left -= 1
+            return False
+        rows = batch.tables()
+        if self._lasts:
+            contents = {table: packed(some) for table, some in rows.items()}
+            if sum(map(len, contents.values())) > MOST_JOURNALED_BYTES:
+                return False
+            lengths = json.dumps({table: len(content) for table, content in contents.items()})
+            values = [lengths, b"".join(contents.values())]
+            self.connection.execute(f"INSERT INTO {JOURNAL} VALUES (?, ?)", values)
+        elif sum(some.nbytes for some in rows.values()) > MOST_JOURNALED_BYTES:
+            return False
+        for table, some in rows.items():
+            self._rows.add(table, some)
+        self._batches += 1
+        batch.forget()
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        return self._rows.are_many
+
+    def write(self) -> None:
+        """Writes all rows to their tables, in a transaction of its own. If that fails, they wait on."""
+        if not len(self._rows):
+            return
+        self.connection.begin()
+        try:
+            self._rows.insert()
+            if self._lasts:
+                self.connection.execute(f"DELETE FROM {JOURNAL}")
+            self.connection.commit()
+        except BaseException:
+            with suppress(duckdb.TransactionException):  # a failed commit may have ended it
+                self.connection.rollback()
+            self._prepared.forget()  # they may have been made in this transaction
+            raise
+        self._rows.forget()
+        # Where each batch reads, a journal is only more to write: then it rests for a while, longer each time.
+        self._passed_over = 0 if self._batches > 1 else min(2 * self._passed_over + 1, MOST_PASSED_OVER)
+        self._left, self._batches = self._passed_over, 0
+
+
+def has_journal(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a store has rows in its journal."""
+    named = "SELECT count(*) FROM duckdb_tables() WHERE schema_name || '.' || table_name = ?"
+    ((found,),) = connection.execute(named, [JOURNAL]).fetchall()
+    return found > 0 and connection.execute(f"SELECT EXISTS (FROM {JOURNAL})").fetchall() == [(True,)]
 
 
 TYPES = {
@@ -652,6 +753,7 @@ class DuckDBStore(DuckDBTables):
             self._in_batch = self._begun = False
             self._empty = set(schema.tables) if self._is_new else set[str]()
             self._followers, self._follows = tuple[ref[protocol.Following], ...](), Lock()
+            self._journal = Journal(self._connection.cursor(), schema.tables, lasts=directory is not None)
             self._prepare()
             if not self._is_new:
                 sized = "SELECT table_name FROM duckdb_tables() WHERE estimated_size = 0 AND NOT temporary"
@@ -679,6 +781,8 @@ class DuckDBStore(DuckDBTables):
         columns = self._columns()
         former = self._rename(columns)
         self._connection.begin()  # one write to disk for all tables
+        run(f"CREATE SCHEMA IF NOT EXISTS {JOURNAL.partition('.')[0]}")
+        run(f"CREATE TABLE IF NOT EXISTS {JOURNAL} (lengths VARCHAR, content BLOB)")
         for name, schema in self.schema.tables.items():
             known = columns.get(former.get(name, name))
             if known is None:
@@ -688,6 +792,7 @@ class DuckDBStore(DuckDBTables):
                 if field.name not in known:  # a column that is younger than the store
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {TYPES[field.type]}")
         self._connection.commit()
+        self._journal.restore()
         self._upgrade(columns)
         self._connection.begin()  # one write to disk for all views
         run("CREATE MACRO IF NOT EXISTS sha2(text, bits) AS sha256(text)")
@@ -736,9 +841,17 @@ class DuckDBStore(DuckDBTables):
         if not self._begun:  # nothing else was done: one statement, which is a transaction of its own, ends the batch
             self._in_batch = False
         with translate_write_errors(), self._commits:
-            self._write()
             if self._begun:
+                self._write()
                 self._connection.commit()
+            else:
+                if self._journal.is_full:
+                    self._write_journal()
+                if len(self._waiting):
+                    self._threads.use_one()
+                if not self._journal.commit(self._waiting):
+                    self._write_journal()
+                    self._write()
         self._in_batch = self._begun = False
         if self._mark is not None:
             self._mark.note()
@@ -784,7 +897,9 @@ class DuckDBStore(DuckDBTables):
         self._threads.use_all()
 
     def _write_waiting(self) -> None:
-        """Begins the batch's transaction if need be and writes waiting rows."""
+        """Begins the batch's transaction if need be and writes waiting rows, after those of the journal."""
+        if not self._begun:
+            self._write_journal()
         if self._in_batch and not self._begun:
             self._connection.begin()
             self._begun = True
@@ -792,9 +907,22 @@ class DuckDBStore(DuckDBTables):
             self._write()
 
     def _write(self) -> None:
-        if self._waiting.are_any:
+        if len(self._waiting):
             self._threads.use_one()
             self._waiting.write()
+
+    def _write_journal(self) -> None:
+        """Callable from any thread."""
+        if len(self._journal):
+            with translate_write_errors(), self._commits:
+                self._threads.use_one(self._journal.connection)
+                self._journal.write()
+
+    @contextmanager
+    def _around_question(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        self._write_journal()
+        with self._threads.for_question(cursor):
+            yield
 
     def _committing(self) -> AbstractContextManager[object]:
         """While a statement may commit: outside of a batch, each does."""
@@ -806,7 +934,7 @@ class DuckDBStore(DuckDBTables):
             return self._connection.execute(sql)
 
     def question(self, sql: str, bounds: protocol.Bounds = protocol.UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
-        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads.for_question, own=own)
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._around_question, own=own)
 
     # ------------------------------------------------------------ other processes
 
@@ -816,6 +944,7 @@ class DuckDBStore(DuckDBTables):
         they are valid while `checkpoint` stays the same. Callable from any thread; needs a directory."""
         with ExitStack() as opened_here:
             with self._commits:
+                self._write_journal()
                 checkpoint = self.checkpoint()
                 opened = [(self._descriptor, os.fstat(self._descriptor).st_size)]
                 mark = checkpoint, 0, 0
@@ -865,6 +994,9 @@ class DuckDBStore(DuckDBTables):
             one.drop(table)
 
     def close(self) -> None:
+        if hasattr(self, "_journal"):  # else opening has failed
+            with suppress(protocol.StoreError, duckdb.Error):  # it is written when the store is opened again
+                self._write_journal()
         super().close()
         if self._mark is not None:
             self._mark.close()

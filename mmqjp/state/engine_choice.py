@@ -7,7 +7,7 @@ documents. Up to format 4, outputs had no numbers or ids, and sink positions wer
 no forms. Formats 7 to 9 add tables, which start empty. Format 10 has a word order, and queries that readers of format 9
 do not know: `near`, absences, PATTERN. Format 11 adds the watermarks of belated documents, and visits of feeds;
 12 the progress of streams with each batch; 13 the texts of queries as they were typed, and when a document arrived,
-which is not known of earlier ones."""
+which is not known of earlier ones; 14 a journal on DuckDB."""
 
 from __future__ import annotations
 

@@ -681,13 +681,14 @@ had it, else why it is a dead letter."""
 DUPLICATE = ""
 
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources; 3 placements of queries; 4 numbered chains of functions, and
 arrivals; 5 numbers and ids of outputs; 6 answers in place of outputs, and forms; 7 the keys of ONCE PER; 8 undelivered
 outputs; 9 events; 10 see `mmqjp.state.engine_choice`; 11 belated documents and visits; 12 progress with each batch; 13
-the texts of queries as they were typed, and the arrival times of documents. A change of normal forms or templates needs
+the texts of queries as they were typed, and the arrival times of documents; 14 the journal of small batches on DuckDB,
+which earlier versions would pass over. A change of normal forms or templates needs
 a new format.
 """
 

@@ -23,6 +23,7 @@ from feeds.documents import Document
 from join_stage.plans import PLANS
 from join_stage.signature import join
 from join_stage.signature.plan import SignaturePlan
+from join_stage.store.duckdb import has_journal
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
@@ -145,11 +146,29 @@ def test_a_store_does_not_tell_which_process_wrote_it(tmp_path):
     found = []
     for state in (tmp_path / "other", tmp_path / "ours"):
         with duckdb.connect(str(state / DUCKDB_FILE)) as store:
-            tables = [name for (name,) in store.execute("SELECT table_name FROM duckdb_tables()").fetchall()]
+            tables = [name for (name,) in store.execute("SHOW TABLES").fetchall()]
             rows = {name: sorted(map(repr, store.execute(f'FROM "{name}"').fetchall())) for name in tables}
         rows["settings"] = [row for row in rows["settings"] if "costs" not in row]  # seconds
         found.append(rows)
     assert found[0] == found[1] and found[0]["chains"] and found[0]["groups"] and found[0]["bound"]
+
+
+def test_what_small_batches_committed_before_a_kill_is_read_and_gone_on_with(tmp_path):
+    state = tmp_path / "state"
+    with Session("duckdb", state=state) as engine:
+        engine.subscribe("S//b->x FOLLOWED BY{x=y, 100} S//b->y PUBLISH p")
+        outputs = [output for number in range(4) for output in engine.process([doc(number)])]
+        copies = [shutil.copytree(state, tmp_path / name) for name in ("read", "written")]  # as a kill leaves them
+    for copy, read_only in zip(copies, (True, False), strict=True):
+        with duckdb.connect(str(copy / DUCKDB_FILE), read_only=True) as connection:
+            assert has_journal(connection)
+        with Session("duckdb", state=copy, read_only=read_only) as engine:
+            assert list(engine.outputs()) == outputs and len(outputs) == 6
+            assert engine.sql("SELECT count(*) AS n FROM documents")["n"].to_pylist() == [4]
+            if not read_only:
+                assert len(engine.process([doc(4)])) == 4 and not engine.process([doc(3)])
+        with duckdb.connect(str(copy / DUCKDB_FILE), read_only=True) as connection:
+            assert has_journal(connection) == read_only
 
 
 def test_a_node_id_has_room_for_its_attribute_and_its_chain():
