@@ -22,6 +22,7 @@ from zlib import crc32
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common.arrays import packed, unpacked
 from common.files import is_shared, keep_private, make_state, write_mark
@@ -505,12 +506,22 @@ class DuckDBTables:
         return self._connection.sql(f"{sql} WHERE key = ?", params=[key]).to_arrow_table()
 
     def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
+        return self._find(self.select, table, column, numbers, columns)
+
+    def _find(
+        self,
+        select: Callable[[str, Mapping[str, pa.Table]], pa.Table],
+        table: str,
+        column: str,
+        numbers: pa.Array,
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
         columns = columns or self.schema.tables[table].names
         if table in self._empty:
             return self.schema.tables[table].empty_table().select(columns)
         wanted = ", ".join(f"t.{name}" for name in columns)
         sql = f"SELECT {wanted} FROM {table} t JOIN wanted_rows w ON t.{column} = w.number"
-        return self.select(sql, {"wanted_rows": pa.table({"number": numbers})})
+        return select(sql, {"wanted_rows": pa.table({"number": numbers})})
 
     def highest(self, table: str, column: str) -> int:
         if table in self._empty:
@@ -580,6 +591,9 @@ class WaitingRows:
     @property
     def are_many(self) -> bool:
         return self._count > MOST_ROWS
+
+    def rows(self, table: str) -> list[pa.Table]:
+        return self._rows.get(table, [])
 
     def tables(self) -> dict[str, pa.Table]:
         # In one piece each: DuckDB takes a fifth of a millisecond for a piece.
@@ -667,6 +681,9 @@ class Journal:
         self._batches += 1
         batch.forget()
         return True
+
+    def rows(self, table: str) -> list[pa.Table]:
+        return self._rows.rows(table)
 
     @property
     def is_full(self) -> bool:
@@ -890,6 +907,17 @@ class DuckDBStore(DuckDBTables):
                 self._make_views(numbered.of_rows(rows, FIRST_INDEX))
         for one in self._following():
             one.append(table, rows)
+
+    def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows that wait are found where they are: to write them first would take longer."""
+        with self._commits:  # else rows of the journal might enter their table meanwhile
+            waiting = [*self._journal.rows(table), *self._waiting.rows(table)]
+            found = self._find(self._prepared.select, table, column, numbers, columns)
+        if waiting:
+            rows = pa.concat_tables(waiting)
+            rows = rows.filter(pc.is_in(rows[column], numbers)).select(found.schema.names)
+            found = pa.concat_tables([found, rows])
+        return found
 
     def _settle(self) -> None:
         """Called before other statements."""

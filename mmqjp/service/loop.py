@@ -4,8 +4,13 @@ spool; where it cannot, as on network file systems, the service polls."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
+import select
+import struct
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
-
-from watchfiles._rust_notify import RustNotify
+from weakref import finalize
 
 from common.tools import in_batches
 from feeds.documents import SourceItem
@@ -151,7 +155,7 @@ def listing(sources: Sequence[Tail]) -> tuple[list[str], set[tuple[str, str]]]:
 STEP = 5
 """Milliseconds between two polls of file system events. The second poll passes a change on."""
 
-DELETED = 3  # the number of watchfiles' deletion event
+CHANGED, DELETED = 2, 3  # the numbers of watchfiles' events of changes and deletions
 
 MOST_DIRECTORIES = 10_000
 """A source with more directories is polled, because the system's watches are limited and shared."""
@@ -192,7 +196,7 @@ class WatchedPath:
 
 
 class Notices(Protocol):
-    """File system events, such as `watchfiles.RustNotify`, whose page explains the numbers."""
+    """File system events, as from `watchfiles.RustNotify`, whose page explains the numbers."""
 
     def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
         """Waits for changes. Raises OSError or RuntimeError, from then on each time, if they cannot be watched."""
@@ -202,8 +206,65 @@ class Notices(Protocol):
 
 def notices(directories: Sequence[str]) -> Notices:
     """Watches directories; unreadable ones are skipped. Raises OSError, RuntimeError."""
+    if sys.platform == "linux":
+        return Inotify(directories)
+    from watchfiles._rust_notify import RustNotify
+
     # Not recursive: the library would follow links to directories, which sources do not.
     return RustNotify(list(directories), False, False, 0, False, True)
+
+
+_MODIFIED, _ATTRIBUTES, _MOVED_AWAY, _MOVED_HERE, _CREATED, _REMOVED = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_SELF_REMOVED, _SELF_MOVED, _UNMOUNTED, _LOST = 0x400, 0x800, 0x2000, 0x4000
+_EVENTS = (
+    _MODIFIED | _ATTRIBUTES | _MOVED_AWAY | _MOVED_HERE | _CREATED | _REMOVED | _SELF_REMOVED | _SELF_MOVED
+)  # fmt: skip
+_EVENT = struct.Struct("iIII")
+
+STOP_SECONDS = 0.05  # the most seconds until a watch notices that it is to stop
+
+
+class Inotify:
+    """Events of Linux, at once: `watchfiles` passes them on after 5 to 10 ms."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if (handle := libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._handle, self.close = handle, finalize(self, os.close, handle)
+        self._paths, self._poll = defaultdict[int, list[str]](list), select.poll()
+        self._poll.register(handle, select.POLLIN)
+        for directory in directories:
+            number = libc.inotify_add_watch(handle, os.fsencode(directory), _EVENTS)
+            if number >= 0:
+                self._paths[number].append(directory)  # which may have several names
+            elif (error := ctypes.get_errno()) != errno.EACCES:
+                self.close()
+                reason = "the limit of watches is reached" if error == errno.ENOSPC else os.strerror(error)
+                raise OSError(error, reason, directory)
+
+    def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
+        until = time.monotonic() + timeout_ms / 1000
+        while not stop_event.is_set():
+            if (left := until - time.monotonic()) <= 0:
+                return "timeout"
+            if self._poll.poll(min(left, STOP_SECONDS) * 1000) and (changes := self._changes()):
+                return changes
+        return "stop"
+
+    def _changes(self) -> set[tuple[int, str]]:
+        content, changes, at = os.read(self._handle, 1 << 16), set[tuple[int, str]](), 0
+        while at < len(content):
+            number, events, _, length = _EVENT.unpack_from(content, at)
+            at += _EVENT.size + length
+            name = os.fsdecode(content[at - length : at].rstrip(b"\0"))
+            if events & _LOST:  # some events: all directories are watched anew
+                changes |= {(DELETED, path) for paths in self._paths.values() for path in paths}
+            of_itself = events & (_SELF_REMOVED | _SELF_MOVED | _UNMOUNTED)
+            for path in self._paths[number] if name or of_itself else ():
+                kind = DELETED if events & (_MOVED_AWAY | _REMOVED) or of_itself else CHANGED
+                changes.add((kind, path if of_itself else f"{path}/{name}"))
+        return changes
 
 
 class FileWatcher(Watcher):
@@ -342,7 +403,8 @@ MEASURED_EVERY = 1.0  # least seconds between two measurements of the state's si
 PRUNE_INTERVAL, PRUNED_AT_BATCH = 50, "pruned"
 """Batches between two prunings, counted across restarts, and the setting with the number of the last one."""
 
-PRUNE_SECONDS = 5.0  # least seconds between two prunings: one holds a document up that comes meanwhile
+PRUNE_SECONDS = 30.0
+"""Least seconds between two prunings: one holds the documents up that come meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,7 @@ class JoinState:
         self.evicted_before = EARLIEST
         """Time before which this engine has evicted documents, as far as practical."""
         self._committed = self.reach, self.evicted_before
+        self._sources = 0  # number of texts that were compacted
 
     def save_reach(self) -> None:
         """Writes the reach if changed; called once, at the end of the batch."""
@@ -168,7 +169,7 @@ class JoinState:
         store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
         join_gaps(store)
         compact_belated(store)
-        compact_sources(store)
+        self._sources = compact_sources(store, self._sources)
         if keep is None:
             return
         for table in ("dead_letters", *DELIVERY_TABLES):

@@ -183,12 +183,15 @@ AND (s.qid IS NULL OR s.qid NOT IN (SELECT qid FROM removed_queries))
 AND (s.definition IS NULL OR s.definition NOT IN (SELECT id FROM removed_definitions)))"""
 
 
-def compact_sources(store: TableStore) -> None:
-    """Drops, in a batch, what was typed before the newest MOST_SOURCES texts of each name, and is not current."""
+def compact_sources(store: TableStore, compacted: int) -> int:
+    """Drops, in a batch, what was typed before the newest MOST_SOURCES texts of each name, and is not current. Returns
+    the number of rows, `compacted` the last time: to find what to drop takes long."""
     rows = single_number(store, "SELECT count(*) AS n FROM query_sources") or 0
-    if rows > MOST_SOURCES and rows > len(kept := store.select(_KEPT_SOURCES)):
+    if rows > MOST_SOURCES and rows != compacted and rows > len(kept := store.select(_KEPT_SOURCES)):
         store.drop_before("query_sources", "batch", store.highest("query_sources", "batch") + 1)
         store.append("query_sources", kept)
+        return len(kept)
+    return rows
 
 
 R_T = NumberedViews("r_t_", "templates", "template", "parents", _r_t)

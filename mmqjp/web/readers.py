@@ -402,6 +402,7 @@ class StoreProcessGone(OperationalError, ConnectionError):
 
 def _message(number: int, said: dict[str, Any], rows: bytes | memoryview = b"") -> bytes:
     text = json.dumps(said).encode()
+    text += b" " * (-(_HEAD.size + len(text)) % 8)  # Arrow warns of rows that are not aligned
     return b"".join((_HEAD.pack(number, len(text)), text, rows))
 
 
