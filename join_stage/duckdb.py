@@ -165,7 +165,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
         except BaseException:
             self.close()
             raise
-        self._older = False
+        self._older = "r_docts" not in self._empty
         self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
 
     def _upgrade(self, known: Collection[str]) -> None:

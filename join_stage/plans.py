@@ -76,6 +76,9 @@ class JoinPlan:
         """Answers all templates for a batch, which the state already holds."""
         raise NotImplementedError
 
+    def load(self, end: int) -> None:
+        """Loads, in a batch, what the first `join` needs of the documents before docid `end`."""
+
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
         """Called before witnesses of earlier documents are added to the join state; `whole`: they are all of these."""
 

@@ -432,6 +432,11 @@ class Session(CoreEngine):
             raise NotOnSpark("only an engine on Spark can evaluate data frames")
         return EvaluatedRows(self._batches.stage1, documents)
 
+    def load(self) -> None:
+        """Loads what the first documents need, so that they are answered as soon as later ones."""
+        with gc_paused(lasting=True):
+            self._batches.load()
+
     def commit_metadata(self, metadata: CommitMetadata) -> None:
         with self._batches.whole(), whole_batch(self._store):
             self._batches.ledger.save_metadata(metadata)

@@ -51,10 +51,13 @@ class SignaturePlan(JoinPlan):
         for row in rows:
             self._join.rows.drop(row.id)
 
-    def join(self, batch: protocol.Batch) -> protocol.Matches:
+    def load(self, end: int) -> None:
         self._note()  # before it loads: a batch that is rolled back may have run without some rows
         if not self._loaded:
-            self._load(batch.first_docid if batch.older else 0)
+            self._load(end)
+
+    def join(self, batch: protocol.Batch) -> protocol.Matches:
+        self.load(batch.first_docid if batch.older else 0)
         docids = batch.witnesses.r_docts["docid"]
         if len(docids):
             self._end = pc.max(docids).as_py() + 1

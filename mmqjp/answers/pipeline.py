@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -576,6 +576,15 @@ class Batches:
         return BatchResult(
             outputs, dead.to_pylist() if len(dead) else [], len(admitted.records), admitted.duplicates, paused
         )
+
+    def load(self) -> None:
+        """Loads what the first documents would load, in a batch of its own. What fails does so again for these."""
+        self.registry.flush()
+        with suppress(StoreError), self.whole(), whole_batch(self.store):
+            self.store.plan.load(self.ledger.next_docid)
+        for query in islice(self.registry.subscriptions.values(), 1):
+            with suppress(StoreError):
+                _ = query.normal  # the parser of queries takes long to make, and this query needs it if it is stored
 
     def pass_time(self) -> BatchResult | None:
         """Advances idle streams to the clock. Runs and returns an empty batch if that decides a query or lets join

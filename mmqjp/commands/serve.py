@@ -203,6 +203,8 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None, pub
                 given, opened, session, sink, spool, metrics, drops, read_tables, around, should_reopen=should_reopen,
                 free_memory=lambda: True in [free() for free in frees],
             )  # fmt: skip
+            if session is None:  # on Spark an empty batch takes as long as another one
+                opened.load()
             why = {"because": choice.why} if choice.why else {}
             queries = len(opened.registry.subscriptions)
             metrics.event("started", engine=choice.engine, **why, state=given.state, queries=queries)

@@ -156,6 +156,7 @@ def test_a_store_does_not_tell_which_process_wrote_it(tmp_path):
 def test_what_small_batches_committed_before_a_kill_is_read_and_gone_on_with(tmp_path):
     state = tmp_path / "state"
     with Session("duckdb", state=state) as engine:
+        engine.load()
         engine.subscribe("S//b->x FOLLOWED BY{x=y, 100} S//b->y PUBLISH p")
         outputs = [output for number in range(4) for output in engine.process([doc(number)])]
         copies = [shutil.copytree(state, tmp_path / name) for name in ("read", "written")]  # as a kill leaves them
@@ -166,6 +167,7 @@ def test_what_small_batches_committed_before_a_kill_is_read_and_gone_on_with(tmp
             assert list(engine.outputs()) == outputs and len(outputs) == 6
             assert engine.sql("SELECT count(*) AS n FROM documents")["n"].to_pylist() == [4]
             if not read_only:
+                engine.load()
                 assert len(engine.process([doc(4)])) == 4 and not engine.process([doc(3)])
         with duckdb.connect(str(copy / DUCKDB_FILE), read_only=True) as connection:
             assert has_journal(connection) == read_only
