@@ -596,9 +596,7 @@ class WaitingRows:
         return self._rows.get(table, [])
 
     def tables(self) -> dict[str, pa.Table]:
-        # In one piece each: DuckDB takes a fifth of a millisecond for a piece.
-        ordered = (name for name in self._tables if name in self._rows)
-        return {name: pa.concat_tables(self._rows[name]).combine_chunks() for name in ordered}
+        return {name: _in_one(self._rows[name]) for name in self._tables if name in self._rows}
 
     def write(self) -> None:
         """Writes the rows, and forgets them, also if that fails."""
@@ -619,6 +617,11 @@ class WaitingRows:
     def forget(self) -> None:
         self._rows.clear()
         self._count = 0
+
+
+def _in_one(parts: Sequence[pa.Table]) -> pa.Table:
+    # In one piece: DuckDB takes a fifth of a millisecond for each.
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts).combine_chunks()
 
 
 def source_of(table: str) -> str:
