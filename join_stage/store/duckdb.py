@@ -702,12 +702,14 @@ class Journal:
             if self._lasts:
                 self.connection.execute(f"DELETE FROM {JOURNAL}")
             self.connection.commit()
+            self._rows.forget()
         except BaseException:
             with suppress(duckdb.TransactionException):  # a failed commit may have ended it
                 self.connection.rollback()
             self._prepared.forget()  # they may have been made in this transaction
+            if self._lasts and not has_journal(self.connection):  # the commit was interrupted when it was done
+                self._rows.forget()
             raise
-        self._rows.forget()
         # Where each batch reads, a journal is only more to write: then it rests for a while, longer each time.
         self._passed_over = 0 if self._batches > 1 else min(2 * self._passed_over + 1, MOST_PASSED_OVER)
         self._left, self._batches = self._passed_over, 0

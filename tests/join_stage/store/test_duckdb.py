@@ -2,6 +2,7 @@ import random
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -99,6 +100,31 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
             store.close()
             store = DuckDBStore(SCHEMA, tmp_path / "0")
     assert stored(store) == expected and len(store._prepared._names) <= 3
+    store.close()
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_rows_of_the_journal_are_there_once_if_their_commit_is_interrupted(is_done: bool, tmp_path: Path):
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(connection, name)
+
+        def commit(self) -> None:
+            if is_done:
+                connection.commit()
+            raise KeyboardInterrupt
+
+    store, expected = DuckDBStore(SCHEMA, tmp_path), {table: [1, 2] for table in SCHEMA.tables}
+    for number in (1, 2):
+        with whole_batch(store):
+            for table in SCHEMA.tables:
+                store.append(table, rows(table, [number]))
+    interrupted: Any = Interrupted()
+    connection, store._journal.connection = store._journal.connection, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        stored(store)
+    store._journal.connection = connection
+    assert stored(store) == expected
     store.close()
 
 
