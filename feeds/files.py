@@ -79,12 +79,14 @@ def files_below(
     def below(directory: str, prefix: str) -> Iterator[tuple[Path, str]]:
         try:
             with os.scandir(directory) as children:
-                left = [
-                    child
-                    for child in children
-                    if child.is_dir(follow_symlinks=False)
-                    or (not is_known(printable(prefix + child.name)) and is_wanted(child.name))
-                ]
+                left = []
+                for child in children:  # which may be very many, and known
+                    name = prefix + child.name if prefix else child.name
+                    if is_known(name if name.isascii() else printable(name)):
+                        if child.is_dir(follow_symlinks=False):
+                            left.append(child)
+                    elif is_wanted(child.name) or child.is_dir(follow_symlinks=False):
+                        left.append(child)
         except OSError:
             yield Path(directory), printable(prefix.rstrip("/") or Path(directory).name)
             return

@@ -63,7 +63,8 @@ class Listing:
                 return True
             return is_known(name)
 
-        for path, name in feed_files.files_below(self._path, self.is_wanted, is_passed_over):
+        passed_over = is_passed_over if self._sidecars else is_known
+        for path, name in feed_files.files_below(self._path, self.is_wanted, passed_over):
             with suppress(OSError):  # whoever reads the file says so
                 if readers.is_sidecar(path):
                     sidecars.add(name)
@@ -308,19 +309,15 @@ class Tail:
     def waiting(self, positions: readers.Positions) -> Iterator[WaitingFile]:
         """The files with unread content, in no particular order."""
         lines: dict[str, Path] = {}
-
-        def is_read(name: str) -> bool:
-            known = positions.get((self.name, name))
-            return known is not None and known.position == readers.ALL_READ
-
+        own = {file: known for (source, file), known in positions.items() if source == self.name}
+        is_read = {file for file, known in own.items() if known.position == readers.ALL_READ}.__contains__
         for file in self._listing.files(is_read):
             if file.kind is feed_files.FileKind.JSON_LINES:
                 lines[file.name] = file.path
             elif not is_read(file.name):  # a source that is one file is listed in any case
-                known = positions.get((self.name, file.name))
+                known = own.get(file.name)
                 start = known or readers.Offset(self.name, file.name, 0)
                 yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
-        own = {file: known for (source, file), known in positions.items() if source == self.name}
         noted = {file: known for file, known in own.items() if known.fingerprint or file in lines}
         self._beside.clear()
         for found in self._rotation.found(lines, noted):
