@@ -2,16 +2,17 @@
 
 Nothing outside a document is read, and what could exhaust memory is refused. Small documents are parsed several at a
 time as children of one root element, with the results of `parse_document`, else each alone. Documents with the same
-tags in the same order share an outline: a regular expression reads their texts and attributes without a tree, but for
-childless elements that no query mentions. That needs the `text` that the parser wrote, in which each `<` begins a tag
-and attributes are in double quotes. All tags that no query mentions are one name."""
+tags in the same order share an outline, by which their texts and attributes are read without a tree, but for childless
+elements that no query mentions. That needs the `text` that the parser would write, in which each `<` begins a tag and
+attributes are in double quotes. A document that is written so, with the tags of an earlier one, is not even parsed. All
+tags that no query mentions are one name."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, count, islice
@@ -35,20 +36,23 @@ RUN = 4
 
 MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000  # maximum numbers of cached outlines and streams
 
+LOOKED_AT = 128  # documents of which those without a known outline are parsed, before others are looked at
+
 TRIAL, PAUSE = 128, 2_048
 """After TRIAL documents of a stream with new outlines, the trees of its next PAUSE documents are read if fewer than
 twice as many had a known one since the last time: looking for one takes two thirds of the time of reading a tree."""
 
-_TEXT = re.compile(">([^<]+)<")
 _VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="([^"]*)"')
-_TAG = re.compile("<([^>]*)>(\0?)")
-_SOME, _ANY = ">\0<", "=\0"
-"""They stand for a text and for the value of an attribute. No document has the character."""
+_ANY = "=\0"  # stands for the value of an attribute; no document has the character
+
+_PLAIN = bytes(byte for byte in range(256) if byte not in b"<>&" and (byte >= 32 or byte in b"\t\n"))
+_OTHER_REFERENCE = re.compile(b"&(?!(?:amp|lt|gt);)")
 
 
 class DocumentOutline:
     """Shared by documents with the same tags in the same order: each element's name, number of children and names of
-    attributes, and the names of elements with children (`inner`)."""
+    attributes, and the names of elements with children (`inner`). `starts` and `ends` have the places of each element's
+    tags; `length` is the number of the documents' pieces. Raises ValueError if `elements` are not those of the tags."""
 
     def __init__(self, skeleton: str, elements: Sequence[etree._Element]) -> None:
         self.skeleton = skeleton
@@ -56,15 +60,43 @@ class DocumentOutline:
         self.counts = list(map(len, elements))
         self.attributes = [list(map(str, element.attrib)) for element in elements]
         self.inner = {element.tag for element in elements if len(element)}
-        self._starts: dict[int, re.Pattern[str]] = {}
+        self.starts, self.ends = list[int](), list[int]()
+        tags, opened = skeleton.split("<"), list[int]()
+        self.length = 2 * len(tags) + 1
+        for place, tag in enumerate(tags):
+            if tag.startswith("/"):
+                self.ends[opened.pop()] = place
+                continue
+            if not tag.endswith("/"):
+                opened.append(len(self.starts))
+            self.starts.append(place)
+            self.ends.append(place)
+        # An attribute whose name begins with xmlns is taken for a namespace.
+        if len(self.starts) != len(elements) or skeleton.count(_ANY) != sum(map(len, self.attributes)):
+            raise ValueError("a namespace has characters of tags, or an attribute the name of one")
+        both = enumerate(zip(self.starts, self.ends, strict=True))
+        # An empty element is written as one tag.
+        texts = [2 * start + 2 for number, (start, end) in both if end > start and not self.counts[number]]
+        self._texts = itemgetter(1, 1, *texts)  # and a tag, so that it returns several
+
+    def has_texts(self, pieces: Sequence[str]) -> bool:
+        """Whether those childless elements have a text that are written as two tags."""
+        return "" not in self._texts(pieces)
 
     def text_of(self, number: int, text: str) -> str:
-        """The text of an element up to its first child, of a document with this outline: a tenth of reading a tree."""
-        if (start := self._starts.get(number)) is None:
-            start = self._starts[number] = re.compile(_pattern(self.skeleton, (number,), last=number))
-        found = start.match(text)
-        assert found is not None, "the document has this outline"
-        return _unescaped(found[1])
+        """The string value of an element of a document with this outline."""
+        return _unescaped("".join(pieces_of(text)[2 * self.starts[number] + 2 : 2 * self.ends[number] + 1 : 2]))
+
+    def attribute_of(self, number: int, place: int, text: str) -> tuple[str, str]:
+        """(name, value) of an element's attribute at a position from 1."""
+        values = attribute_values(pieces_of(text)[2 * self.starts[number] + 1])
+        return self.attributes[number][place - 1], _unescaped(values[place - 1])
+
+    def markup_of(self, number: int, text: str) -> str:
+        """An element of a document without namespaces, as it is written there."""
+        start, end = self.starts[number] + 1, self.ends[number] + 1
+        *within, last = text.split("<", end + 1)[start : end + 1]
+        return "<" + "<".join([*within, last[: last.index(">") + 1]])
 
     @lazy
     def parents(self) -> list[int | None]:
@@ -87,16 +119,18 @@ class OutlineReader:
         self.outline, counts = outline, [*outline.counts]
         self.tags, self.counts, self.numbers = list[str](), list[int](), list[int]()
         self.owners, self.places, self.names = list[int](), list[int](), list[str]()
-        owning: set[int] = set()
+        values = count()
+        self._values_at = list[int]()
         for number, (tag, parent, names) in enumerate(
             zip(outline.tags, outline.parents, outline.attributes, strict=True)
         ):
+            at = [*islice(values, len(names))]
             has_owned = bool(names) and owned is not None and owned[tag]
             if not (has_owned or counts[number] or parent is None or mentioned is None or mentioned[tag]):
                 counts[parent] -= 1
                 continue
             if has_owned:
-                owning.add(number)
+                self._values_at += at
                 self.owners += [len(self.tags)] * len(names)
                 self.places += range(1, len(names) + 1)
                 self.names += names
@@ -104,45 +138,50 @@ class OutlineReader:
             self.numbers.append(number)
         self.counts = [counts[number] for number in self.numbers]
         self.key = outline_key(self.tags, self.counts)
-        text_of, values_of, texts, values, starts = dict[int, int](), list[int](), count(), count(), count()
-        for tag, has_text in _TAG.findall(outline.skeleton):
-            number = -1 if tag.startswith("/") else next(starts)
-            values_of += [at for _, at in zip(range(tag.count(_ANY)), values, strict=False) if number in owning]
-            at = next(texts) if has_text else -1
-            if number >= 0 and not tag.endswith("/"):
-                text_of[number] = at
-        self._at, self._values_at = [text_of.get(number, -1) for number in self.numbers], values_of
+        # The text before the root is empty, as is that of an element that is one tag.
+        both = ((outline.starts[number], outline.ends[number]) for number in self.numbers)
+        of = [2 * start + 2 if end > start else 0 for start, end in both]
+        self._texts = itemgetter(*of) if len(of) > 1 else itemgetter(slice(of[0], of[0] + 1))
 
-    @lazy
-    def match(self) -> Callable[[str], re.Match[str] | None] | None:
-        """Finds the texts of a document with this outline as groups; None if attributes matter."""
-        return None if self.names else re.compile(_pattern(self.outline.skeleton, {*self.numbers})).fullmatch
+    def read(self, pieces: list[str], *, escaped: bool) -> HeldTexts:
+        """Reads the text of each element up to its first child, and the values of attributes."""
+        texts, values = self._texts(pieces), list[str]()
+        if self.names:
+            known = attribute_values("<".join(pieces[1::2]))
+            values = [known[at] for at in self._values_at]
+        if escaped:
+            texts, values = [*map(_unescaped, texts)], [*map(_unescaped, values)]
+        return HeldTexts(self, texts, values)
 
-    def read(self, texts: list[str | None], values: list[str]) -> tuple[list[str | None], list[str]]:
-        """The text of each element up to its first child, None for none, and the values of attributes, out of those of
-        a whole document."""
-        texts.append(None)
-        return [texts[at] for at in self._at], [values[at] for at in self._values_at]
+
+class HeldTexts(NamedTuple):
+    """What a reader has read of one document."""
+
+    reader: OutlineReader
+    texts: Sequence[str]
+    values: list[str]
 
 
 @dataclass(slots=True)
 class _Stream:
     """How many documents of a stream had an outline that was met before (`hits`), or a new one or one that cannot be
-    used; and how many will not be compared (`resting`). `last` read the last one; with `match`, the one before, too."""
+    used; and how many will not be compared (`resting`). `vain`: how many more were compared before they were parsed and
+    had to be parsed than not; and how many will be parsed at once (`written`)."""
 
     hits: int = 0
     misses: int = 0
     resting: int = 0
-    last: OutlineReader | None = None
-    match: Callable[[str], re.Match[str] | None] | None = None
+    vain: int = 0
+    written: int = 0
 
 
 class Outlines:
-    """The cached outlines. `forget` after other tags become relevant."""
+    """The cached outlines, and their readers into `columns`. `forget` after other tags become relevant."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, DocumentOutline] = {}
-        self._readers: dict[str, OutlineReader | None] = {}
+    def __init__(self, columns: Callable[[], ElementColumns]) -> None:
+        self._columns = columns
+        self._known: dict[str, DocumentOutline | None] = {}
+        self._readers: dict[DocumentOutline, OutlineReader | None] = {}
         self._met = ClearedCache[int, int](MOST_OUTLINES)  # how many documents had a skeleton, by its hash
         self._streams = ClearedCache[str, _Stream](MOST_STREAMS)
 
@@ -150,91 +189,165 @@ class Outlines:
         self._readers.clear()
         self._streams.clear()
 
+    def parsed(
+        self, documents: Iterable[tuple[str, bytes]], max_nodes: int | None
+    ) -> Iterator[ParsedDocument | DocumentError]:
+        """`parse_documents` for documents with their streams. Those with a known outline are not parsed if they are
+        written as we would write them, but for quotes."""
+        most, waiting = _most_together(max_nodes), iter(documents)
+        if self._columns().keeps_trees:
+            most = 0
+        for some in iter(lambda: list(islice(waiting, LOOKED_AT)), []):
+            found = [self._recognised(*one) if len(one[1]) <= most else None for one in some]
+            rest = [one for one, known in zip(some, found, strict=True) if known is None]
+            parsed = parse_documents([xml for _, xml in rest], max_nodes=max_nodes)
+            for (stream, xml), known in zip(some, found, strict=True):
+                if known is None:
+                    document = next(parsed)
+                    if isinstance(document, ParsedDocument) and len(xml) <= most:
+                        document.text = document.xml()
+                        self._look(stream, document)
+                        if document.outline is not None:
+                            self._note_vain(self._state(stream))
+                    yield document
+                else:
+                    yield known
+
     def hold(self, stream: str, document: ParsedDocument, columns: ElementColumns) -> bool:
         """Replaces all columns by those of a document. False if its tree must be read instead."""
-        text = document.text
-        if text is None:
+        held, outline = document.held, document.outline
+        if not document.is_looked_at or (held and outline and self._readers.get(outline) is not held.reader):
+            self._look(stream, document)
+            held = document.held
+        if held is None:
             return False
+        columns.hold_read(document, held)
+        return True
+
+    def _recognised(self, stream: str, xml: bytes) -> ParsedDocument | None:
+        """A document that has a known outline, and whose tree would be written as the same text.
+
+        The text is one that had the outline, with other texts and values of attributes. They are non-empty where those
+        were, so it is well-formed if they have no `<`, only references as we write them, and no forbidden character."""
+        state = self._state(stream)
+        if state.resting or state.written:
+            state.written -= state.written > 0
+            return None
+        marks, escaped = xml.translate(None, _PLAIN), False
+        if b"&" in marks:
+            if _OTHER_REFERENCE.search(xml) is not None:
+                return None
+            marks, escaped = marks.replace(b"&", b""), True
+        if marks != b"<>" * (len(marks) >> 1) or b"\xef\xbf" in xml:  # U+FFFE and U+FFFF begin with these
+            return None
+        try:
+            text = xml.decode()
+        except UnicodeDecodeError:
+            return None
+        pieces = pieces_of(text)
+        skeleton = skeleton_of(pieces)
+        if "'" in skeleton:
+            if '"' in skeleton or _ANY in skeleton:
+                return None
+            pieces[1::2] = [tag.replace("'", '"') for tag in pieces[1::2]]
+            text = "".join([f"<{tag}>{after}" for tag, after in zip(pieces[1::2], pieces[2::2], strict=True)])
+            skeleton = skeleton_of(pieces)
+        outline = self._known.get(skeleton)
+        if outline is None or len(pieces) != outline.length or pieces[0] or pieces[-1] or not outline.has_texts(pieces):
+            return None
+        if _ANY in skeleton and (" xml:" in skeleton or any("\n" in tag or "\t" in tag for tag in pieces[1::2])):
+            return None
+        if (reader := self._reader(outline)) is None:
+            return None
+        state.hits += 1
+        state.vain -= state.vain > 0
+        document = ParsedDocument(None, len(xml), text)
+        document.is_looked_at, document.outline, document.held = True, outline, reader.read(pieces, escaped=escaped)
+        return document
+
+    def _look(self, stream: str, document: ParsedDocument) -> None:
+        """Finds the outline of a document with a text, and reads it so if possible."""
+        document.is_looked_at, document.held, text = True, None, document.text
+        if text is None:
+            return
+        state = self._state(stream)
+        if state.resting:
+            state.resting -= 1
+            return
+        pieces = pieces_of(text)
+        skeleton = skeleton_of(pieces)
+        is_known = skeleton in self._known
+        outline = self._known[skeleton] if is_known else self._new(skeleton, document, state)
+        reader = None if outline is None else self._reader(outline)
+        if outline is None or reader is None:
+            state.misses += is_known
+            if state.misses == TRIAL:
+                state.resting = PAUSE if state.hits < 2 * TRIAL else 0
+                state.hits = state.misses = 0
+            return
+        state.hits += 1
+        document.outline, document.held = outline, reader.read(pieces, escaped="&" in text)
+
+    def _new(self, skeleton: str, document: ParsedDocument, state: _Stream) -> DocumentOutline | None:
+        """The outline of a document with a skeleton that is not known; None if it is not to be used."""
+        mark = hash(skeleton)
+        met = self._met[mark] = self._met.get(mark, 0) + 1
+        state.misses += met == 1
+        state.hits += met > 1
+        if met < RUN or skeleton.count("<") >= MOST_TAGS or "='" in skeleton:
+            return None
+        if len(self._known) >= MOST_OUTLINES:
+            self._known.clear()
+            self._readers.clear()
+        try:
+            outline = DocumentOutline(skeleton, list(document.top.iter()))
+        except ValueError:
+            outline = None
+        self._known[skeleton] = outline
+        return outline
+
+    def _note_vain(self, state: _Stream) -> None:
+        if not state.written:
+            state.vain += 1
+            if state.vain >= TRIAL:
+                state.vain, state.written = 0, PAUSE
+
+    def _state(self, stream: str) -> _Stream:
         state = self._streams.get(stream)
         if state is None:
             state = self._streams[stream] = _Stream()
-        if state.resting:
-            state.resting -= 1
-            return False
-        texts: list[str | None]
-        values: list[str]
-        reader, match = state.last, state.match
-        if reader is not None and match is not None and (found := match(text)) is not None:
-            texts, values = [*found.groups()], []
-        else:
-            skeleton, texts, values = taken_apart(text)
-            reader = self._readers.get(skeleton) or self._reader(skeleton, document, columns, state)
-            # Matching is faster, if most documents have the outline of the one before.
-            state.match = reader.match if reader is not None and reader is state.last else None
-            state.last = reader
-            if reader is None:
-                if state.misses == TRIAL:
-                    state.resting = PAUSE if state.hits < 2 * TRIAL else 0
-                    state.hits = state.misses = 0
-                return False
-            texts, values = reader.read(texts, values)
-        state.hits += 1
-        if "&" in text:
-            texts, values = [one and _unescaped(one) for one in texts], [*map(_unescaped, values)]
-        columns.hold_read(document, reader, texts, values)
-        return True
+        return state
 
-    def _reader(
-        self, skeleton: str, document: ParsedDocument, columns: ElementColumns, state: _Stream
-    ) -> OutlineReader | None:
-        if skeleton in self._readers:
-            state.misses += 1
-            return self._readers[skeleton]
-        outline = self._known.get(skeleton)
-        if outline is None:
-            mark = hash(skeleton)
-            met = self._met[mark] = self._met.get(mark, 0) + 1
-            state.misses += met == 1
-            state.hits += met > 1
-            if met < RUN or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
-                return None
-            if len(self._known) >= MOST_OUTLINES:
-                self._known.clear()
-                self._readers.clear()
-            outline = self._known[skeleton] = DocumentOutline(skeleton, list(document.top.iter()))
-        reader = self._readers[skeleton] = columns.reader(outline)
-        return reader
+    def _reader(self, outline: DocumentOutline) -> OutlineReader | None:
+        if outline not in self._readers:
+            self._readers[outline] = self._columns().reader(outline)
+        return self._readers[outline]
 
 
 def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
     return " ".join(tags), tuple(counts)  # no name has a blank
 
 
-def taken_apart(text: str) -> tuple[str, list[str | None], list[str]]:
-    """A document as its skeleton and its texts and attribute values, which are escaped. Namespaces stay, because tags
-    depend on them."""
-    parts = _TEXT.split(text)
-    skeleton, values = _SOME.join(parts[::2]), list[str]()
-
-    def value(attribute: re.Match[str]) -> str:
-        if attribute[1]:
-            return attribute[1]
-        values.append(attribute[2])
-        return _ANY
-
-    return _VALUE.sub(value, skeleton) if '"' in skeleton else skeleton, parts[1::2], values
+def pieces_of(text: str) -> list[str]:
+    """The tags of a document, without `<` and `>`, and the texts before and after each."""
+    return text.replace(">", "<").split("<")
 
 
-def _pattern(skeleton: str, texts: Collection[int], last: int = -1) -> str:
-    """Matches a document, up to the `last` element if that is one, with groups for the texts of elements."""
-    parts, starts = [], count()
-    for tag, _ in _TAG.findall(skeleton):
-        number = -1 if tag.startswith("/") else next(starts)
-        text = "[^<]*+" if number not in texts else "()[^<]*+" if tag.endswith("/") else "([^<]*+)"
-        parts.append(f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"') + text)
-        if number == last >= 0:
-            break
-    return "".join(parts)
+def skeleton_of(pieces: Sequence[str]) -> str:
+    """The tags of a document without the values of attributes. Namespaces stay, because tags depend on them."""
+    tags = "<".join(pieces[1::2])
+    if '"' not in tags:
+        return tags
+    return _VALUE.sub(_without_value, tags)
+
+
+def _without_value(attribute: re.Match[str]) -> str:
+    return attribute[1] or _ANY
+
+
+def attribute_values(tags: str) -> list[str]:
+    """The values of attributes as they are written, without namespaces."""
+    return [value for namespace, value in _VALUE.findall(tags) if not namespace]
 
 
 _ESCAPES = (
@@ -343,13 +456,23 @@ class DocumentError(InputError, ValueError):
 class ParsedDocument:
     """The tree of a document. Its elements are numbered in document order, from 0. `size` is its XML's length in bytes.
     `top` is its root element, perhaps beside other documents in a larger tree, so use it only to look down. `text` is
-    what `xml` returns, and `outline` the shared structure, if known."""
+    what `xml` returns, and is parsed when the tree is needed if there is none. `outline` is the shared structure, if
+    known, and `held` what was read with it."""
 
-    __slots__ = ("__dict__", "outline", "size", "text", "top")
+    __slots__ = ("__dict__", "_top", "held", "is_looked_at", "outline", "size", "text")
 
-    def __init__(self, top: etree._Element, size: int, text: str | None = None) -> None:
-        self.top, self.size, self.text = top, size, text
+    def __init__(self, top: etree._Element | None, size: int, text: str | None = None) -> None:
+        self._top, self.size, self.text = top, size, text
         self.outline: DocumentOutline | None = None
+        self.held: HeldTexts | None = None
+        self.is_looked_at = False  # whether its outline has been looked for
+
+    @property
+    def top(self) -> etree._Element:
+        if (top := self._top) is None:
+            assert self.text is not None, "a document has a tree or a text"
+            top = self._top = etree.fromstring(self.text, PARSERS[True])
+        return top
 
     @lazy
     def root(self) -> etree._Element:
@@ -399,6 +522,8 @@ class ParsedDocument:
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
         """(name, value) of an element's attribute at a position from 1."""
+        if self.outline is not None and self.text is not None:
+            return self.outline.attribute_of(element, place, self.text)
         name, value = self.elements[element].attrib.items()[place - 1]
         return str(name), str(value)
 
@@ -406,9 +531,8 @@ class ParsedDocument:
         """XPath's string value: of an attribute, or all text in an element (`attribute` 0)."""
         if attribute:
             return self.attribute(element, attribute)[1]
-        outline, text = self.outline, self.text
-        if outline is not None and text is not None and not outline.counts[element] and "elements" not in self.__dict__:
-            return outline.text_of(element, text)
+        if self.outline is not None and self.text is not None:
+            return self.outline.text_of(element, self.text)
         return element_text(self.elements[element])
 
 
@@ -505,7 +629,7 @@ class ElementColumns:
         *,
         trees: bool,
     ) -> None:
-        self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, trees
+        self._owned, self._valued, self._interned, self.keeps_trees = owned, valued, interned, trees
         self._mentioned = None if trees else mentioned
         self.tags: list[str] = []  # `{uri}local` or `local`
         self.numbers: Sequence[int] = ()  # the numbers in the single document that is held
@@ -529,7 +653,7 @@ class ElementColumns:
             self._read_elements(document)
         else:
             self._read_attributes_too(document, self._owned)
-        if self._keeps_trees:
+        if self.keeps_trees:
             self._trees.append(document)
         self.first.append(len(self.tags))
 
@@ -554,28 +678,23 @@ class ElementColumns:
                 tags.append(element.tag)
                 counts.append(children)
         self.numbers = range(len(tags))
-        if self._keeps_trees:
+        if self.keeps_trees:
             self._trees = [document]
 
     def reader(self, outline: DocumentOutline) -> OutlineReader | None:
         """None if values of elements with children matter in documents with an outline."""
-        # An attribute whose name begins with xmlns is taken for a namespace.
-        if any(self._valued[tag] for tag in outline.inner) or outline.skeleton.count(_ANY) != sum(
-            map(len, outline.attributes)
-        ):
+        if any(self._valued[tag] for tag in outline.inner):
             return None
         return OutlineReader(outline, self._owned, self._mentioned)
 
-    def hold_read(
-        self, document: ParsedDocument, of: OutlineReader, texts: list[str | None], values: list[str]
-    ) -> None:
+    def hold_read(self, document: ParsedDocument, held: HeldTexts) -> None:
         if self.unread:
             self.unread = {}
-        self.outline, self.tags, self.counts, self.numbers, self.texts = of, of.tags, of.counts, of.numbers, texts
-        self.owners, self.places, self.names, self.values = of.owners, of.places, of.names, values
-        if self._keeps_trees:
+        of, self.texts, self.values = held  # type: ignore[assignment]  # columns that are held are only read
+        self.outline, self.tags, self.counts, self.numbers = of, of.tags, of.counts, of.numbers
+        self.owners, self.places, self.names = of.owners, of.places, of.names
+        if self.keeps_trees:
             self._trees = [document]
-        document.outline = of.outline
 
     def add_held(self, other: ElementColumns) -> None:
         before = len(self.tags)
@@ -757,7 +876,7 @@ def parse_documents(
     xmls: Iterable[bytes], *, trusted: bool = False, max_nodes: int | None = None
 ) -> Iterator[ParsedDocument | DocumentError]:
     """`parse_document`'s result or error for each document, in order."""
-    most = SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes)
+    most = _most_together(max_nodes)
 
     def alone(xml: bytes) -> ParsedDocument | DocumentError:
         try:
@@ -780,6 +899,10 @@ def parse_documents(
 
     waiting = iter(xmls)
     return chain.from_iterable(map(parsed, iter(lambda: list(islice(waiting, MOST)), [])))
+
+
+def _most_together(max_nodes: int | None) -> int:
+    return SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes)
 
 
 def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:

@@ -274,7 +274,7 @@ class XPathStage:
         self._kept: Collection[int] | None = None
         self._changes = 0
         self._shapes = ShapeCache(self._automaton, limits.shapes)
-        self._outlines = Outlines()
+        self.outlines = Outlines(self._automaton.columns)
 
     def add(self, change: Change) -> None:
         self._change(change, self._automaton.add)
@@ -287,7 +287,7 @@ class XPathStage:
             make(change)
             self._changes += 1
             self._shapes.forget()
-            self._outlines.forget()
+            self.outlines.forget()
 
     def counters(self) -> dict[str, int]:
         """`states` of the automaton, `groups` of edges that bind together, `flushes` of states and of shapes, and
@@ -321,7 +321,7 @@ class XPathStage:
         while more:
             if self._automaton.bound_emissions():
                 self._shapes.forget()
-            chunk = _Chunk(self._automaton, self._shapes if self._limits.shapes else None, self._outlines)
+            chunk = _Chunk(self._automaton, self._shapes if self._limits.shapes else None, self.outlines)
             more = chunk.fill(waiting, times)
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))

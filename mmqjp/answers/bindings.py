@@ -324,6 +324,10 @@ def markup_of(record: Record, number: int) -> str:
     if number == 0 and record.kind == "external" and not record.has_namespaces:
         return record.xml  # which was serialized in the same way
     if (found := record.fragments.get(number)) is None:
+        outline, text = record.tree.outline, record.tree.text
+        if outline is not None and text is not None and not record.has_namespaces:
+            found = record.fragments[number] = outline.markup_of(number, text)
+            return found
         element = record.tree.elements[number]
         if record.has_namespaces:
             # In a tree of its own, so that namespaces are declared where they are used.

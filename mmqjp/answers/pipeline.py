@@ -406,7 +406,7 @@ class Batches:
             store, ledger, self.stored_queries, registry, compiler, now, self._event_time, self._keep_waiting
         )
         state = self.state = JoinState(store, ledger, registry, self.records, self.watermarks, now)
-        self.admission = Admission(self.records.ids, timing, now, max_document, max_nodes)
+        self.admission = Admission(self.records.ids, stage1.outlines, timing, now, max_document, max_nodes)
         answers = None
         if spread:
             from join_stage.spark.engine import SparkEngine

@@ -24,7 +24,7 @@ from mmqjp.process import printable_line
 from mmqjp.tables.schema import DEAD_LETTERS, DUPLICATE, rows_table
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
-from xpath_stage.documents import DocumentError, ParsedDocument, parse_documents
+from xpath_stage.documents import DocumentError, Outlines, ParsedDocument
 from xpath_stage.spark import SparkStage, collect_edge_groups
 from xscl.algebra.joins import is_hidden
 
@@ -72,6 +72,7 @@ class Admission:
     """`max_document` is in bytes, `max_nodes` in elements and attributes; None is unlimited."""
 
     ids: StoredIds
+    outlines: Outlines
     timing: Timing
     now: Now
     max_document: int | None = None
@@ -138,8 +139,8 @@ class Admission:
                 read[index] = DocumentError(too_large)
             else:
                 waiting[index] = item
-        xmls = (document.xml_bytes() for document in waiting.values())
-        return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self.max_nodes), strict=True))
+        xmls = ((document.stream, document.xml_bytes()) for document in waiting.values())
+        return read | dict(zip(waiting, self.outlines.parsed(xmls, self.max_nodes), strict=True))
 
     def _refusal(self, document: Document) -> DocumentError | None:
         """Returns why a document is refused whatever its content, or None."""

@@ -61,15 +61,15 @@ class Record:
 
     @lazy
     def tree(self) -> ParsedDocument:
-        return self._with_outline(parse_document(self.xml.encode(), trusted=True))
-
-    def _with_outline(self, tree: ParsedDocument) -> ParsedDocument:
+        if self.outline is None:
+            return parse_document(self.xml.encode(), trusted=True)
+        tree = ParsedDocument(None, len(self.xml), self.xml)
         tree.outline = self.outline
         return tree
 
     def release_tree(self) -> None:
         if (tree := self.__dict__.pop("tree", None)) is not None:
-            self.outline = tree.outline
+            self.outline = tree.outline if tree.text == self.xml else None
             self.__dict__.pop("fragments", None)
 
     @lazy
@@ -376,12 +376,13 @@ class Records(StoredRecords):
 
 
 def parse_trees(records: Iterable[Record]) -> None:
-    """Parses those without a tree together, which is faster. What cannot be parsed is an error of whoever reads it."""
-    waiting = [record for record in records if "tree" not in record.__dict__]
+    """Parses those without a tree together, which is faster. What cannot be parsed is an error of whoever reads it.
+    Documents with an outline are parsed where their trees are needed."""
+    waiting = [record for record in records if record.outline is None and "tree" not in record.__dict__]
     trees = parse_documents((record.xml.encode() for record in waiting), trusted=True)
     for record, tree in zip(waiting, trees, strict=True):
         if isinstance(tree, ParsedDocument):
-            record.tree = record._with_outline(tree)
+            record.tree = tree
 
 
 def docid_batches(

@@ -1,6 +1,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from encodings.aliases import aliases
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,15 @@ from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import QUERIES, ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from tests.support.witnessed import Stage
 from xpath_stage import documents as parsing
-from xpath_stage.documents import DocumentError, Outlines, ParsedDocument, parse_document, parse_documents, taken_apart
+from xpath_stage.documents import (
+    DocumentError,
+    Outlines,
+    ParsedDocument,
+    parse_document,
+    parse_documents,
+    pieces_of,
+    skeleton_of,
+)
 
 
 def text(xml: bytes) -> str:
@@ -337,8 +346,8 @@ def held(
     documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False, mentioned: str | None = None
 ) -> int:
     """Holds what columns read by outlines to what they read from trees. Returns how many documents had an outline."""
-    known, count = Outlines(), 0
     ours, theirs = (columns(attributes=attributes, values=values, mentioned=some) for some in (mentioned, None))
+    known, count = Outlines(lambda: ours), 0
     for document in documents:
         theirs.hold(document)
         if known.hold("S", document, ours):
@@ -351,7 +360,7 @@ def held(
             assert ours.tags == [theirs.tags[number] for number in numbers]
             assert ours.counts == [sum(parents[child] == number for child in numbers) for number in numbers]
             assert [numbers[owner] for owner in ours.owners] == theirs.owners
-            assert (ours.places, ours.names, ours.values) == (theirs.places, theirs.names, theirs.values)
+            assert (ours.places, ours.names, [*ours.values]) == (theirs.places, theirs.names, theirs.values)
             texts = ((place, number) for place, number in enumerate(numbers) if not theirs.counts[number])
             assert all((ours.texts[place] or "") == (theirs.texts[number] or "") for place, number in texts)
             assert parents == parse_document(document.xml().encode(), trusted=True).parent
@@ -408,19 +417,66 @@ def test_what_is_read_by_outlines_binds_as_before(seed: int):
         xmls = [rewritten(rng, xml) for xml in xmls]
 
 
+def damaged(rng: Random, xml: bytes) -> bytes:
+    """The document with a few bytes replaced, removed or put in, of which some keep it well-formed."""
+    for _ in range(rng.randint(0, 2)):
+        start = rng.randrange(len(xml))
+        piece = rng.choice(MARKS) if rng.random() < 0.7 else xml[start : start + rng.randint(1, 9)]
+        xml = xml[:start] + piece + xml[start + rng.randint(0, 2) :]
+    return xml
+
+
+CHARACTERS = "<>&;\"'=/\n\r\t\0\x1b\x7f\x85\ufffe\uffff\ufffd\u00e9 ]"
+MARKS = [character.encode() for character in CHARACTERS] + [b"\xed\xa0\x80", b"\xff", b"></", b"<!---->", b"<a/>"]
+MARKS += [b"&amp;", b"&#10;", b"&apos;", b" a='1'", b' xml:id="1"', b' xmlns="u"', b"]]>"]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_what_is_known_by_its_text_is_what_the_parser_reads(seed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parsing, "LOOKED_AT", 4)
+    rng, count = Random(seed), 0
+    for number in range(20):
+        known = Outlines(partial(columns, attributes=number % 2 > 0))
+        models = [etree.tostring(etree.fromstring(xml), encoding="utf-8") for xml in similar(rng, 4)]
+        models += [xml.replace(b'"', b"'") for xml in models]
+        xmls = [damaged(rng, rng.choice(models)) for _ in range(200)]
+        found = list(known.parsed([("S", xml) for xml in xmls], None))
+        count += sum(isinstance(one, ParsedDocument) and one._top is None for one in found)
+        for xml, one in zip(xmls, found, strict=True):
+            expected = alone(xml, trusted=False)
+            assert outcome(one) == outcome(expected), xml
+            if isinstance(one, ParsedDocument) and isinstance(expected, ParsedDocument) and one.outline is not None:
+                for i, element in enumerate(expected.elements):
+                    assert one.string_value(i) == expected.string_value(i), xml
+                    places = range(1, len(element.attrib) + 1)
+                    assert [one.attribute(i, place) for place in places] == [
+                        expected.attribute(i, place) for place in places
+                    ]
+                    if b"xmlns" not in xml:
+                        markup = etree.tostring(element, encoding="unicode", with_tail=False)
+                        assert one.outline.markup_of(i, one.xml()) == markup
+    assert count > 100
+
+
 def flat(number: int, tag: str = "b") -> bytes:
     return f"<a><{tag}>{number}</{tag}><c k='{number}'/></a>".encode()
 
 
 def test_an_outline_is_made_when_enough_documents_had_it():
-    forty = readable([flat(number) for number in range(40)])
-    assert held(forty) == held(forty, attributes=True) == held(forty, mentioned="") == 40 - parsing.RUN + 1
+    forty = [flat(number) for number in range(40)]
+    for attributes, mentioned in ((False, None), (True, None), (False, "")):
+        assert held(readable(forty), attributes=attributes, mentioned=mentioned) == 40 - parsing.RUN + 1
     assert held(readable([flat(number, "bc"[number % 2]) for number in range(40)])) == 40 - 2 * (parsing.RUN - 1)
     # Those that were parsed alone have none, and those of which values of inner elements matter.
-    assert held([parse_document(flat(number)) for number in range(40)]) == held(forty, values=True) == 0
+    assert held([parse_document(flat(number)) for number in range(40)]) == held(readable(forty), values=True) == 0
     # All streams share them.
-    known, ours = Outlines(), columns()
-    assert sum(known.hold(f"S{number % 2}", one, ours) for number, one in enumerate(forty)) == 40 - parsing.RUN + 1
+    ours = columns()
+    known = Outlines(lambda: ours)
+    assert (
+        sum(known.hold(f"S{number % 2}", one, ours) for number, one in enumerate(readable(forty)))
+        == 40 - parsing.RUN + 1
+    )
     # None is looked for while few documents have one that is known.
     mixed = readable([flat(number, f"t{number}") for number in range(parsing.TRIAL)])
     assert held(mixed + readable([flat(number) for number in range(parsing.PAUSE + 40)])) == 40 - parsing.RUN + 1
@@ -429,7 +485,7 @@ def test_an_outline_is_made_when_enough_documents_had_it():
 @pytest.mark.usefixtures("at_once")
 def test_a_namespace_is_part_of_the_skeleton_and_large_documents_have_none():
     one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
-    assert taken_apart(one)[0] != taken_apart(other)[0]
-    assert taken_apart(one)[0] == taken_apart(one.replace('k="x"', 'k="xmlns=&quot;"'))[0]
+    skeletons = [skeleton_of(pieces_of(text)) for text in (one, other, one.replace('k="x"', 'k="xmlns=&quot;"'))]
+    assert skeletons[0] != skeletons[1] and skeletons[0] == skeletons[2]
     xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (parsing.MOST_TAGS - 2, parsing.MOST_TAGS - 1)] * 2
     assert held(readable(xmls)) == 2
