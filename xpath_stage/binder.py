@@ -288,11 +288,16 @@ class SideBinder:
         self._pattern, self._fixed, self._loose = PreparedNode(pattern), fixed, loose
         self._literals, self._known = literals, known
 
-    def find(self, document: ParsedDocument, nodes: tuple[Node, ...], take: Take) -> list[tuple[Node, ...]]:
-        """`nodes` are those at the fixed paths. Takes HELD steps for each binding, beside those of the search."""
+    def find(
+        self, document: ParsedDocument, nodes: tuple[Node, ...], take: Take, *, has_some: bool = False
+    ) -> list[tuple[Node, ...]]:
+        """`nodes` are those at the fixed paths. Takes HELD steps for each binding, beside those of the search. With
+        `has_some`, there is known to be a binding: an only candidate is one."""
         found: list[tuple[Node, ...]] = []
         if (known := self._of_shape(document, nodes)) is not None:
             take(known[0])
+            if has_some and len(known[1]) == 1:
+                return [known[1][0].nodes]
             for one in known[1]:
                 if all(guard.holds(document, self._literals) for guard in one.checks):
                     found.append(one.nodes)
@@ -303,14 +308,14 @@ class SideBinder:
         return found
 
     @property
-    def checks_values(self) -> bool:
-        """Whether documents of one shape may have different bindings, wherever one is found."""
-        return self._loose is None or self._loose.checks_values
+    def knows_shapes(self) -> bool:
+        """Whether documents of one shape may have the same bindings."""
+        return self._loose is not None
 
     def is_of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> bool:
-        """Whether all documents of the shape have these bindings, with the same steps."""
+        """Whether all documents of the shape that have some binding have these, with the same steps."""
         known = self._of_shape(document, nodes)
-        return known is not None and not any(one.checks for one in known[1])
+        return known is not None and (len(known[1]) == 1 or not any(one.checks for one in known[1]))
 
     def _of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> _OfShape:
         """The candidates and the steps that they cost; None if they are too many."""
@@ -376,7 +381,6 @@ class _Loose:
 
         self._pattern = PreparedNode(without_conditions(pattern, (), ()))
         self._fixed = [places[path] for path in fixed]
-        self.checks_values = bool(self._named)
 
     def candidates(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> _OfShape:
         steps = guards = 0

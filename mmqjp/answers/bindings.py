@@ -503,7 +503,8 @@ class _TooManyBindingsError(Exception): ...
 def _bindings(
     binder: SideBinder, record: Record, nodes: Sequence[int], allowed: int
 ) -> tuple[list[tuple[Node, ...]], int]:
-    """Returns bindings, and the steps to find them: more than `allowed`, if it was not searched to the end."""
+    """Returns a match's bindings, and the steps to find them: more than `allowed`, if it was not searched to the end.
+    Stage 1 has checked all conditions, so there are some."""
     steps = 0
 
     def take(number: int) -> None:
@@ -513,7 +514,7 @@ def _bindings(
             raise _TooManyStepsError
 
     try:
-        return binder.find(record.tree, tuple(map(plain_node, nodes)), take), steps
+        return binder.find(record.tree, tuple(map(plain_node, nodes)), take, has_some=True), steps
     except _TooManyStepsError:
         return [], allowed + 1
 
@@ -594,7 +595,7 @@ class Joints:
             return of, ((asked[one], records[at], ids) for one, at, *ids in zip(*columns, strict=True))
 
         alike = self._matches.alike(which)  # parses trees together
-        if not all(binder.checks_values for binder in asked):
+        if any(binder.knows_shapes for binder in asked):
             of, those = distinct_rows(alike)
             is_of_shape = [
                 binder.is_of_shape(record.tree, tuple(map(plain_node, ids))) for binder, record, ids in those
