@@ -308,12 +308,13 @@ class SideBinder:
         return found
 
     @property
-    def knows_shapes(self) -> bool:
-        """Whether documents of one shape may have the same bindings."""
-        return self._loose is not None
+    def family(self) -> object:
+        """The same for binders that find the same in documents of a shape, by `is_of_shape`."""
+        return self._loose or self
 
     def is_of_shape(self, document: ParsedDocument, nodes: tuple[Node, ...]) -> bool:
-        """Whether all documents of the shape that have some binding have these, with the same steps."""
+        """Whether all documents of the shape that have some binding have these, with the same steps, also for other
+        binders of the family."""
         known = self._of_shape(document, nodes)
         return known is not None and (len(known[1]) == 1 or not any(one.checks for one in known[1]))
 

@@ -589,19 +589,24 @@ class Joints:
         nodes = [self._matches.node(rows.place, slot) for slot in side.slots]
         records, asked = self._matches.records, [fixed.binder for fixed in known]
 
-        def distinct_rows(which: Ints) -> tuple[Ints, Iterator[tuple[SideBinder, Record, list[int]]]]:
+        families: dict[object, int] = {}
+        family = np.array([families.setdefault(one.family, place) for place, one in enumerate(asked)], np.int64)[
+            of_part
+        ]
+
+        def distinct_rows(of_part: Ints, which: Ints) -> tuple[Ints, Iterator[tuple[SideBinder, Record, list[int]]]]:
             of, first = number_rows(of_part, which, *nodes)
             columns = (column[first].tolist() for column in (of_part, which, *nodes))
             return of, ((asked[one], records[at], ids) for one, at, *ids in zip(*columns, strict=True))
 
         alike = self._matches.alike(which)  # parses trees together
-        if any(binder.knows_shapes for binder in asked):
-            of, those = distinct_rows(alike)
-            is_of_shape = [
-                binder.is_of_shape(record.tree, tuple(map(plain_node, ids))) for binder, record, ids in those
-            ]
-            which = np.where(np.array(is_of_shape)[of], alike, which)
-        place, those = distinct_rows(which)
+        of, those = distinct_rows(family, alike)
+        is_of_shape = np.array(
+            [one.is_of_shape(record.tree, tuple(map(plain_node, ids))) for one, record, ids in those]
+        )
+        place, those = distinct_rows(
+            np.where(is_of_shape[of], family, of_part), np.where(is_of_shape[of], alike, which)
+        )
         counts, steps, found = [], [], list[tuple[Node, ...]]()
         for binder, record, ids in those:
             bindings, took = _bindings(binder, record, ids, self._allowed)
