@@ -74,7 +74,7 @@ def test_the_house_does_not_grow_silently():
         "lines of the product": (house.line_count(*house.PRODUCT), 97_000),
         "lines of tests": (house.line_count("tests"), 54_500),
         "modules of bench": (len(house.files_of("bench")), 30),
-        "lines of bench": (house.line_count("bench"), 10_300),
+        "lines of bench": (house.line_count("bench"), 10_600),
     }
     assert {what: size for what, (size, most) in sizes.items() if size > most} == {}
 
