@@ -4,12 +4,9 @@ spool; where it cannot, as on network file systems, the service polls."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
-import select
-import struct
 import sys
 import time
 from collections import defaultdict
@@ -19,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
-from weakref import finalize
 
 from common.tools import in_batches
 from feeds.documents import SourceItem
@@ -37,6 +33,12 @@ from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.sink import Sink
 from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata
+
+if sys.platform == "linux":
+    from inotify_simple import INotify, flags
+
+    _REMOVED = flags.DELETE | flags.MOVED_FROM
+    _REMOVED_ITSELF = flags.DELETE_SELF | flags.MOVE_SELF | flags.UNMOUNT
 
 if TYPE_CHECKING:
     from mmqjp.service.commands import CommandQueue
@@ -207,64 +209,53 @@ class Notices(Protocol):
 def notices(directories: Sequence[str]) -> Notices:
     """Watches directories; unreadable ones are skipped. Raises OSError, RuntimeError."""
     if sys.platform == "linux":
-        return Inotify(directories)
+        return LinuxNotices(directories)
     from watchfiles._rust_notify import RustNotify
 
     # Not recursive: the library would follow links to directories, which sources do not.
     return RustNotify(list(directories), False, False, 0, False, True)
 
 
-_MODIFIED, _ATTRIBUTES, _MOVED_AWAY, _MOVED_HERE, _CREATED, _REMOVED = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
-_SELF_REMOVED, _SELF_MOVED, _UNMOUNTED, _LOST = 0x400, 0x800, 0x2000, 0x4000
-_EVENTS = (
-    _MODIFIED | _ATTRIBUTES | _MOVED_AWAY | _MOVED_HERE | _CREATED | _REMOVED | _SELF_REMOVED | _SELF_MOVED
-)  # fmt: skip
-_EVENT = struct.Struct("iIII")
-
 STOP_SECONDS = 0.05  # the most seconds until a watch notices that it is to stop
 
 
-class Inotify:
+class LinuxNotices:
     """Events of Linux, at once: `watchfiles` passes them on after 5 to 10 ms."""
 
     def __init__(self, directories: Sequence[str]) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if (handle := libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)) < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        self._handle, self.close = handle, finalize(self, os.close, handle)
-        self._paths, self._poll = defaultdict[int, list[str]](list), select.poll()
-        self._poll.register(handle, select.POLLIN)
+        self._inotify, self._paths = INotify(), defaultdict[int, list[str]](list)
+        self.close = self._inotify.close
+        events = flags.MODIFY | flags.ATTRIB | flags.CREATE | flags.MOVED_TO | _REMOVED | _REMOVED_ITSELF
         for directory in directories:
-            number = libc.inotify_add_watch(handle, os.fsencode(directory), _EVENTS)
-            if number >= 0:
-                self._paths[number].append(directory)  # which may have several names
-            elif (error := ctypes.get_errno()) != errno.EACCES:
+            try:
+                # Several names of a directory have one number.
+                self._paths[self._inotify.add_watch(directory, events)].append(directory)
+            except PermissionError:
+                continue
+            except OSError as error:
                 self.close()
-                reason = "the limit of watches is reached" if error == errno.ENOSPC else os.strerror(error)
-                raise OSError(error, reason, directory)
+                is_full = error.errno == errno.ENOSPC
+                reason = "the limit of watches is reached" if is_full else error.strerror
+                raise OSError(error.errno, reason, directory) from None
 
     def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
         until = time.monotonic() + timeout_ms / 1000
         while not stop_event.is_set():
             if (left := until - time.monotonic()) <= 0:
                 return "timeout"
-            if self._poll.poll(min(left, STOP_SECONDS) * 1000) and (changes := self._changes()):
+            if changes := set(self._changes(min(left, STOP_SECONDS))):
                 return changes
         return "stop"
 
-    def _changes(self) -> set[tuple[int, str]]:
-        content, changes, at = os.read(self._handle, 1 << 16), set[tuple[int, str]](), 0
-        while at < len(content):
-            number, events, _, length = _EVENT.unpack_from(content, at)
-            at += _EVENT.size + length
-            name = os.fsdecode(content[at - length : at].rstrip(b"\0"))
-            if events & _LOST:  # some events: all directories are watched anew
-                changes |= {(DELETED, path) for paths in self._paths.values() for path in paths}
-            of_itself = events & (_SELF_REMOVED | _SELF_MOVED | _UNMOUNTED)
-            for path in self._paths[number] if name or of_itself else ():
-                kind = DELETED if events & (_MOVED_AWAY | _REMOVED) or of_itself else CHANGED
-                changes.add((kind, path if of_itself else f"{path}/{name}"))
-        return changes
+    def _changes(self, seconds: float) -> Iterator[tuple[int, str]]:
+        for number, event, _, name in self._inotify.read(timeout=seconds * 1000):
+            if event & flags.Q_OVERFLOW:  # some events are lost: all directories are watched anew
+                yield from ((DELETED, path) for paths in self._paths.values() for path in paths)
+            elif event & _REMOVED_ITSELF:
+                yield from ((DELETED, path) for path in self._paths[number])
+            elif name:
+                kind = DELETED if event & _REMOVED else CHANGED
+                yield from ((kind, f"{path}/{name}") for path in self._paths[number])
 
 
 class FileWatcher(Watcher):
