@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -257,9 +256,7 @@ MOST_CLIENTS = 1_000  # maximum number of clients whose requests are counted
 REPLY_SECONDS, SOONEST, SHARE = 30.0, 0.002, 10
 """Seconds that a client waits for its reply; the first look for it, and the share of its wait until the next one."""
 
-THREADS, SMALL = 2, 16 << 10
-"""Number of threads that decode bodies and use the spool; maximum size in bytes of a request for which they are not
-used: to change threads twice takes longer, in particular beside one that renders a page."""
+THREADS = 2  # number of threads that decode bodies and use the spool
 
 
 class PushRefused(OperationalError, RuntimeError):
@@ -274,7 +271,7 @@ class PushRefused(OperationalError, RuntimeError):
 
 
 class PushClient:
-    """Submits requests and waits for their replies. For one event loop, which decodes and reads nothing large."""
+    """Submits requests and waits for their replies. For one event loop, which decodes and reads nothing itself."""
 
     def __init__(self, state: Path, is_served: Callable[[], bool]) -> None:
         """`is_served` says whether a process holds the store."""
@@ -304,15 +301,12 @@ class PushClient:
         """Returns the report on a body's documents as JSON. Raises PushRefused, and InvalidValue for a request that
         cannot be used."""
         loop = asyncio.get_running_loop()
-        is_small = len(body) <= SMALL and not coding
-        submitted = partial(self._submit, body, coding, arguments)
-        command = submitted() if is_small else await loop.run_in_executor(self._threads, submitted)
+        command = await loop.run_in_executor(self._threads, self._submit, body, coding, arguments)
         begun = loop.time()
         while (waited := loop.time() - begun) < REPLY_SECONDS:
             await asyncio.sleep(max(SOONEST, waited / SHARE))
             if self._spool.has_result(command):
-                replied = partial(self._reply, command)
-                return replied() if is_small else await loop.run_in_executor(self._threads, replied)
+                return await loop.run_in_executor(self._threads, self._reply, command)
         cause = f"the service has not answered within {REPLY_SECONDS:g} s"
         raise PushRefused(f"{cause}: what was sent will be processed; send it again for the reply", wait=5)
 
