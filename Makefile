@@ -69,7 +69,7 @@ bench: bench-stage1
 	for name in technical indexes double-top feeds rumor hybrid aggregates kleene errors windows peers; do \
 		$(BIN)/mmqjp bench patterns $$name $(call kept,patterns-$$name) || exit 1; \
 	done
-	for name in held memory places; do \
+	for name in held memory places trends; do \
 		$(BIN)/mmqjp bench patterns $$name --csv bench-results/patterns-$$name.csv \
 			--json bench-results/patterns-$$name.json || exit 1; \
 	done
