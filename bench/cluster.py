@@ -462,5 +462,5 @@ def bench_cluster() -> None:
         for line in measure_cluster(one, sizes=sizes, kills=not options.quick):
             lines.append(line)
             harness.print_table([line], f"{one:,} documents", CLUSTER_COLUMNS)
-    title = f"files of {LARGE:,} documents beside those that are kept"
+    title = f"files of {LARGE:,} documents joined with stored ones"
     harness.report(lines, title, CLUSTER_COLUMNS, options, draw_cluster)

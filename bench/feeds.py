@@ -267,12 +267,12 @@ def compare_documents(found: DataFrame, directory: Path) -> int:
 
 
 KEPT, KEPT_AT_ONCE, ASKED = 100_000, 5_000, 15
-"""Items that are kept, how many of them are processed at once, and how often each page is made."""
+"""Numbers of stored items, of those in a batch, and of requests for each page."""
 
 
 def measure_items(kept: int, rounds: int = ASKED) -> Iterator[Line]:
-    """Measures how long the pages of items take beside so many that are kept. The floor is to read as many documents by
-    their numbers. Words are in many items, in one of them, and in none."""
+    """Measures the pages of items in a store of `kept`. The floor reads as many documents by their numbers. The words of
+    searches are in many items, in one, and in none."""
     with TemporaryDirectory() as state, open_unlimited("duckdb", DEFAULT_PLAN, Path(state)) as engine:
         engine.subscribe("FROM S//item->a[./title = 'nothing'] PUBLISH nothing")
         documents = items(kept)
@@ -302,7 +302,7 @@ def measure_items(kept: int, rounds: int = ASKED) -> Iterator[Line]:
 
 
 def _search(select: Callable[[str], list[dict[str, Any]]], word: str) -> int:
-    """All pages until one has an item, as a visitor would ask for them."""
+    """Requests pages until one has an item. Returns how many it has."""
     found = list_items(select, ItemFilter(search=word))
     while not found.items and found.next is not None:
         found = list_items(select, ItemFilter(search=word), found.next)

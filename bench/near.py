@@ -197,8 +197,8 @@ def expected_pairs(
 
 
 def equalised_headlines(headlines: Sequence[Headline], case: NearCase) -> list[Headline]:
-    """Headlines, of which those that are near an earlier one have its text. So equality finds about as many pairs. With
-    summaries, nearly all are near what is near: there, groups that find as many have one text."""
+    """Headlines for which equality finds about as many pairs: one that is near an earlier one gets its text. With
+    summaries, nearly all would get one text, so groups of equal size do."""
     if case.summaries:
         some = Random(1).sample(range(len(headlines)), min(CHECKED, len(headlines)))
         size = 1 + 2 * len(expected_pairs(headlines, case.condition, case.window, some)) / len(some)

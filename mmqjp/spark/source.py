@@ -675,7 +675,7 @@ def streaming_frame(
             cause = message.strip().splitlines()[0].rstrip(".")
             raise SourceError(source.name, cause, "is its connector among the packages of this application?") from None
         return rows_frame(frame, source.name, source.max_document, source.json)
-    # Spark's default takes several times as long for the files of a local checkpoint: 0.35 s a micro-batch.
+    # Spark's default takes three times as long for the files of a local checkpoint.
     managers = "org.apache.spark.sql.execution.streaming.checkpointing"
     own.conf.set("spark.sql.streaming.checkpointFileManagerClass", f"{managers}.FileSystemBasedCheckpointFileManager")
     tasks = 2 * session.sparkContext.defaultParallelism
