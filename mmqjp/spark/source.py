@@ -75,7 +75,7 @@ from join_stage.store.spark.parquet_store import DATABASE, spark_columns
 from join_stage.store.spark.parquet_store import attach_store as _attach
 from join_stage.store.spark.session import use_own_python
 from mmqjp.documents.admission import size_refusal
-from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, by_file
+from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, latest_offsets
 
 LARGE = 64 << 20
 """Bytes of XML after which the rest of a file is left to a later micro-batch. A file of this size ends its plan."""
@@ -558,8 +558,7 @@ class StoredPositions:
     def __call__(self) -> readers.Positions:
         tables = FileTables(StoreSchema({"offsets": OFFSETS}), self._state)
         if tables.files != self._files:
-            rows = tables.read("offsets").sort_by("batch").to_pylist()
-            self._positions = by_file(rows)
+            self._positions = latest_offsets(tables.read("offsets"))
             self._files = tables.files
         return self._positions
 

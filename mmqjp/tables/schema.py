@@ -92,8 +92,10 @@ DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary
 OFFSETS = schema(source=TEXT, file=TEXT, position=INT, batch=INT, mark=TEXT)
 
 
-def by_file(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Offset]:
-    return {(r["source"], r["file"]): Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows}
+def latest_offsets(rows: pa.Table) -> dict[tuple[str, str], Offset]:
+    """Returns the latest of the offsets of each file, by source and file."""
+    latest = rows.sort_by("batch").select(["source", "file", "position", "mark"]).to_pylist()
+    return {(r["source"], r["file"]): Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in latest}
 
 
 SETTING_TABLES = {
@@ -186,7 +188,7 @@ AND (s.definition IS NULL OR s.definition NOT IN (SELECT id FROM removed_definit
 def compact_sources(store: TableStore, compacted: int) -> int:
     """Drops, in a batch, what was typed before the newest MOST_SOURCES texts of each name, and is not current. Returns
     the number of rows, `compacted` the last time: to find what to drop takes long."""
-    rows = single_number(store, "SELECT count(*) AS n FROM query_sources") or 0
+    rows = len(store.read("query_sources", ["batch"]))
     if rows > MOST_SOURCES and rows != compacted and rows > len(kept := store.select(_KEPT_SOURCES)):
         store.drop_before("query_sources", "batch", store.highest("query_sources", "batch") + 1)
         store.append("query_sources", kept)
@@ -788,9 +790,7 @@ class Ledger:
         return next((row["answer"] for row in found.to_pylist()), None)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        sql = """SELECT source, file, position, mark FROM offsets JOIN
-(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
-        return by_file(self._rows.select(sql))
+        return latest_offsets(self._store.read("offsets", OFFSETS.names))
 
     def _save_offsets(self, found: Iterable[Offset]) -> None:
         self._rows.append("offsets", [(o.source, o.file, o.position, self.batch, o.fingerprint or None) for o in found])
