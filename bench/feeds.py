@@ -271,8 +271,8 @@ KEPT, KEPT_AT_ONCE, ASKED = 100_000, 5_000, 15
 
 
 def measure_items(kept: int, rounds: int = ASKED) -> Iterator[Line]:
-    """Measures the pages of items in a store of `kept`. The floor reads as many documents by their numbers. The words of
-    searches are in many items, in one, and in none."""
+    """Measures the pages of items in a store of `kept`. The floor reads as many documents by their numbers. The words
+    of searches are in many items, in one, and in none."""
     with TemporaryDirectory() as state, open_unlimited("duckdb", DEFAULT_PLAN, Path(state)) as engine:
         engine.subscribe("FROM S//item->a[./title = 'nothing'] PUBLISH nothing")
         documents = items(kept)
