@@ -10,7 +10,7 @@ import pytest
 
 from join_stage.store import duckdb as duckdb_module
 from join_stage.store import protocol
-from join_stage.store.duckdb import DuckDBStore, PreparedStatements, most_threads
+from join_stage.store.duckdb import MOST_JOURNALED, DuckDBStore, PreparedStatements, most_threads
 from join_stage.store.protocol import StoreSchema, whole_batch
 from tests.generate.seeds import seeds
 
@@ -135,7 +135,7 @@ def threads(store: DuckDBStore) -> int:
 def test_rows_are_written_by_one_thread_and_all_else_has_all(store):
     def write(number: int) -> None:
         with whole_batch(store):
-            store.append("two", rows("two", [number]))
+            store.append("two", rows("two", [number] * (MOST_JOURNALED + 1)))
 
     assert threads(store) == most_threads()
     write(0)
