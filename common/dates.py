@@ -144,41 +144,41 @@ def _parsed(text: str) -> int | None:
     return None
 
 
-def _time(told: dict[str, str | None]) -> int:
-    """Raises ValueError for what is no date, and OverflowError."""
-    day_name, year = told["weekday"], told["year"] or ""
+def _time(parts: dict[str, str | None]) -> int:
+    """Raises ValueError or OverflowError if the parts are not a date."""
+    day_name, year = parts["weekday"], parts["year"] or ""
     if day_name is not None and f" {day_name.lower()}" not in _DAYS:
         raise ValueError(day_name)
     if len(year) == 2:
         year = f"{'20' if year < '50' else '19'}{year}"  # as RFC 5322 says
-    month, day = _month_and_day(told)
+    month, day = _month_and_day(parts)
     date = datetime(int(year), month, day)
     clock = timedelta()
-    if told["hour"] is not None:
-        clock = _clock(told)
-        # A comment may repeat the zone. Where it is the only place that tells one, the time cannot be told.
-        told_zone = any(told[name] for name in ("offset", "hours", "place", "zone"))
-        comment = (told.get("comment") or "").strip().strip("()[]").lower()
-        if comment and not told_zone and comment not in ("z", "ut", "utc", "gmt"):
+    if parts["hour"] is not None:
+        clock = _clock(parts)
+        # A comment may repeat the zone. If only the comment names one, the time is ambiguous.
+        has_zone = any(parts[name] for name in ("offset", "hours", "place", "zone"))
+        comment = (parts.get("comment") or "").strip().strip("()[]").lower()
+        if comment and not has_zone and comment not in ("z", "ut", "utc", "gmt"):
             raise ValueError(comment)
-    zone = _zone(told)
+    zone = _zone(parts)
     if isinstance(zone, tzinfo):
         zone = _offset_at(date + clock, zone)
     return (date.replace(tzinfo=UTC) + clock - timedelta(minutes=zone) - EPOCH) // MICROSECOND
 
 
-def _month_and_day(told: dict[str, str | None]) -> tuple[int, int]:
-    if told.get("one") is not None:
-        one, other = int(told["one"] or 0), int(told["other"] or 0)
-        if told["mark"] == ".":
+def _month_and_day(parts: dict[str, str | None]) -> tuple[int, int]:
+    if parts.get("one") is not None:
+        one, other = int(parts["one"] or 0), int(parts["other"] or 0)
+        if parts["mark"] == ".":
             return other, one
         if one <= 12 and other <= 12 and one != other:
             raise ValueError("either may be the month")
         return min(one, other), max(one, other)
-    day = int(told["day"] or 0)
-    if told.get("month") is not None:
-        return int(told["month"] or 0), day
-    return _month((told["name"] or "").lower()), day
+    day = int(parts["day"] or 0)
+    if parts.get("month") is not None:
+        return int(parts["month"] or 0), day
+    return _month((parts["name"] or "").lower()), day
 
 
 @lru_cache(maxsize=256)
@@ -187,12 +187,12 @@ def _month(name: str) -> int:
     return found
 
 
-def _clock(told: dict[str, str | None]) -> timedelta:
-    half = told["half"] or told["before"]
-    if told["minute"] is None and half is None:
+def _clock(parts: dict[str, str | None]) -> timedelta:
+    half = parts["half"] or parts["before"]
+    if parts["minute"] is None and half is None:
         raise ValueError("an hour alone")
-    hour, minute, second = (int(told[name] or 0) for name in ("hour", "minute", "second"))
-    microsecond = _microseconds(told["fraction"])
+    hour, minute, second = (int(parts[name] or 0) for name in ("hour", "minute", "second"))
+    microsecond = _microseconds(parts["fraction"])
     if half is not None:
         later = _LATER[half.lower()]  # some write `14:30 PM`, which is clear, and `0:30 AM`
         if (hour > 12 and not later) or hour > 23 or (hour == 0 and later):
@@ -208,16 +208,16 @@ def _microseconds(fraction: str | None) -> int:
     return int((fraction or "")[:6].ljust(6, "0"))
 
 
-def _zone(told: dict[str, str | None]) -> int | tzinfo:
+def _zone(parts: dict[str, str | None]) -> int | tzinfo:
     """Minutes ahead of UTC, or the zone of a place."""
-    if offset := told["offset"] or told["hours"]:
+    if offset := parts["offset"] or parts["hours"]:
         digits = offset[1:].replace(":", "")
         hours, minutes = (int(digits[:-2]), int(digits[-2:])) if len(digits) > 2 else (int(digits), 0)
         if hours > 23 or minutes > 59:
             raise ValueError(offset)
         return (60 * hours + minutes) * (-1 if offset[0] == "-" else 1)
-    name = (told["zone"] or "z").lower()
-    if told["place"] is None and name not in _PLACES:
+    name = (parts["zone"] or "z").lower()
+    if parts["place"] is None and name not in _PLACES:
         if name not in _ZONES:
             raise ValueError(name)
         return _ZONES[name]
@@ -225,9 +225,9 @@ def _zone(told: dict[str, str | None]) -> int | tzinfo:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
-        return ZoneInfo(told["place"] or _PLACES[name])
+        return ZoneInfo(parts["place"] or _PLACES[name])
     except (ZoneInfoNotFoundError, OSError):
-        raise ValueError(told["place"]) from None
+        raise ValueError(parts["place"]) from None
 
 
 def _offset_at(local: datetime, zone: tzinfo) -> int:

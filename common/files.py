@@ -55,7 +55,7 @@ def make_state(state: Path) -> None:
     with suppress(FileExistsError):
         state.mkdir(0o700)
     if not state.is_dir():
-        raise NotADirectoryError(f"{state} is no directory")
+        raise NotADirectoryError(f"{state} is not a directory")
 
 
 SECRETS = "secrets"  # the directory of secrets in a state

@@ -1,8 +1,8 @@
 """Runs work on untrusted input in a separate process with little memory, which the system kills after a time limit.
 
 Some libraries that read feeds, pages and robots.txt take quadratic time or worse on hostile input. A thread or a call
-cannot be stopped from outside; a process can. What it answers is data (a line of JSON for each value), since whoever
-takes over such a process must not get further. Idle processes are kept for later calls.
+cannot be stopped from outside; a process can. It answers with data only (a line of JSON for each value), so that an
+attacker who takes over such a process gets no further. Idle processes are reused.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from typing import Any, BinaryIO, cast
 from common import child
 from common.errors import InputError, InvalidValue, OperationalError
 
-SECONDS, BYTES_A_SECOND = 10, 256 * 1024  # processor seconds of a call, and the bytes of input that add a second
-STUCK = 30  # multiple of these seconds after which a process that uses none of them is killed
+SECONDS, BYTES_A_SECOND = 10, 256 * 1024  # CPU seconds that a call may take, and input bytes that add another second
+STUCK = 30  # a process that uses no CPU is killed after this multiple of its CPU seconds
 
 MEMORY, LEAST_MEMORY = 512 << 20, 128 << 20
 """Default and least maximum of the memory (address space) of a process, in bytes."""
 
 MEMORY_VARIABLE = "MMQJP_FEED_MEMORY"
-"""The environment variable with that maximum, which this process's children (executors too) have as well."""
+"""The environment variable with that maximum; child processes and executors inherit it."""
 
 ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
-"""Maximum size of an answer, plus the bytes that each byte of input adds: untrusted input may be built to grow."""
+"""Maximum size of an answer, and what each byte of input adds to it: untrusted input may be made to expand."""
 
 IDLE = 2  # number of idle processes kept for later calls, and of concurrent calls of event loops
 
 _HEAD = struct.Struct("<QB")
-"""The length of a message and what it is: of an answer these flags, of a request nothing."""
+"""The length of a message, and these flags in an answer (0 in a request)."""
 
 _FAILED, _MANY, _FILLED = 1, 2, 4
 
 _LONGEST_MESSAGE = 1_000
 
-_NONSENSE = "its process answered nonsense"
+_NONSENSE = "its process gave an invalid answer"
 
 
 class ConfinedError(InputError, ValueError):
@@ -58,7 +58,7 @@ class ConfinedError(InputError, ValueError):
 
 
 class HurriedError(OperationalError, RuntimeError):
-    """The work takes longer than `hurried` allows. It may have more time later."""
+    """The work takes longer than `hurried` allows; it may be tried again with more time."""
 
 
 _hurry: ContextVar[int | None] = ContextVar("hurry", default=None)
@@ -66,7 +66,7 @@ _hurry: ContextVar[int | None] = ContextVar("hurry", default=None)
 
 @contextmanager
 def hurried(seconds: int | None) -> Iterator[None]:
-    """Bounds the processor seconds of calls (None: by their sizes), beyond which they raise HurriedError."""
+    """Limits the CPU seconds of calls (None: by input size); beyond that they raise HurriedError."""
     token = _hurry.set(seconds)
     try:
         yield
@@ -83,9 +83,9 @@ def answer_for(size: int) -> int:
 
 
 def confined(work: Callable[..., Any], *arguments: object, size: int) -> Any:
-    """Calls a module's function with about `size` bytes of untrusted input, in a confined process. Returns what the
-    function does as JSON gives it back; for an iterator an iterator, which decodes as it goes. Raises ConfinedError
-    with the message if the function raises, exceeds the limits or ends its process."""
+    """Calls a module's function on about `size` bytes of untrusted input in a confined process. Returns its result
+    after a round trip through JSON; an iterator's values are decoded lazily. Raises ConfinedError, with the message, if
+    the function raises, exceeds the limits or ends its process."""
     return _asked(_Call(), work, arguments, size)
 
 
@@ -100,7 +100,7 @@ async def confined_aside(work: Callable[..., Any], *arguments: object, size: int
 
 
 def memory_limit() -> int:
-    """Raises InvalidValue if the variable has no such number."""
+    """Raises InvalidValue if the variable's value is not a number of bytes, or is too small."""
     text = os.environ.get(MEMORY_VARIABLE, "")
     if not text:
         return MEMORY
@@ -134,7 +134,7 @@ class _Worker:
         stuck.daemon = True
         stuck.start()
         try:
-            with suppress(BrokenPipeError):  # its end tells more
+            with suppress(BrokenPipeError):  # its exit status says more
                 _write(self._to, [pickle.dumps((allowed, most, work, arguments), pickle.HIGHEST_PROTOCOL)])
             flags, answer = _read(self._from, most + _LONGEST_MESSAGE * 8)
         except EOFError:
@@ -150,7 +150,7 @@ class _Worker:
             raise ConfinedError(_NONSENSE) from None
         finally:
             stuck.cancel()
-        if flags & _FILLED:  # little memory is left for the next
+        if flags & _FILLED:  # too little memory is left for another call
             self._retired = True
         values = self._decoded(answer)
         if flags & _MANY and not flags & _FAILED:
@@ -167,7 +167,7 @@ class _Worker:
             try:
                 yield json.loads(line)
             except (ValueError, RecursionError):
-                self._retired = True  # it may be ending already, and the next input is not to blame for that
+                self._retired = True  # it may be exiting already, which the next input must not be blamed for
                 raise ConfinedError(_NONSENSE) from None
 
     def end(self) -> None:
@@ -186,7 +186,7 @@ class _Worker:
         self.leave()
 
     def forget(self) -> None:
-        """For a fork of this process, whose child the worker is not."""
+        """Call in a fork of this process: the worker is not its child."""
         self._process.returncode = 0
         self.leave()
 
@@ -231,7 +231,7 @@ def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ..
     try:
         return worker.ask(size, work, arguments)
     except Exception:
-        raise  # what the work raises, its process survives
+        raise  # the process survives errors of the work
     except BaseException:
         worker.end()
         raise
@@ -264,12 +264,12 @@ atexit.register(_finish_all)
 os.register_at_fork(after_in_child=_forget_all)
 
 
-# ---------------------------------------------------------------- in that process
+# ---------------------------------------------------------------- in the confined process
 
 
 def serve_calls(memory: int) -> None:
     come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the work prints is no answer
+    os.dup2(2, 1)  # so that prints of the work do not mix with answers
     child.lower(resource.RLIMIT_CORE, 0)
     child.lower(resource.RLIMIT_AS, memory)
     while True:
@@ -294,7 +294,7 @@ def _answer(request: bytes, memory: int) -> tuple[int, list[bytes]]:
             lines.append(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
             size += len(lines[-1])
             if size > most:
-                raise ConfinedError(f"what is read of it takes more than {most:,} bytes")
+                raise ConfinedError(f"its content takes more than {most:,} bytes")
         return _MANY if is_many else 0, lines
     except MemoryError:
         text, flags = f"reading it takes more than {memory >> 20:,} MiB of memory", _FAILED | _FILLED
@@ -307,7 +307,7 @@ def _answer(request: bytes, memory: int) -> tuple[int, list[bytes]]:
 
 
 def _is_filled(memory: int) -> bool:
-    """Whether this process has grown so that the next input may not fit, which is no fault of that."""
+    """Whether this process has grown so much that the next input may not fit through no fault of its own."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):

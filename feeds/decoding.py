@@ -26,7 +26,7 @@ _AS_BROWSERS = {
     "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874",
     "shift_jis": "cp932", "euc_kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
 }  # fmt: skip
-"""What the standard reads for names of other encodings."""
+"""The encodings that the standard substitutes for other names."""
 
 _LABELS = {
     "unicode-1-1-utf-8": "utf-8", "unicode11utf8": "utf-8", "unicode20utf8": "utf-8", "x-unicode20utf8": "utf-8",
@@ -45,8 +45,8 @@ _FAMILY = re.compile(r"(?:cs)?iso[-_]?8859[-_]?([0-9]{1,2})(?:[-_]?[ei])?|(?:x-c
 
 
 def codec_of(label: str) -> str | None:
-    """Python's name of the encoding that a label of the standard stands for; None for an unknown one, and for those in
-    which ASCII is not written as ASCII, which no label can tell.
+    """Python's name of the encoding that a label of the standard stands for. None if the label is unknown or the
+    encoding does not extend ASCII: then the label itself could not have been read.
 
     >>> codec_of(" ISO-8859-1 "), codec_of("Shift_JIS"), codec_of("utf-16")
     ('cp1252', 'cp932', None)
@@ -67,8 +67,9 @@ def codec_of(label: str) -> str | None:
 def decode_text(data: bytes, content_type: str = "") -> str:
     """The text of a feed or a list, by its byte order mark, its declaration, or its header Content-Type.
 
-    The header is used last, and only for what is not UTF-8, because servers add charsets that are not the feed's. An
-    invalid byte becomes U+FFFD. What is more often invalid UTF-8 than valid is windows-1252, whatever was declared.
+    The header is used last, and only if the bytes are not UTF-8, because servers add charsets that are not the feed's.
+    Invalid bytes become U+FFFD. Text with more invalid than valid UTF-8 sequences is read as windows-1252, whatever it
+    declares.
 
     >>> decode_text(b"<a>caf\\xe9</a>", "text/xml; charset=iso-8859-2"), decode_text(b"<a>\\xc3\\xa9 \\x92</a>")
     ('<a>café</a>', '<a>é \\ufffd</a>')
@@ -97,7 +98,8 @@ def decode_text(data: bytes, content_type: str = "") -> str:
 
 
 def decode_as(data: bytes, label: str) -> str:
-    """The text in an encoding that the reader has named, whatever the bytes declare; as usual if there is none such."""
+    """Decodes with the encoding that the reader has set, whatever the bytes declare; like `decode_text` if it is
+    unknown."""
     codec = codec_of(label)
     if codec is None and label.lower().startswith("utf-16"):
         return data.decode(label, "replace").lstrip("\ufeff")
@@ -131,7 +133,7 @@ _DECLARATION = re.compile(r"<\?xml\s[^>]*+>\s*+")
 
 
 def without_declaration(text: str) -> str:
-    """XML without its declaration, which tells nothing of what is decoded already."""
+    """Drops the XML declaration, whose encoding no longer applies to decoded text."""
     return text[found.end() :] if (found := _DECLARATION.match(text)) is not None else text
 
 
@@ -151,9 +153,9 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def mend_references(text: str) -> str:
-    """XML with each reference that it does not declare as the character that HTML has for it, without those to what is
-    elsewhere, and with an ampersand or a `<` that begins nothing as itself. Two references to surrogates are their
-    character, others U+FFFD. Characters that XML forbids are left out.
+    """Makes references parsable: undeclared ones become the character that HTML gives them, those to external entities
+    are dropped, and a stray ampersand or `<` is escaped. A pair of references to surrogates becomes their character, a
+    lone one U+FFFD. Characters that XML forbids are dropped.
 
     >>> mend_references("<a b='?c=1&copy=2'>AT&T &eacute; 1 < 2 &#55357;&#56832;</a>")
     "<a b='?c=1&amp;copy=2'>AT&amp;T é 1 &lt; 2 😀</a>"
@@ -224,7 +226,7 @@ def _mended(declared: Mapping[str, str], in_tag: bool, found: re.Match[str]) -> 
     for length in range(min(len(name), _LONGEST_LEGACY), 1, -1):
         if (known := entities.html5.get(name[:length])) is None:
             continue
-        # As in addresses: `&copy=1` is a parameter, and in a tag `&copyright` is no sign.
+        # As in addresses: `&copy=1` is a parameter, and in a tag `&copyright` is not a sign.
         if (following == "=" and not semicolon) or (in_tag and length < len(name)):
             break
         return known.translate(_ESCAPES) + name[length:] + semicolon
@@ -235,8 +237,7 @@ _OF_WINDOWS = re.compile(r"&#(?:(1[2-5][0-9])|[xX]([89][0-9A-Fa-f]));")
 
 
 def windows_references(text: str) -> str:
-    """XML with references to control characters from 128 to 159 as HTML reads them: those that write them mean the
-    characters of windows-1252.
+    """Replaces references to the control characters 128 to 159 by the characters of windows-1252, as HTML does.
 
     >>> windows_references("&#151;&#x92;&#160;")
     '—’&#160;'
@@ -255,7 +256,7 @@ _ROOT = re.compile(r"<[A-Za-z_][\w.:-]*+")
 
 
 def declare_prefixes(text: str, usual: Mapping[str, str]) -> str:
-    """XML whose root declares the prefixes that are used and nowhere declared, with their usual namespaces."""
+    """Declares undeclared prefixes at the root, with their usual namespaces."""
     root = _ROOT.search(text)
     if root is None:
         return text

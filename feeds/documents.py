@@ -21,8 +21,8 @@ from common.xml import xml_parser
 
 
 class SourceError(InputError, ValueError):
-    """A source (path, address or option) that cannot be used: it stops a run before it starts. `source` is its name,
-    `cause` the reason, and `hint` the remedy ("" if unknown)."""
+    """A source (path, address or option) that cannot be used; raised before a run starts. `source` is its name, `cause`
+    the reason, and `hint` the remedy ("" if unknown)."""
 
     def __init__(self, source: str, cause: str, hint: str = "") -> None:
         super().__init__(source, cause, hint)
@@ -36,8 +36,8 @@ class FeedError(InputError, ValueError):
     """The bytes hold no readable feed; the message is the cause."""
 
 
-# datetime.fromisoformat takes a lone week date or a run of eight digits too; a document's date that short is more
-# likely a number than a day, so only the spellings with separators are dates here.
+# datetime.fromisoformat also accepts a bare week date or eight digits; those are more likely numbers than days, so only
+# spellings with separators count as dates here.
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -105,8 +105,8 @@ _SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
 
 
 def unix_time_refusal(value: object) -> str | None:
-    """Why a number in a file is refused as a time: it must be Unix seconds or milliseconds of 2001 to 2039. None for
-    all other numbers, which are microseconds."""
+    """Why a number in a file is refused as a time: it looks like Unix seconds or milliseconds of 2001 to 2039. None for
+    any other number, which is taken as microseconds."""
     if isinstance(value, (tuple, list)):
         return next(filter(None, map(unix_time_refusal, value)), None)
     if not isinstance(value, (int, float)):
@@ -141,7 +141,7 @@ def time_reader(expression: str) -> TimeReader:
         text = "".join(map(str, first.itertext())) if isinstance(first, etree._Element) else str(first)
         time = parse_timestamp(text)
         if time is None:
-            raise InvalidValue(f"{expression} finds {text!r:.80}, which is no date")
+            raise InvalidValue(f"{expression} finds {text!r:.80}, which is not a date")
         return time
 
     return read
@@ -163,16 +163,16 @@ def change_time(dates: Iterable[int | None], before: int, seen: int) -> int:
 
 DEFAULT_STREAM = "S"
 
-OWN_PREFIX = "mmqjp:"  # begins the names of streams that only the product itself fills
-VISITS_STREAM = "mmqjp:visits"  # of documents about visits of feeds, made while a crawl is read
+OWN_PREFIX = "mmqjp:"  # prefix of the streams that only mmqjp itself writes
+VISITS_STREAM = "mmqjp:visits"  # documents about visits of feeds, created while a crawl is read
 
 _DECLARED_ENCODING = re.compile(r"""(\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"[^">]*"|'[^'>]*')""")
 
 
 def refuse_own_stream(stream: object) -> None:
-    """Raises InvalidValue for a stream that nobody else fills."""
+    """Raises InvalidValue for a stream that only mmqjp itself writes."""
     if isinstance(stream, str) and stream.startswith(OWN_PREFIX):
-        raise InvalidValue(f"streams whose names begin with {OWN_PREFIX} are not filled from outside")
+        raise InvalidValue(f"streams whose names begin with {OWN_PREFIX} are reserved")
 
 
 def is_text(value: str) -> bool:
@@ -233,11 +233,11 @@ VisitOutcome = Literal["complete", "awaited", "ended", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a visit of a feed says of time. `complete` at `time` (microseconds): what the feed had published by then has
-    been seen. `awaited`: the feed is to be visited for the first time, and holds its stream until it was. `ended`: it
-    holds its stream no longer, because its first visit failed or it was removed. `failed` moves no time.
+    """How a visit of a feed moves time. `complete` at `time` (microseconds): all that the feed had published by then
+    has been seen. `awaited`: the first visit is due, and the stream waits for it. `ended`: the stream no longer waits,
+    because the first visit failed or the feed was removed. `failed`: no change.
 
-    `documents` tell the readers of VISITS_STREAM what this visit, or earlier ones that become known with it, changed.
+    `documents` report on VISITS_STREAM what this visit changed, or earlier ones that become known with it.
     """
 
     feed: str
@@ -248,7 +248,7 @@ class Visit:
 
 
 def as_bytes(raw: bytes | str) -> bytes:
-    """Input as it is stored, whatever it is."""
+    """Rejected input in the form in which it is stored."""
     return raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
 
 
@@ -264,7 +264,7 @@ class Reject:
     raw: bytes | str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Makes the fields storable, since rejected input may be anything."""
+        """Makes the fields storable: rejected input may be anything."""
         for name in ("id", "stream", "reason"):
             text: str = getattr(self, name)
             if not is_text(text):

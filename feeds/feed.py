@@ -1,7 +1,8 @@
 """Reads a feed's bytes into entries: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0, and JSON Feed.
 
-JSON Feed 1.0 and 1.1 and what feedparser makes of an ill-formed feed are rewritten as Atom, so that one reader
-sanitises and resolves every format. An entry becomes a uniform `<item>` or, with the feed's title and link, stays.
+JSON Feed 1.0 and 1.1, and the output of feedparser for an ill-formed feed, are rewritten as Atom, so that one reader
+sanitises and resolves every format. An entry becomes a uniform `<item>` or stays as it is, with the feed's title and
+link.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ EntryForm = Literal["item", "raw"]
 
 
 MOST_UNREAD = 20
-"""Maximum number of unreadable entries of a feed that become dead letters. The last one counts the others."""
+"""Maximum number of unreadable entries of a feed that become dead letters; the last one counts the rest."""
 
 
 def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
-    """Yields a feed's entries in order and the end of the fetch, and a Reject for each that is unreadable; one Reject
-    and an end without keys if the feed is. A well-formed, empty feed yields only an end; an ill-formed one what can be
-    read; an older page has no end, since it is no visit."""
+    """Yields a feed's entries in order, a Reject for each unreadable one, and the end of the fetch; for an unreadable
+    feed one Reject and an end without keys. An empty feed yields only an end, an ill-formed one whatever can be read,
+    and an older page no end, since it is not a visit."""
     when = origin.modified if origin.fetched is None else origin.fetched
     try:
         if len(origin.source) > LONGEST_ADDRESS:
@@ -64,7 +65,7 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
         keys: list[str] = []
         rules = origin.reading or AS_USUAL
         for row in rows:
-            if isinstance(row, str):  # an entry that is left out is there nevertheless
+            if isinstance(row, str):  # a filtered entry still counts as listed
                 keys.append(row)
                 continue
             shown = _sighting(row, fetch)
@@ -72,7 +73,7 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
             if rules.time == "arrival":
                 shown = replace(shown, date=None, updated=None, undated=False)
             yield replace(shown, versions=rules.versions) if rules.versions else shown
-    except ValueError as error:  # then none of it can be trusted
+    except ValueError as error:  # then nothing from that process can be trusted
         yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
         if origin.source and origin.fetched is not None and not origin.page:
             fetch = Fetch(origin.source, origin.name, origin.modified, origin.fetched)
@@ -82,11 +83,12 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
         yield EndOfFetch(fetch, keys, origin.address)
 
 
-_NONSENSE = "the process that reads it answered nonsense"
+_NONSENSE = "the process that parses it gave an invalid answer"
 
 
 def _sighting(row: object, fetch: Fetch) -> Sighting:
-    """A row of `entry_rows`. Nothing is taken for granted: it comes from where strangers' bytes are parsed."""
+    """Converts a row of `entry_rows`, and validates it: the process that parses untrusted bytes is not trusted
+    either."""
     match row:
         case [str(id), str(xml), str(key), str(version), date, updated, str(old), str(former), bool(undated), name]:
             if all(map(is_text, (id, xml, str(name)))) and _is_time(date) and _is_time(updated):
@@ -100,9 +102,9 @@ def _is_time(value: object) -> bool:
 
 
 def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[object] | str]:
-    """The work of the process that parses feeds: a row with the feed's name and its unreadable entries, then one for
-    each entry, with the fields of its sighting, or only its key if it is left out. Raises FeedError if nothing can be
-    read. May take long."""
+    """Runs in the process that parses feeds: yields a row with the feed's name and its unreadable entries, then for
+    each entry the fields of its sighting, or only its key if the rules leave it out. Raises FeedError if nothing can be
+    read. May be slow."""
     feed, found = read_feed(data, origin, form)
     fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
     unread: list[tuple[int, str]] = []
@@ -125,17 +127,17 @@ def entry_rows(data: bytes, origin: Origin, form: EntryForm) -> Iterator[list[ob
         if not one.xml:
             yield one.key
             continue
-        told = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated, one.name
-        yield [one.id, cast(bytes, one.xml).decode(), *told]
+        fields = one.key, one.version, one.date, one.updated, one.former_key, one.former_version, one.undated, one.name
+        yield [one.id, cast(bytes, one.xml).decode(), *fields]
 
 
 Found = Iterator[tuple[Entry, bytes, str] | str]
 
 
 def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, Found]:
-    """Parses a feed. Its entries are read when they are asked for: each with its document, an empty one if the origin's
-    rules leave it out, and with the identity that they give it, or else why it cannot be read. Both raise FeedError if
-    nothing can be read, or if the documents are too large for the feed."""
+    """Parses a feed; its entries are read lazily. Each comes with its document (empty if the origin's rules leave it
+    out) and the identity that the rules give it, or as the reason why it cannot be read. Raises FeedError, also while
+    entries are read, if nothing can be read or the documents are too large for the feed."""
     encoding = origin.reading.encoding if origin.reading else ""
     text = (decode_as(data, encoding) if encoding else decode_text(data, origin.content_type)).lstrip("\ufeff \t\r\n")
     base = next((url for url in (origin.base, origin.source) if is_url(url) and len(url) <= LONGEST_ADDRESS), "")
@@ -180,8 +182,8 @@ def _elements(text: str, form: EntryForm) -> FeedElements:
     if form == "item":
         text = windows_references(text)
     if read_prolog(text.encode()).defaults:
-        raise FeedError("the DOCTYPE gives attributes defaults, which are not read")
-    # A DTD that is not read may declare entities: their references are no fault that the parser would report.
+        raise FeedError("the DOCTYPE declares default attributes, which are not supported")
+    # An external DTD may declare entities, so the parser does not report references to them as errors.
     has_dtd = "<!DOCTYPE" in text[:_HEAD]
     try:
         root = _parsed(mend_references(text) if has_dtd else text)
@@ -210,7 +212,7 @@ _LONG_BASE = re.compile(rf"\sxml:base\s*+=\s*+{_TOO_LONG}")
 
 
 def _has_long_namespace(root: etree._Element) -> bool:
-    """Whether a namespace would make the name of each element in it long."""
+    """Whether a namespace is too long: each of its elements repeats it in its name."""
     declared = etree.iterwalk(root, events=("start-ns",))
     return any(len(space) > LONGEST_ADDRESS for _, (_, space) in cast(Iterable[tuple[str, tuple[str, str]]], declared))
 
@@ -219,13 +221,13 @@ def _parsed(text: str, *, recover: bool = False) -> etree._Element:
     return etree.fromstring(text.encode(), xml_parser(elements_only=True, recover=recover))
 
 
-# ---------------------------------------------------------------- what is ill-formed
+# ---------------------------------------------------------------- ill-formed feeds
 
 
 def _repaired(text: str) -> FeedElements:
-    """What feedparser makes of an ill-formed feed. Where it fails, what libxml2 recovers."""
-    # A stream, because feedparser takes bytes for a file name first, and text for an address to fetch.
-    # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
+    """Reads an ill-formed feed with feedparser, or where that fails with libxml2's recovering parser."""
+    # A stream, because feedparser takes bytes for a file name first, and text for an address to fetch. Whatever an
+    # untrusted feed does to the parser must fail that feed alone, hence the broad except.
     try:
         content = io.BytesIO(_LONG_BASE.sub("", text).encode())
         headers = {"content-type": "application/xml; charset=utf-8"}
@@ -247,40 +249,42 @@ def _repaired(text: str) -> FeedElements:
         cause = _cause(parsed.bozo_exception) if is_markup else "it is neither RSS, Atom nor JSON Feed"
         raise FeedError(f"not a feed that can be read: {cause}")
     root = etree.Element(f"{{{ATOM}}}feed")
-    _add_told(root, parsed.feed, version.startswith("atom"))
+    _add_parsed(root, parsed.feed, version.startswith("atom"))
     for entry in parsed.entries:
-        _add_told(etree.SubElement(root, f"{{{ATOM}}}entry"), entry, version.startswith("atom"))
+        _add_parsed(etree.SubElement(root, f"{{{ATOM}}}entry"), entry, version.startswith("atom"))
     return FeedElements(root, list(root.iterchildren(f"{{{ATOM}}}entry")), True)
 
 
-_ITS_PLACE = re.compile(r"<unknown>:\d+:\d+: ")  # feedparser's place of an error, in a text that it has changed
+_ITS_PLACE = re.compile(
+    r"<unknown>:\d+:\d+: "
+)  # feedparser's position of an error, which refers to a text that it has changed
 
 
 def _cause(error: object) -> str:
     return one_line(_ITS_PLACE.sub("", str(error))) or type(error).__name__
 
 
-def _add_told(holder: etree._Element, told: Any, atom: bool) -> None:
-    _set_language(holder, told)
-    _add(holder, "id", told.get("id"))
+def _add_parsed(holder: etree._Element, parsed: Any, atom: bool) -> None:
+    _set_language(holder, parsed)
+    _add(holder, "id", parsed.get("id"))
     for name in ("title", "summary"):
-        _add_construct(holder, name, told.get(f"{name}_detail"), atom)
-    for content in told.get("content", ()):
+        _add_construct(holder, name, parsed.get(f"{name}_detail"), atom)
+    for content in parsed.get("content", ()):
         _add_construct(holder, "content", content, True)
-    # feedparser answers `updated` with `published`, and a warning, where only that is there.
+    # Where only `published` exists, feedparser returns it for `updated`, with a warning.
     for name in ("published", "updated"):
-        _add(holder, name, told[name] if dict.__contains__(told, name) else None)
-    for link in sorted(told.get("links", ()), key=lambda link: link.get("href") != told.get("link")):
+        _add(holder, name, parsed[name] if dict.__contains__(parsed, name) else None)
+    for link in sorted(parsed.get("links", ()), key=lambda link: link.get("href") != parsed.get("link")):
         about = {name: link.get(name) for name in ("type", "length")}
         _add_link(holder, link.get("rel") or "alternate", link.get("href"), **about)
-    people = [person.get("name") or person.get("email") for person in told.get("authors", ())]
-    if not atom and told.get("author"):
+    people = [person.get("name") or person.get("email") for person in parsed.get("authors", ())]
+    if not atom and parsed.get("author"):
         # The last author's own text: feedparser cuts addresses off after four letters of the top-level domain.
-        people[-1:] = [told["author"]]
+        people[-1:] = [parsed["author"]]
     if atom or holder.getparent() is not None:
         for name in people:
             _add(holder, "author", name)
-    for tag in told.get("tags", ()):
+    for tag in parsed.get("tags", ()):
         if term := one_line(tag.get("term") or tag.get("label") or ""):
             etree.SubElement(holder, f"{{{ATOM}}}category", term=term)
 
@@ -291,7 +295,7 @@ _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
 def _add_construct(holder: etree._Element, name: str, detail: Any, atom: bool) -> None:
     """Atom's plain text is plain; RSS cannot say so, and its writers put stray tags into titles."""
-    if not isinstance(detail, dict):  # an attribute of that name
+    if not isinstance(detail, dict):  # an attribute of this name
         return
     value, kind = detail.get("value"), detail.get("type") or "text"
     if kind in _HTML or (not atom and looks_like_markup(value or "")):
@@ -309,8 +313,8 @@ def _document(element: etree._Element, feed: Feed) -> bytes:
     copy.tail = None
     for name, value in (("channel_title", feed.title), ("channel_url", feed.site_url or feed.self_url)):
         if value:
-            # Parsed with an explicit xmlns="", because an element that lxml makes without a namespace
-            # is written, and read again, in the default namespace of its parent.
+            # Parsed with an explicit xmlns="", because lxml writes an element without a namespace so that it is read
+            # back in the default namespace of its parent.
             child = etree.fromstring(f'<{name} xmlns=""/>')
             child.text = xml_text(value)
             copy.append(child)
@@ -323,7 +327,8 @@ _VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
 
 
 def _whole(digits: str) -> int | str:
-    """A whole number; as text if it is one of those that Python does not read, which would cost the feed."""
+    """Parses a whole number. One with too many digits for Python stays text, so that it does not make the feed
+    unreadable."""
     return int(digits) if len(digits) <= 1_000 else digits
 
 
@@ -340,7 +345,7 @@ def load_json_feed(text: str) -> dict[str, Any]:
     except RecursionError:
         raise FeedError("JSON nested too deeply") from None
     if not is_json_feed(feed):
-        raise FeedError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
+        raise FeedError("JSON, but not a JSON Feed: its version does not begin with https://jsonfeed.org/version/")
     if not isinstance(feed.get("items"), list):
         raise FeedError("a JSON Feed without a list of items")
     return dict(feed)
@@ -351,7 +356,7 @@ def is_json_feed(value: object) -> bool:
 
 
 def json_feed_to_atom(feed: dict[str, Any]) -> FeedElements:
-    """A JSON Feed as Atom 1.0, whose items become elements when asked for. Values of a wrong type are dropped."""
+    """Converts a JSON Feed to Atom 1.0, its items lazily. Values of a wrong type are dropped."""
     root = etree.Element(f"{{{ATOM}}}feed")
     _set_language(root, feed)
     _add(root, "title", feed.get("title"))
@@ -412,19 +417,19 @@ def _add(parent: etree._Element, name: str, value: object, **attributes: str) ->
         etree.SubElement(parent, f"{{{ATOM}}}{name}", attributes).text = text
 
 
-def _set_language(holder: etree._Element, told: dict[str, Any]) -> None:
-    if text := _text(told.get("language")):
+def _set_language(holder: etree._Element, parsed: dict[str, Any]) -> None:
+    if text := _text(parsed.get("language")):
         holder.set(XML_LANG, text[:_LONGEST_LANGUAGE])
 
 
 def _add_link(parent: etree._Element, rel: str, href: object, **about: object) -> None:
     if text := _text(href):
-        told = {name: _text(value) for name, value in about.items() if _text(value)}
-        etree.SubElement(parent, f"{{{ATOM}}}link", told, rel=rel, href=text)
+        attributes = {name: _text(value) for name, value in about.items() if _text(value)}
+        etree.SubElement(parent, f"{{{ATOM}}}link", attributes, rel=rel, href=text)
 
 
 def _text(value: object) -> str:
-    """Ids are often numbers although the format requires strings."""
+    """Accepts numbers too: ids are often numbers, although the format requires strings."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     return xml_text(value).strip() if isinstance(value, str) else ""

@@ -42,12 +42,12 @@ def modified_us(path: Path) -> int:
     return path.stat().st_mtime_ns // 1000
 
 
-RACY = 2_000_000_000  # nanoseconds after a change during which a file's times may not show another change
+RACY = 2_000_000_000  # nanoseconds after a change within which a file's times may not reveal another change
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """Differs once a file changes, if it `is_settled`. Times are nanoseconds."""
+    """Compares unequal once a file has changed, if it `is_settled`. Times are nanoseconds."""
 
     inode: int
     size: int
@@ -72,7 +72,7 @@ def files_below(
     """Yields regular files with their names below the directory, depth first in order of names.
 
     A file that `is_known` by that name is skipped cheaply. A symbolic link to a file counts if its target is inside
-    `directory`; links to directories are not followed. What cannot be accessed is yielded, for its reader to report.
+    `directory`; links to directories are not followed. Inaccessible files are yielded too, for the reader to report.
     """
     root = directory.resolve()
 
@@ -80,7 +80,7 @@ def files_below(
         try:
             with os.scandir(directory) as children:
                 left = []
-                for child in children:  # which may be very many, and known
+                for child in children:  # there may be very many, most of them known
                     name = prefix + child.name if prefix else child.name
                     if is_known(name if name.isascii() else printable(name)):
                         if child.is_dir(follow_symlinks=False):
@@ -101,7 +101,7 @@ def files_below(
 
 def _is_file_inside(child: os.DirEntry[str], root: Path) -> bool:
     try:
-        if not child.is_symlink():  # costs nothing: the listing of the directory has told it
+        if not child.is_symlink():  # free of charge: the directory listing has it
             return child.is_file()
         path = Path(child.path)
         return path.is_file() and path.resolve().is_relative_to(root)
@@ -125,7 +125,7 @@ FEED_SUFFIXES = frozenset({FEED_SUFFIX, ".rss", ".atom", ".rdf", ".feed", SIDECA
 
 WARC_SUFFIX = ".warc.gz"  # the suffix of archives that a fetch writes
 
-VISITS_SUFFIX = ".visits"  # the suffix of files of visits that gave no new version
+VISITS_SUFFIX = ".visits"  # the suffix of files that record visits without a new version
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files, as by log rotation. Only the first can be read."""
@@ -181,7 +181,7 @@ def content_bytes(path: Path) -> int:
     """The size of a file, that of a compressed one times EXPANDED; 0 if it is gone."""
     try:
         return path.stat().st_size * (EXPANDED if is_compressed(path.name) else 1)
-    except OSError:  # whoever reads the file says what is wrong with it
+    except OSError:  # the reader of the file reports the error
         return 0
 
 
@@ -199,15 +199,15 @@ def is_named_as_feed(name: str) -> bool:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether the name is that of a file still being written, which is renamed when complete."""
+    """Whether the name marks a file still being written, which is renamed once complete."""
     return name.startswith(".") or name.endswith(_UNFINISHED_SUFFIXES)
 
 
 BodyKind = Literal["feed", "page", "other"]
 
 _HEAD = 64 * 1024
-# What may stand before the first element, and that element's name. Nothing is tried twice; and the possessive group has
-# an empty alternative, as Python before 3.11.5 loses its place when one fails.
+# What may precede the first element, and that element's name. It never backtracks; the possessive group has an empty
+# alternative because Python before 3.11.5 loses its place when one fails.
 _START = re.compile(
     rb"(?:\s++|<\?[^>]*+>|<!--.*?-->|<!DOCTYPE\s++[^\s>\[]++[^>\[]*+(?:\[.*?\]\s*+)?>|)*+<(?>[\w.-]++:|)([\w.-]++)",
     re.DOTALL | re.IGNORECASE,

@@ -1,7 +1,7 @@
-"""The history of feed entries: distinguishes new entries from new versions, and stops those that change endlessly.
+"""The history of feed entries: distinguishes new entries from new versions, and stops entries that change endlessly.
 
-Reading yields documents, rejects, and sightings of entries in a fetch, which a `History` turns into documents and the
-visit that they were seen in.
+Readers yield documents, rejects, and sightings of entries in a fetch; a `History` turns the latter into documents and a
+visit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Versions = Literal["keep", "ignore"]  # whether a changed entry becomes a docume
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """A fetch of a feed, by address or name, from file `name`; times (fetch if known, file) are microseconds. `page`:
-    of an older page of the feed, which adds entries that are not known yet and nothing else."""
+    an older page of the feed, which only adds unknown entries."""
 
     feed: str
     name: str
@@ -54,17 +54,16 @@ class Fetch:
 
     @property
     def visited(self) -> str:
-        """The feed that was visited at a known time, so that it tells how far its stream is; else ""."""
+        """The feed if it was visited at a known time, which advances its stream; else ""."""
         return "" if self.fetched is None or self.is_known_by_file else self.feed
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """An entry as seen in a fetch. `key` identifies it within its feed; `version` hashes the content that makes a
-    version. `date` and `updated` are the entry's own, in microseconds, None if missing. A history that was written
-    before addresses were compared in their canonical spelling knows the entry by `former_key` and `former_version`.
-    `undated`: it has a date that cannot be read. `name` is its guid, else its link, as its document has it. `versions`
-    is what is set of its feed, "" if nothing is."""
+    version. `date` and `updated` are the entry's own, in microseconds, None if missing. A history written before
+    addresses were canonicalised knows the entry by `former_key` and `former_version`. `undated`: its date cannot be
+    read. `name` is its guid, else its link, as in its document. `versions` is its feed's setting, "" if unset."""
 
     id: str
     xml: bytes | str = field(repr=False)
@@ -86,7 +85,7 @@ class Sighting:
 @dataclass(frozen=True, slots=True)
 class EndOfFetch:
     """The end of a fetch, with the keys of all its entries; None if the feed could not be read, for the reason `error`.
-    `address` is where the feed is fetched from now on, "" if that is unknown."""
+    `address` is where the feed will be fetched from now on, "" if unknown."""
 
     fetch: Fetch
     keys: Collection[str] | None
@@ -96,10 +95,10 @@ class EndOfFetch:
 
 @dataclass(frozen=True, slots=True)
 class NotedVisit:
-    """A visit without a new version, as a crawl notes it (see `Visit`). It counts once the version that was fetched at
-    `since` is read, so that nothing depends on the order in which files are read. Without `since`, a complete visit
-    counts if any version was read, and any other at once. Times are microseconds. One that failed has its `error`, with
-    the HTTP `status` if there was an answer. `address` is where the feed is fetched from now on, "" if unknown."""
+    """A visit without a new version, as a crawl records it (see `Visit`). It counts once the version fetched at `since`
+    has been read, so that the order of files does not matter. Without `since`, a complete visit counts once any version
+    was read, and any other immediately. Times are microseconds. A failed one has its `error`, with the HTTP `status` if
+    there was an answer. `address` is where the feed will be fetched from now on, "" if unknown."""
 
     feed: str
     time: int
@@ -127,9 +126,9 @@ def size_of(item: InputItem | Visit | None) -> int | None:
 
 
 def sightings(found: Iterable[tuple[Entry, bytes | str, str]], fetch: Fetch) -> Iterator[Sighting]:
-    """The sightings of a fetch, given each of its entries, that entry's document, and its identity if the reader has
-    chosen one, else "". All are read before the first sighting: a key depends on how often its feed repeats an
-    identity. An id is the feed, the identity and a hash of the version, so that a changed entry gets a new one."""
+    """The sightings of a fetch, from its entries, their documents, and their identities by the reading rules ("" for
+    the default). All are read before the first sighting is yielded, since a key depends on repeated identities. An id
+    combines the feed, the identity and a hash of the version, so that a changed entry gets a new one."""
     rows: list[tuple[Any, ...]] = []
     identities: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
     for entry, body, chosen in found:
@@ -149,7 +148,7 @@ def sightings(found: Iterable[tuple[Entry, bytes | str, str]], fetch: Fetch) -> 
 
 
 def encode_sighting(shown: Sighting | EndOfFetch | NotedVisit) -> str:
-    """A sighting without its id and XML, the end of a fetch, or a noted visit, as JSON."""
+    """Encodes a sighting (without id and XML), the end of a fetch, or a noted visit as JSON."""
     match shown:
         case NotedVisit():
             return json.dumps([None, astuple(shown)], separators=(",", ":"))
@@ -181,8 +180,8 @@ def fetched_feed(text: str) -> str:
 
 
 def _keys(entries: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The key of each entry within its feed, given identities and links: its identity. A repeated one goes with its
-    link, and a number among those of that link, counted from the oldest: feeds grow at the top."""
+    """The key of each entry within its feed, given identities and links: its identity. A repeated identity is qualified
+    by the link, and by a number among entries with that link, counted from the oldest because feeds grow at the top."""
     repeated, left = Counter(identity for identity, _ in entries), Counter(entries)
     for identity, link in entries:
         if repeated[identity] == 1:
@@ -197,13 +196,13 @@ def _hash(*parts: str) -> str:
 
 
 MOST_VERSIONS = 20
-"""Maximum number of versions of an entry that become documents, and of entries that differ only in their guids."""
+"""Maximum number of versions of an entry that become documents, and of entries that differ in their guids alone."""
 
 
 @dataclass(slots=True)
 class _Met:
-    """The time and the version hashes of an entry's documents, and the time of its feed's first fetch without it. The
-    time of its first document, and its name (see `Sighting`), are unknown in older histories."""
+    """The time and version hashes of an entry's documents, and the time of its feed's first fetch without it. The time
+    of the first document and the name (see `Sighting`) are missing in older histories."""
 
     time: int
     versions: list[str]
@@ -226,8 +225,8 @@ class _Met:
 
 
 class FeedNews(NamedTuple):
-    """What was last said of a feed on the stream of visits: its `error`, or "" since a visit succeeded, the address
-    that it is fetched from, or "", the number of its entries, and when."""
+    """The latest report on a feed in the stream of visits: its `error` ("" after a success), the address that it is
+    fetched from ("" if unknown), the number of its entries, and the time."""
 
     error: str
     address: str
@@ -238,10 +237,10 @@ class FeedNews(NamedTuple):
 @dataclass(slots=True)
 class _Feed:
     """The known entries of a feed, and the time of its last complete fetch. `alike` counts the entries of each version.
-    `left_out` has the last version of each listed entry that changes endlessly, `refused` the times of versions that
-    became dead letters in earlier runs, by entry and version, `refused_now` those of this run. `noted` has the visits
-    without a new version since each version that is still to be read: the last one, and those before it that failed.
-    `news` is what was said of the feed."""
+    `left_out` has the last version of each listed entry that changes endlessly; `refused` has the times of versions
+    that became dead letters in earlier runs, by entry and version, `refused_now` those of this run. `noted` has, for
+    each version still to be read, the visits since then without a new version: the last one, and the failed ones before
+    it. `news` is the latest report on the feed."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
@@ -259,7 +258,7 @@ class _Feed:
         self.alike[version] += 1
 
     def take_over(self, seen: Sighting) -> None:
-        """Knows an entry and its version by today's key and hash, if it is known by the former ones."""
+        """Replaces the former key and hash of an entry and its version by today's."""
         holders: list[dict[str, Any]] = [self.entries, self.left_out, self.refused, self.refused_now]
         for known in holders:
             if seen.former_key in known and seen.key not in known:
@@ -285,7 +284,8 @@ class _Feed:
             decrease(self.alike, version)
 
     def take_noted(self) -> list[NotedVisit]:
-        """The visits noted since versions that were read, once and in order, but those before the last version."""
+        """Takes the visits noted since versions that have now been read, in order, omitting those before the last
+        version."""
         if (listed := self.listed) is None:
             return []
         due = [one for since in list(self.noted) if since <= listed for one in self.noted.pop(since)]
@@ -321,12 +321,13 @@ class _Feed:
 
 
 class History:
-    """Judges the entries of feeds, in the order of the fetches: which become documents, and at what time. `future`
-    counts versions dated after their fetch by feed, `undated` those with unreadable dates; both get its time."""
+    """Decides which entries of feeds become documents, and with what time. Fetches must come in order. By feed,
+    `future` counts versions dated after their fetch and `undated` those with unreadable dates; both get the time of the
+    fetch."""
 
     def __init__(self, versions: Versions = "keep", most: int = MOST_VERSIONS, *, keep: int | None = None) -> None:
-        """Up to `most` versions of an entry become documents, and as many entries of a feed that differ only in their
-        guids; others are dead letters. An entry is dropped when its feed has lacked it for `keep` microseconds."""
+        """Up to `most` versions of an entry become documents, and as many entries of a feed that differ in their guids
+        alone; others are dead letters. An entry is forgotten once its feed has lacked it for `keep` microseconds."""
         self._versions, self._most, self._keep = versions, most, keep
         self._feeds: dict[str, _Feed] = {}
         self._files: dict[str, _Feed] = {}
@@ -344,8 +345,8 @@ class History:
         return texts
 
     def refuse(self, seen: Sighting, time: int) -> None:
-        """Notes that a judged document of this time became a dead letter: a later history that loads this judges the
-        version to be that document again, once."""
+        """Records that a judged document with this time became a dead letter: a later history that loads this one turns
+        the version into that document again, once."""
         if not seen.fetch.is_known_by_file:
             self._feed(seen.fetch).refused_now.setdefault(seen.key, {})[seen.version] = time
             self._note(seen.fetch)
@@ -356,11 +357,11 @@ class History:
                 yield settled
 
     def judge(self, item: InputItem) -> SourceItem | None:
-        """Turns an item into a document, and the end of a fetch into the visit; None for a known or unwanted version; a
-        dead letter if the entry changes endlessly. Items of a fetch come in their order.
+        """Turns an item into a document, or the end of a fetch into a visit; None for a known or unwanted version; a
+        dead letter if the entry changes endlessly. Items of a fetch must come in order.
 
-        An entry's first version has the entry's time, a later one the time of the change if the feed gives it, else
-        that of the fetch. An item counts as soon as it is judged. A feed known only by its file's name is not recorded.
+        An entry's first version gets the entry's time, a later one the time of the change if the feed gives it, else
+        that of the fetch. Judging an item records it. A feed known only by its file's name is not recorded.
         """
         match item:
             case Sighting():
@@ -395,7 +396,7 @@ class History:
         else:
             time = change_time((seen.updated, seen.date), met.time, fetch.time)
         feed.add(key, version, time, seen.name)
-        if fetch.page:  # it is behind the window, so that it is not withdrawn when the window lacks it
+        if fetch.page:  # it is older than the feed's window, so its absence there is no withdrawal
             feed.entries[key].missing = fetch.time
         self._note(fetch)
         if fetch.fetched is not None and date is not None and date > fetch.fetched:
@@ -410,9 +411,9 @@ class History:
         feed.left_out[seen.key] = seen.version
         self._note(fetch)
         guid = seen.id.removeprefix(f"{fetch.feed} ").rpartition(" ")[0]
-        told = f"the entry {guid} of {fetch.feed} is left out, because {cause} without end"
-        advice = f"{self._most} versions are taken, --most-versions takes more"
-        return Reject(seen.id, DEFAULT_STREAM, fetch.time, f"{fetch.name}: {told}: {advice}", seen.xml)
+        message = f"the entry {guid} of {fetch.feed} is left out, because {cause} without end"
+        advice = f"at most {self._most} versions are taken; --most-versions raises the limit"
+        return Reject(seen.id, DEFAULT_STREAM, fetch.time, f"{fetch.name}: {message}: {advice}", seen.xml)
 
     def _note(self, fetch: Fetch) -> None:
         if not fetch.is_known_by_file:
@@ -425,13 +426,15 @@ class History:
             return None
         visited, feed = fetch.visited, self._feed(fetch)
         is_newest = feed.listed is None or fetch.time >= feed.listed
-        if end.keys is None:  # a feed that was read before may be read again; another holds its stream for nothing
+        if (
+            end.keys is None
+        ):  # a feed that was readable before may be again; any other would hold its stream for nothing
             if not visited:
                 return None
             outcome: VisitOutcome = "ended" if feed.listed is None else "failed"
             return self._told(feed, NotedVisit(visited, fetch.time, outcome, None, 0, end.error)) if is_newest else None
         self._note(fetch)
-        # An older one found late tells nothing of what is there now.
+        # An older fetch found late says nothing about the present.
         withdrawn = self._list(feed, fetch, set(end.keys)) if is_newest else []
         noted = feed.take_noted()
         if not visited:
@@ -446,7 +449,7 @@ class History:
     def _news(
         self, feed: _Feed, visit: NotedVisit, entries: int | None = None, withdrawn: Sequence[str] = ()
     ) -> tuple[Document, ...]:
-        """The document of VISITS_STREAM about a visit, if it changed what was said of the feed."""
+        """The document of VISITS_STREAM about a visit, if it changed the report on the feed."""
         before = feed.news or FeedNews("", visit.feed, -1, visit.time - 1)
         if visit.time <= before.time or (visit.outcome != "complete" and not visit.error):
             return ()
@@ -488,8 +491,8 @@ class History:
         return Visit(noted.feed, noted.time, noted.outcome, documents=documents)
 
     def _list(self, feed: _Feed, fetch: Fetch, there: set[str]) -> list[str]:
-        """Notes which entries are in the feed now. Returns the names of those that it has withdrawn: they are gone, and
-        entries that appeared before them are not."""
+        """Records which entries are in the feed now. Returns the names of withdrawn ones: they are gone although older
+        entries are still listed."""
         feed.listed = fetch.time
         oldest = min((met.appeared for key, met in feed.entries.items() if key in there), default=fetch.time)
         withdrawn: list[str] = []

@@ -41,7 +41,7 @@ def without_credentials(text: str) -> str:
 
 
 def redact_userinfo(text: str) -> str:
-    """An invalid address without everything before its last "@", since the credentials' bounds are unknown.
+    """An invalid address without everything before its last "@": the bounds of its credentials are unknown.
 
     >>> [redact_userinfo(url) for url in ("https://ada:se/cret@example.org/feed", "ada:secret@example.org", "mailto:")]
     ['https://…@example.org/feed', '…@example.org', 'mailto:']
@@ -85,7 +85,7 @@ INLINE = frozenset(
     | {"var", "wbr"}
 )
 _UNSEEN = frozenset({"script", "style"})
-# To a browser `<![` opens a comment that the next `>` ends; html.parser raises on most of them.
+# In browsers `<![` opens a comment that the next `>` ends; html.parser raises on most of them.
 _MARKED_SECTION = re.compile(r"<!\[[^>]*>?")
 _COMMENT_END = re.compile(r"--!?\s*+>")
 
@@ -126,8 +126,8 @@ def html_to_text(markup: str) -> str:
     if "<" not in markup and "&" not in markup:
         return one_line(markup)
     markup = _MARKED_SECTION.sub("", markup)
-    # html.parser takes quadratic time for what is never closed, and ends up with its text. That of a comment is after
-    # the last end of one, that of a tag after the last `>`.
+    # html.parser takes quadratic time for unclosed constructs, and finally treats them as text. Unclosed comments start
+    # after the last end of a comment, unclosed tags after the last `>`.
     closed = max((found.end() for found in _COMMENT_END.finditer(markup)), default=0)
     markup = markup[:closed] + markup[closed:].replace("<!--", "&lt;!--")
     end = markup.rfind(">") + 1
@@ -217,9 +217,9 @@ class Entry:
 class Origin:
     """Where a feed came from: `source` is its URL or name in a crawl, `name` the file it was read from. Times are
     microseconds: `fetched` if known, and `modified`, the file's. `base` is the address that answered, if it is not
-    `source`; `content_type` is the answer's. `title` and `folders` are those of the reader's list. `address` is the one
-    to fetch from now on, "" if unknown. `page`: it is an older page of the feed, which says nothing of its window.
-    `reading` is what the reader says of how entries are read."""
+    `source`; `content_type` is the answer's. `title` and `folders` are those of the user's list. `address` is the one
+    to fetch from now on, "" if unknown. `page`: it is an older page of the feed, not its current window. `reading` has
+    the user's rules for reading entries."""
 
     name: str
     modified: int
@@ -235,7 +235,7 @@ class Origin:
 
 
 def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: Iterable[str] = ()) -> bytes:
-    """The entry as an `<item>`, with the present FIELDS in order. `feed_url` may be a name."""
+    """The entry as an `<item>` with its non-empty FIELDS in order. `feed_url` may be a name."""
     item = etree.Element("item")
     leaves = [
         ("item_url", entry.item_url),
@@ -244,7 +244,7 @@ def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: It
         ("timestamp", "" if entry.date is None else iso_utc(entry.date)),
         ("description", entry.description),
         ("feed_url", harmless(feed_url)),
-        # In each entry of the feed, so not as long as its writer likes.
+        # Repeated in each entry of the feed, so its length is limited.
         ("feed_title", feed_title[:LONGEST_TITLE].strip()),
         *(("folder", folder) for folder in folder_paths(folders)),
         ("lang", entry.lang),
@@ -257,15 +257,15 @@ def item_xml(entry: Entry, feed_url: str = "", feed_title: str = "", folders: It
     for rel, href in (*entry.links, *((MENTION, page) for page in entry.mentions)):
         etree.SubElement(item, "link", rel=one_line(rel), href=one_line(href))
     for enclosure in entry.enclosures:
-        told = {name: one_line(value) for name, value in asdict(enclosure).items() if value}
-        etree.SubElement(item, "enclosure", told)
+        attributes = {name: one_line(value) for name, value in asdict(enclosure).items() if value}
+        etree.SubElement(item, "enclosure", attributes)
     _leaf(item, "guid", entry.guid)
     _leaf(item, "content", entry.content)
     return etree.tostring(item, encoding="utf-8")
 
 
 def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
-    """The distinct paths of folders and their ancestors, outer ones first, at most MOST_FOLDERS.
+    """The distinct paths of folders and their ancestors, outermost first, at most MOST_FOLDERS.
 
     >>> folder_paths(["News/World", "News/Sport"])
     ('News', 'News/World', 'News/Sport')
@@ -280,7 +280,7 @@ def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
 
 
 def bounded_folders(folders: Iterable[str]) -> tuple[str, ...]:
-    """The first MOST_FOLDERS paths. One that is too long loses its inner folders."""
+    """The first MOST_FOLDERS paths; one that is too long loses its innermost folders."""
     return tuple(_bounded(folder) for folder in islice(folders, MOST_FOLDERS))
 
 
@@ -299,17 +299,17 @@ def _leaf(item: etree._Element, name: str, value: str) -> None:
 
 def entry_identity(entry: Entry, canonical: bool = True) -> str:
     """The part that stays when an entry changes: the guid, else the link, else a hash of title and date. Addresses are
-    canonical, but for the fragment, by which some feeds tell entries of one page apart. Stores written before have
-    identities and versions that are not `canonical`."""
-    told = entry.guid or entry.item_url
-    if told and canonical and is_url(told):
-        fragment = told.partition("#")[2]
-        return f"{canonical_url(told)}#{fragment}" if fragment else canonical_url(told)
-    return told or _hash(entry.title, _dated(entry))
+    canonical but keep the fragment, by which some feeds distinguish entries of one page. Older stores have identities
+    and versions that are not `canonical`."""
+    identity = entry.guid or entry.item_url
+    if identity and canonical and is_url(identity):
+        fragment = identity.partition("#")[2]
+        return f"{canonical_url(identity)}#{fragment}" if fragment else canonical_url(identity)
+    return identity or _hash(entry.title, _dated(entry))
 
 
 def entry_version(entry: Entry, canonical: bool = True) -> str:
-    def in_order(attributes: re.Match[str]) -> str:  # of their names, in which former versions had them
+    def in_order(attributes: re.Match[str]) -> str:  # sorted by name, as in earlier versions
         return "".join(sorted(_ATTRIBUTE.findall(attributes[0])))
 
     link, texts = entry.item_url, [entry.description, _ATTRIBUTES.sub(in_order, entry.content)]
@@ -331,15 +331,15 @@ def _hash(*parts: str) -> str:
 
 
 SCHEMES = frozenset({"http", "https", "ftp", "gemini", "gopher", "ipfs", "magnet", "mailto", "news", "tel", "xmpp"})
-"""Harmless schemes. `javascript:`, `data:`, `file:` and the like make a reader's program act."""
+"""Harmless schemes, unlike `javascript:`, `data:`, `file:` and the like."""
 
 _SCHEME = re.compile(r"[^:/?#]*+:")
 _PASSED_OVER = re.compile("[\0-\u0020\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u2064\ufeff]+")
-"""Characters that some programs drop from an address before they look at its scheme."""
+"""Characters that some programs drop from an address before they parse its scheme."""
 
 
 def is_harmless(address: str) -> bool:
-    """Whether an address has one of the schemes, or none, as a relative one.
+    """Whether an address is relative or has one of SCHEMES.
 
     >>> is_harmless("HTTPS://a.example/x:y"), is_harmless("../a?b:c"), is_harmless("java\\nScript:alert(1)")
     (True, True, False)
@@ -360,14 +360,14 @@ def is_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
-MOST_MENTIONS = 200  # maximum number of pages that an entry mentions, from the beginning of its text
+MOST_MENTIONS = 200  # maximum number of mentions of an entry, from the beginning of its text
 
 LONGEST_ADDRESS = 2_000
-"""Maximum length of an address in a text, or of one that all entries of a feed share. Longer ones are ignored."""
+"""Maximum length of an address in a text, or one shared by all entries of a feed. Longer ones are ignored."""
 
 
 def absolute(base: str, address: str) -> str:
-    """The address resolved against a base; as it is if it or the base is none."""
+    """The address resolved against a base; unchanged if either is invalid."""
     try:
         return urljoin(base, address.strip())
     except ValueError:
@@ -383,7 +383,7 @@ def sanitised(html: str, base: str = "", join: Callable[[str, str], str] = absol
     links: dict[str, None] = {}
 
     def checked(tag: str, name: str, value: str) -> str | None:
-        # nh3 itself looks at the addresses in `href` and `src` only, and not as closely.
+        # nh3 itself checks only the addresses in `href` and `src`, and less strictly.
         if name not in ADDRESS_ATTRIBUTES:
             return value
         if not is_harmless(value):

@@ -1,9 +1,9 @@
 """JSON as documents: a mapping of JSON to XML, and of XML to JSON.
 
-A member of an object is an element of the name of its key, an array repeats it, and the root is `<json>`. An array
-within an array, or at the root, has elements `<item>`. A key that is no name is in the attribute `key` of an element
-`<_>`. What XML cannot hold is escaped as the XPath functions `json-to-xml` and `xml-to-json` do: as `\\uHHHH`, with
-`\\\\` for a backslash, marked by `escaped="true"` or `escaped-key="true"`.
+A member of an object becomes an element named after its key, an array repeats the element, and the root is `<json>`. An
+array within an array, or at the root, has elements `<item>`. A key that is not an XML name goes into the attribute
+`key` of an element `<_>`. Characters that XML cannot hold are escaped as by the XPath functions `json-to-xml` and
+`xml-to-json`: as `\\uHHHH`, with `\\\\` for a backslash, marked by `escaped="true"` or `escaped-key="true"`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JsonForm = Literal["plain", "typed"]
 
 ROOT, ITEM, OTHER = "json", "item", "_"
 
-DEEPEST = 200  # maximum number of elements within each other, besides the root
+DEEPEST = 200  # maximum depth of nesting below the root
 
 _START = (
     "A-Z_a-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f\u2c00-\u2fef"
@@ -39,7 +39,7 @@ _BACKSLASH = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|\\)")
 
 
 class JsonNumber(str):
-    """A number as it was written, of any size."""
+    """A number in its original spelling, of any size."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class JsonMembers(list[tuple[str, Any]]):
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise InvalidValue(f"not JSON: {name} is no number")
+    raise InvalidValue(f"not JSON: {name} is not a number")
 
 
 _DECODER = json.JSONDecoder(
@@ -73,7 +73,7 @@ _TOO_DEEP = f"JSON nested more than {DEEPEST} deep"
 
 def json_to_xml(value: Any, *, typed: bool = False) -> str:
     r"""The document of a value from `load_json`. With `typed`, each element has a `type`: `map`, `array`, `string`,
-    `number`, `boolean` or `null`. Raises InvalidValue for one that is nested too deeply.
+    `number`, `boolean` or `null`. Raises InvalidValue if it is nested too deeply.
 
     >>> json_to_xml(load_json('{"tags": ["a", "b"], "n": 1.50, "to be": null, "e": []}'))
     '<json><tags>a</tags><tags>b</tags><n>1.50</n><_ key="to be"></_></json>'
@@ -123,7 +123,7 @@ def _children(members: JsonMembers) -> Iterator[tuple[str, str, Any]]:
 
 
 def _held(text: str) -> tuple[bool, str]:
-    """Whether a text must be escaped for XML to hold it, and the text, then escaped."""
+    """Whether a text must be escaped to fit into XML, and the (escaped) text."""
     if FORBIDDEN.search(text) is None:
         return False, text
     return True, FORBIDDEN.sub(lambda found: f"\\u{ord(found[0]):04X}", text.replace("\\", "\\\\"))
@@ -137,9 +137,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def xml_to_json(xml: str | bytes) -> str:
-    r"""A document as JSON on one line: the root's name with its content. An element without attributes and elements is
-    its text, any other an object: attributes begin with `@`, elements that repeat are arrays, and text beside elements
-    or attributes is `#text`. What `json_to_xml` has escaped or typed comes back. Raises InvalidValue.
+    r"""A document as JSON on one line: an object with the root's name and content. An element without attributes and
+    child elements becomes its text, any other an object: attributes begin with `@`, repeated elements become arrays,
+    and text beside elements or attributes is `#text`. Reverses the escapes and types of `json_to_xml`. Raises
+    InvalidValue.
 
     >>> xml_to_json('<match query="q"><b><t>x</t><t>y</t></b><n type="number">1.50</n><_ key="to be"/></match>')
     '{"match": {"@query": "q", "b": {"t": ["x", "y"]}, "n": 1.50, "to be": ""}}'

@@ -1,7 +1,7 @@
 """Readers of each kind of input file: drops of a crawl, JSON lines, WARC archives, XML; with resumable offsets.
 
 A drop is `SOURCE/<fetched-at>-<sha256>.xml` with a sidecar `.json` about the fetch; both are renamed into place, the
-sidecar first, and names sort by fetch time. Visits that gave no new version are noted in `visits/<at>-<sha256>.visits`.
+sidecar first, and names sort by fetch time. Visits without a new version are recorded in `visits/<at>-<sha256>.visits`.
 A fingerprint identifies a JSON lines file whatever its name: its inode (only a hint, since inodes are reused), a digest
 of its beginning, and a checksum of the bytes read last. Files that cannot be read now (OSError) are distinguished from
 files with bad content (Reject).
@@ -54,8 +54,8 @@ _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 class Sidecar:
     """Metadata of a fetch: `url` is the feed's subscribed address, which stays when the feed moves, or its name in the
     crawl; `final_url` is the address that answered, and `address` the one to fetch from now on, after permanent
-    redirects; `fetched` is in microseconds. `title`, `folders` and `reading` are what the reader says of it. "", () and
-    None: unknown. `page`: it is an older page of the feed (see `Origin`)."""
+    redirects; `fetched` is in microseconds. `title`, `folders` and `reading` are the user's. "", () and None mean
+    unknown. `page`: it is an older page of the feed (see `Origin`)."""
 
     url: str = ""
     fetched: int | None = None
@@ -82,7 +82,7 @@ def drop_stem(fetched: int, sha256: str) -> str:
 
 
 def read_stem(stem: str) -> tuple[int, str] | None:
-    """The inverse of `drop_stem`; None for other names. Older crawls give the time to the second."""
+    """The inverse of `drop_stem`; None for other names. Older crawls have times in whole seconds."""
     match = _STEM.fullmatch(stem)
     if match is None:
         return None
@@ -106,7 +106,7 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """Parses a sidecar; None if the file is a JSON Feed, or nearly one. Raises InvalidValue and OSError."""
+    """Parses a sidecar; None if the file looks like a JSON Feed. Raises InvalidValue and OSError."""
     try:
         notes = json.loads(files.read_file(path))
     except RecursionError:
@@ -118,7 +118,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
     if not isinstance(notes, dict):
         raise InvalidValue("a sidecar is a JSON object")
     fetched, status, folders = notes.get("fetched_at"), notes.get("status"), notes.get("folders")
-    told = folders if isinstance(folders, list) else []
+    paths = folders if isinstance(folders, list) else []
     return Sidecar(
         url=without_credentials(next(filter(None, (_text(notes, key) for key in ("url", "feed_url", "source"))), "")),
         fetched=parse_iso(fetched) if isinstance(fetched, str) else None,
@@ -127,7 +127,7 @@ def read_sidecar(path: Path) -> Sidecar | None:
         status=status if isinstance(status, int) else 200,
         page=notes.get("page") is True,
         title=_text(notes, "title")[:LONGEST_TITLE].strip(),
-        folders=bounded_folders(one_line(one) for one in told if isinstance(one, str)),
+        folders=bounded_folders(one_line(one) for one in paths if isinstance(one, str)),
         reading=ReadingRules.from_table(notes.get("reading")),
         **{key: _text(notes, key) for key in ("etag", "last_modified", "content_type", "sha256")},
     )
@@ -145,7 +145,7 @@ def sidecar_path(path: Path) -> Path | None:
     try:
         return beside if beside != path and beside.is_file() else None
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # no file can have this name
+        if error.errno == errno.ENAMETOOLONG:  # no file can have such a name
             return None
         raise
 
@@ -157,7 +157,7 @@ def _text(notes: dict[str, Any], key: str) -> str:
 
 def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem]:
     """The items of a feed file; none if the file is another feed's sidecar. Raises OSError if it or its sidecar cannot
-    be read: without the sidecar it would pass for another feed."""
+    be read: without the sidecar it would be taken for another feed."""
     try:
         if is_sidecar(path):
             return
@@ -181,8 +181,8 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
 
 
 def is_sidecar(path: Path) -> bool:
-    """By the file's name (its feed may not be there yet), or by its content, if a feed is beside it or it has both the
-    address and the time of a fetch. Raises OSError."""
+    """Decides by the file's name (its feed may not be there yet), or by its content: if a feed is beside it, or it has
+    both the address and the time of a fetch. Raises OSError."""
     if path.suffix.lower() != files.SIDECAR_SUFFIX:
         return False
     if read_stem(path.stem) is not None:
@@ -195,12 +195,12 @@ def is_sidecar(path: Path) -> bool:
     return notes is not None and (has_feed or (notes.url != "" and notes.fetched is not None))
 
 
-LONGEST_ERROR = 500  # characters of the reason why a visit failed
-VISITS = "visits"  # the folder of a drop directory with the files of visits
+LONGEST_ERROR = 500  # maximum characters of the error of a failed visit
+VISITS = "visits"  # the subdirectory of a drop directory with the files of visits
 
 
 def visits_text(visits: Iterable[NotedVisit]) -> bytes:
-    """Visits as JSON, one a line. `read_visits` is the inverse."""
+    """Visits as JSON, one per line. `read_visits` is the inverse."""
     times = {"time", "since"}
     notes = (
         {key: iso_utc(value) if key in times else value for key, value in asdict(visit).items() if value}
@@ -210,7 +210,7 @@ def visits_text(visits: Iterable[NotedVisit]) -> bytes:
 
 
 def read_visits(data: bytes, name: str) -> Iterator[NotedVisit | Reject]:
-    """The visits in a file or record of this name, and a Reject for each line that is none."""
+    """The visits in a file or record of this name, and a Reject for each invalid line."""
     for number, line in enumerate(data.splitlines(), 1):
         try:
             notes = _object(line)
@@ -259,7 +259,7 @@ class Fingerprint(NamedTuple):
 
 
 def parse_fingerprint(text: str) -> Fingerprint | None:
-    """The inverse of `Fingerprinter`'s text; None for "", which stands for none."""
+    """The inverse of `Fingerprinter`'s text; None for ""."""
     if not text:
         return None
     inode, head, digest, last, checksum = text.split()
@@ -267,7 +267,7 @@ def parse_fingerprint(text: str) -> Fingerprint | None:
 
 
 def with_inode(text: str, path: Path) -> str:
-    """A fingerprint with the inode of a file of the same content, such as a copy."""
+    """Replaces the inode in a fingerprint by that of a file with the same content, such as a copy."""
     try:
         inode = path.stat().st_ino
     except OSError:
@@ -291,7 +291,7 @@ def has_fingerprint(file: BinaryIO, offset: Offset) -> bool:
 
 
 class Fingerprinter:
-    """Computes the fingerprints of a file that is read line by line from a position on."""
+    """Computes the fingerprints of a file that is read line by line from a position."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._inode = os.fstat(file.fileno()).st_ino
@@ -314,7 +314,7 @@ class Fingerprinter:
 
 
 class ReplacedError(OperationalError, OSError):
-    """The file was replaced since it was found. The next poll finds out by what."""
+    """The file was replaced after it was found. The next poll handles the new one."""
 
 
 def is_unreadable(error: BaseException) -> bool:
@@ -367,9 +367,9 @@ def read_jsonl(path: Path, now: Now, read: ReadLine | None = None) -> Iterator[D
 def follow_jsonl(
     path: Path, start: Offset, now: Now, stop: Offset | None = None, read: ReadLine | None = None
 ) -> Iterator[tuple[Document | Reject | None, Offset]]:
-    """The documents of a growing `.jsonl` file from an offset on, with those at the ends of their lines.
+    """The documents of a growing `.jsonl` file from an offset on, each with the offset at the end of its line.
 
-    A blank line gives None. An unterminated last line is left for later, unless it is a complete object. Only lines
+    A blank line yields None. An unterminated last line is left for later, unless it is a complete object. Only lines
     that begin before `stop` are read. Raises ReplacedError if the fingerprint at `start` or `stop` differs.
     """
     name, begin, read = files.printable(str(path)), start.position, read or read_line
@@ -404,7 +404,8 @@ def line_ends(path: Path, start: Offset, most: int, most_bytes: int, read: ReadL
 
 
 def _whole_lines(file: BinaryIO, start: Offset, read: ReadLine) -> Iterator[tuple[bytes | files.TooLargeError, Offset]]:
-    """The lines after an offset that the file must have, with their ends; an unterminated last line if complete."""
+    """The lines after an offset, which the file must match, with their ends; includes an unterminated last line if
+    complete."""
     if not has_fingerprint(file, start):
         raise ReplacedError(f"{files.printable(file.name)} was replaced")
     fingerprinter, end = Fingerprinter(file, start.position), start.position
@@ -463,7 +464,7 @@ def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
 
 
 def json_line_reader(*, typed: bool, time: TimeReader | None) -> ReadLine:
-    """Reads lines that are documents in JSON themselves. Their places are their ids."""
+    """Returns a reader of lines that are JSON documents themselves, with their places as ids."""
 
     def read(line: bytes, where: str, now: Now) -> Document | Reject:
         try:
@@ -478,7 +479,8 @@ def json_line_reader(*, typed: bool, time: TimeReader | None) -> ReadLine:
 
 
 def _xml_of_json(line: bytes, found: dict[str, Any]) -> str:
-    """The value of the key "json", which is parsed again, since numbers and repeated keys are kept as they stand."""
+    """The document in the key "json". The line is parsed again to preserve the spelling of numbers, and repeated
+    keys."""
     if not isinstance(typed := found.get("types", False), bool):
         raise ValueError('"types" is neither true nor false')
     members = [value for key, value in load_json(line.decode("utf-8-sig")) if key == "json"]
@@ -496,7 +498,7 @@ def read_json(text: bytes, id: str, stream: str, time: TimeValue | None, now: No
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        # Python does not read an int of more than 4,300 digits; a time has fewer, and others are read again.
+        # Python refuses integers of more than 4,300 digits; times have fewer, and the rest is parsed again.
         found = json.loads(line.decode("utf-8-sig"), parse_int=lambda digits: int(digits[:100]))
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
@@ -529,9 +531,9 @@ address."""
 TITLE, FOLDER, READING = "WARC-Feed-Title", "WARC-Feed-Folder", "WARC-Feed-Reading"
 """Our own fields: the feed's title, and each of its folders, in the reader's list; its rules for reading, in JSON."""
 
-PAGE = "WARC-Feed-Page"  # our own field of an older page of a feed
+PAGE = "WARC-Feed-Page"  # our own field, which marks an older page of a feed
 
-VISITS_URI = "metadata://mmqjp/visits"  # the target of our own metadata records, which note visits
+VISITS_URI = "metadata://mmqjp/visits"  # the target of our own metadata records, which hold visits
 
 _HEAD = 64 * 1024
 
@@ -539,12 +541,12 @@ _HEAD = 64 * 1024
 def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
     """The items of the archive in order, skipping other records (requests, pages, pictures, failures). Without `feeds`
     each XML body is a document, with the address and the record's date as id, in stream S. With it, the entries of
-    feeds are read, and visits that gave no new version; the record's date is the time of the fetch. Raises OSError."""
+    feeds are read, and visits without a new version; the record's date is the time of the fetch. Raises OSError."""
     name = files.printable(str(path))
     with path.open("rb") as file:
         bodies = _bodies(file, name, feeds is not None)
         while True:
-            # warcio does not look whether what it reads is there: damage shows as any kind of exception.
+            # warcio does not validate its input: damage shows as any kind of exception.
             try:
                 body = next(bodies, None)
             except Exception as error:
@@ -568,8 +570,8 @@ def read_warc(path: Path, feeds: EntryForm | None) -> Iterator[InputItem]:
 
 
 def _bodies(file: BinaryIO, name: str, feeds: bool) -> Iterator[tuple[Origin, bytes, str] | NotedVisit | Reject]:
-    """The origin and the content, at most one byte more than allowed, of each record, and why that cannot be used. With
-    `feeds`, also the noted visits."""
+    """The origin, the content (cut one byte above the limit) and the error, "" if none, of each record. With `feeds`,
+    also the recorded visits."""
     for record in ArchiveIterator(file):
         if feeds and record.rec_type in ("revisit", "metadata"):
             yield from _noted_visits(record, name)
@@ -611,7 +613,7 @@ def _noted_visits(record: Any, name: str) -> Iterator[NotedVisit | Reject]:
         if header("WARC-Target-URI") == VISITS_URI:
             yield from read_visits(record.content_stream().read(files.MAX_BYTES), f"{name}: {header('WARC-Date')}")
     elif record.http_headers is None or record.http_headers.get_statuscode() in ("200", "304"):
-        # Which version another crawler refers to may be one that it did not store.
+        # Another crawler may refer to a version that it did not store.
         since = header("WARC-Refers-To-Date") if header(FINAL_URI) else None
         with suppress(ValueError):
             times = parse_iso(header("WARC-Date") or ""), parse_iso(since) if since else None
@@ -641,7 +643,7 @@ def fetch_time(path: Path) -> int:
     named = read_stem(path.name.partition(".")[0])
     if named is not None:
         return named[0]
-    with suppress(ValueError, OSError):  # whoever reads the file says what is wrong with it
+    with suppress(ValueError, OSError):  # the reader of the file reports the error
         if files.kind_of_file(path.name, feeds=False) is files.FileKind.WARC:
             with path.open("rb") as file, suppress(Exception):  # damage shows as any kind of exception
                 record = next(iter(ArchiveIterator(file)))

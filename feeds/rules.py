@@ -1,6 +1,6 @@
-"""How the entries of one feed are read, where its reader says so: encoding, identity, rules to keep and block, time.
+"""A user's rules for reading the entries of one feed: encoding, identity, keep and block rules, time.
 
-The rules of a fetch stand beside what was fetched, so that whoever reads it comes to the same entries.
+The rules are stored beside each fetched version, so that every reader derives the same entries from it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _LONGEST = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """`encoding` is that of the feed's bytes. `identity` tells entries apart: `guid`, `link`, `title` or a path. An
-    entry is left out that meets a rule in `block`, or none in `keep`. `versions` says whether a changed entry becomes a
-    document again, `time` whether an entry has its own or the time of its arrival. "" and (): as usual."""
+    """`encoding` is that of the feed's bytes. `identity` distinguishes entries: `guid`, `link`, `title` or a path. An
+    entry is left out if it matches a rule in `block`, or none in `keep`. `versions` says whether a changed entry
+    becomes a document again, `time` whether an entry has its own time or that of its arrival. "" and () mean the
+    default."""
 
     encoding: str = ""
     identity: str = ""
@@ -41,7 +42,7 @@ class ReadingRules:
         return {key: value for key, value in asdict(self).items() if value}
 
     def to_json(self) -> str:
-        """In ASCII, for a header; "" if nothing is set."""
+        """Encodes the rules in ASCII, for a header; "" if none are set."""
         return "" if self == AS_USUAL else json.dumps(self.to_table())
 
     @staticmethod
@@ -54,7 +55,7 @@ class ReadingRules:
 
     @staticmethod
     def from_table(table: object) -> ReadingRules:
-        """The inverse of `to_table`, without what is not valid: a crawl may be of another program."""
+        """The inverse of `to_table`. Ignores invalid values: a crawl may come from another program."""
         given = table if isinstance(table, Mapping) else {}
         found: dict[str, Any] = {}
         for field in fields(ReadingRules):
@@ -87,11 +88,11 @@ def _is_valid(check: Callable[[str], None], text: str) -> bool:
 
 
 def check_identity(text: str) -> None:
-    """Raises InvalidValue if a text is none of the names, and no path either."""
+    """Raises InvalidValue if a text is neither one of IDENTITIES nor a path."""
     if text and text not in IDENTITIES:
         advice = f"write {', '.join(IDENTITIES)}, or a path such as ./identifier"
         if text.isidentifier():
-            raise InvalidValue(f"{text!r:.60} is none of them; {advice}")
+            raise InvalidValue(f"{text!r:.60} is not an identity; {advice}")
         try:
             _xpath(text)
         except InvalidValue as error:
@@ -105,7 +106,7 @@ def check_rule(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`words` in a row for each part, `pattern`, or `path`, in one of the fields."""
+    """A rule about one field (or any): consecutive `words` for each part, a `pattern`, or a `path`."""
 
     field: str
     words: tuple[str, ...] = ()
@@ -152,7 +153,7 @@ _WORD = re.compile(r"\w+")
 
 
 def _words(text: str) -> str:
-    """The words of a text in one spelling, with a blank around each."""
+    """The normalised words of a text, each surrounded by blanks."""
     return f" {' '.join(_WORD.findall(unicodedata.normalize('NFKC', text).casefold()))} "
 
 
@@ -168,7 +169,7 @@ class RulesReader:
 
 
 class SeenEntry:
-    """An entry, with what rules look at made once."""
+    """An entry, with the parts that rules read computed once."""
 
     def __init__(self, rules: RulesReader, entry: Entry, element: etree._Element | None) -> None:
         self._rules, self._entry, self._element = rules, entry, element
@@ -181,7 +182,7 @@ class SeenEntry:
         return bool(self._rules.keep) and not any(map(self._meets, self._rules.keep))
 
     def identity(self) -> str:
-        """What tells the entry apart, "" if the rules say nothing, or it lacks that."""
+        """The identity by the rules, "" if they set none or the entry lacks it."""
         match self._rules.identity:
             case "":
                 return ""
@@ -222,7 +223,7 @@ class SeenEntry:
         return (*self._parts("title"), *self._parts("text"), *entry.categories)
 
     def _at(self, path: etree.XPath) -> Any:
-        """What a path finds in the entry as it stands in the feed, with names without prefixes and namespaces."""
+        """The result of a path on the entry as it is in the feed, with prefixes and namespaces removed."""
         if self._plain is None:
             self._plain = etree.Element("entry") if self._element is None else deepcopy(self._element)
             for element in self._plain.iter(etree.Element):

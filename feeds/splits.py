@@ -18,11 +18,11 @@ NOTED = -3  # the end of an empty split that only records the offset of a moved 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a source's file: the JSON lines that begin between bytes `start` and `end`; of any other file
-    everything after its first `start` items, with `end` ALL_READ.
+    """A part of a source's file: of JSON lines, the lines that begin between bytes `start` and `end`; of any other
+    file, everything after its first `start` items, with `end` ALL_READ.
 
-    `known` is the offset under that name when the split was made. Fingerprints at the three positions keep another file
-    that takes the name later from being read in its place. `documents` counts lines, or 1; `weight` is in bytes.
+    `known` is the offset under that name when the split was made. Fingerprints at the three positions prevent reading
+    another file that takes the name later. `documents` counts lines, or is 1; `weight` is in bytes.
     """
 
     source: str
@@ -60,7 +60,7 @@ def splits_of(waiting: WaitingFile, positions: Positions, most: int, most_bytes:
         ends = line_ends(waiting.path, start, most, most_bytes, waiting.tail.read_line)
     except ReplacedError:
         return
-    except OSError:  # whoever reads it says so
+    except OSError:  # its reader reports the error
         yield split(start.position, UNREADABLE, start.fingerprint, 1, 0)
         return
     begin, fingerprint, lines = start.position, start.fingerprint, 0

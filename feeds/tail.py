@@ -1,9 +1,9 @@
 """Tails: the unread files of a directory, or of one file, in the order of their fetches.
 
-A name does not identify a file: log rotation moves a log aside and creates a new one, or copies and truncates it. The
-fingerprint of what was read does, so reading resumes under any name, also at lines appended after the move; a file
-without a known fingerprint is new. Command-line paths are tails that are drained once, lazily and in a fixed order.
-Files that cannot be read now are skipped and wait.
+A name does not identify a file: log rotation renames a log and creates a new one, or copies and truncates it. The
+fingerprint of the bytes read does, so reading resumes under any name, including lines appended after the renaming; a
+file without a known fingerprint is new. Command-line paths are tails that are drained once, lazily and in a fixed
+order. Files that cannot be read now are skipped and wait.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Listing:
 
         passed_over = is_passed_over if self._sidecars else is_known
         for path, name in feed_files.files_below(self._path, self.is_wanted, passed_over):
-            with suppress(OSError):  # whoever reads the file says so
+            with suppress(OSError):  # its reader reports the error
                 if readers.is_sidecar(path):
                     sidecars.add(name)
             if name not in sidecars:
@@ -86,7 +86,7 @@ UNKNOWN = "0 1 none 0 0"  # a fingerprint that no file has
 
 @dataclass(frozen=True, slots=True)
 class LinesFile:
-    """A JSON lines file, read up to `at`; `moved`: under another name."""
+    """A JSON lines file, read up to `at`; `moved`: it was read under another name."""
 
     name: str
     path: Path
@@ -132,7 +132,7 @@ class Rotation:
                 offset = readers.Offset(self._source, name, 0)
                 try:
                     path.open("rb").close()
-                except OSError:  # it may not be new, so it is not read until it can be opened
+                except OSError:  # it may be a known file, so it is not read until it can be opened
                     offset = readers.Offset(self._source, name, 1, UNKNOWN)
                 kept[name] = LinesFile(name, path, offset)
         return list((kept | moved).values())
@@ -176,7 +176,7 @@ class Rotation:
         try:
             entries = list(os.scandir(directory))
         except OSError:
-            return []  # it has gone, or its listing reports it
+            return []  # it is gone, or its listing reports the error
         known = (readers.parse_fingerprint(offset.fingerprint) for offset in offsets)
         inodes = {fingerprint.inode for fingerprint in known if fingerprint is not None}
         stems = tuple(Path(offset.file).name for offset in offsets)
@@ -215,7 +215,7 @@ class _Index:
                             best = offset
         except FileNotFoundError:
             return None
-        except OSError:  # its inode has to do until it can be opened
+        except OSError:  # until it can be opened, the inode decides
             self.unreadable.add(path)
             inode = -1 if (state := feed_files.file_state(path)) is None else state.inode
             same = (offset for known in self._known.values() for found, offset in known if found.inode == inode)
@@ -234,10 +234,11 @@ class ReadItem(Generic[_ItemT]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class WaitingFile:
-    """A file with something to read or, unless it `reads`, with an offset to record: it was read under another name.
+    """A file with something to read or, unless it `reads`, only an offset to record because it was read under another
+    name.
 
-    Order is that of the first fields: files to record first, then by fetch time (microseconds), then by name. Reading
-    begins at `start`; `known` is the offset so far under the file's name. `lines`: JSON lines, which may grow.
+    Ordered by the first fields: files to record first, then by fetch time (microseconds), then by name. Reading begins
+    at `start`; `known` is the offset so far under the file's name. `lines`: JSON lines, which may grow.
     """
 
     reads: bool
@@ -295,10 +296,10 @@ class Tail:
         self._beside: set[str] = set()
         shown, file_name = feed_files.printable(str(path)), self.path.name
         if not self.path.exists():
-            raise SourceError(shown, "no such file or directory", "make it, or check the path")
+            raise SourceError(shown, "no such file or directory", "create it, or check the path")
         if not self.path.is_dir() and feed_files.kind_of_file(file_name, feeds=self.has_feeds) is None:
             if feed_files.is_named_as_feed(file_name):
-                raise SourceError(shown, "a feed file, and feeds were not asked for", "add --feeds")
+                raise SourceError(shown, "a feed file, which is read only with --feeds", "add --feeds")
             suffix = self.path.suffix or "no suffix"
             raise SourceError(shown, f"the kind of file is not known from its name ({suffix})", feed_files.EXPECTED)
 
@@ -314,7 +315,7 @@ class Tail:
         for file in self._listing.files(is_read):
             if file.kind is feed_files.FileKind.JSON_LINES:
                 lines[file.name] = file.path
-            elif not is_read(file.name):  # a source that is one file is listed in any case
+            elif not is_read(file.name):  # a single-file source is listed even if it was read
                 known = own.get(file.name)
                 start = known or readers.Offset(self.name, file.name, 0)
                 yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
@@ -332,15 +333,16 @@ class Tail:
                 yield WaitingFile(True, fetched, self.name, name, path, self, found.at, known, lines=True)
 
     def names(self) -> set[str] | None:
-        """The names of the present files and of read files that were moved away; None if not all could be listed."""
+        """The names of the present files and of read files that were moved away; None if some directory could not be
+        listed."""
         files = list(self._listing.files())
         if any(file.path.is_dir() for file in files):
             return None
         return {file.name for file in files} | self._beside
 
     def read(self, waiting: WaitingFile, stop: readers.Offset | None = None) -> Iterator[ReadItem[InputItem]]:
-        """The unread items of a file; of JSON lines only those that begin before `stop`, which the file must have.
-        Raises OSError, and ReplacedError if another file has the name, which the next poll detects."""
+        """The unread items of a file; of JSON lines, only those that begin before `stop`, which the file must match.
+        Raises OSError, and ReplacedError if another file has taken the name, which the next poll handles."""
         path, start = waiting.path, waiting.start
         if not waiting.reads:
             yield ReadItem(None, start)
@@ -354,7 +356,8 @@ class Tail:
             yield ReadItem(None, to(readers.ALL_READ))
 
     def drain(self, is_wanted: Callable[[SourceFile], bool] | None = None) -> Iterator[tuple[str, Iterator[InputItem]]]:
-        """Items of each wanted file, with its name, in the order of reading, ignoring offsets. They raise OSError."""
+        """The items of each wanted file, with its name, in the order of reading, ignoring offsets. Iterating over items
+        may raise OSError."""
         for file in sort_files(filter(is_wanted, self._listing.files())):
             yield file.name, self._items(file)
 
@@ -382,11 +385,11 @@ def waiting_files(tails: Iterable[Tail], positions: readers.Positions) -> list[W
 
 
 LITTLE = 256 << 10
-"""Bytes that one process reads and answers sooner than a cluster begins to."""
+"""Bytes that one process handles before a cluster has even started its tasks."""
 
 
 def is_little(found: Iterable[WaitingFile]) -> bool:
-    """Whether there are at most LITTLE bytes to read in files, and none are feeds or archives, which take longer."""
+    """Whether the files have at most LITTLE bytes to read and none is a feed or an archive, which take longer."""
     left = LITTLE
     for waiting in found:
         kind = feed_files.kind_of_file(waiting.path.name, feeds=waiting.tail.has_feeds)
@@ -410,8 +413,8 @@ def read_documents(
     history: History | None = None,
 ) -> Iterator[SourceItem]:
     """The documents of all paths in order, a Reject for everything unreadable, files included, and the visits of feeds,
-    which say how far the stream has come. `history` knows earlier entries and decides whether changed ones are
-    documents again (the default). See `tails_of`."""
+    which advance the stream. `history` knows earlier entries and decides whether changed ones become documents again
+    (the default). See `tails_of`."""
     return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, json=json, now=now), history or History())
 
 
@@ -437,7 +440,7 @@ def tails_of(
     of an unknown kind, and for an invalid `time_xpath`.
     """
     if time_xpath is not None:
-        time_reader(time_xpath)  # which is told also if there is no path to read
+        time_reader(time_xpath)  # raises even if there is no path to read
     tails = []
     for path in map(Path, paths):
         shown = feed_files.printable(str(path))
@@ -470,23 +473,23 @@ def in_a_hurry(items: Iterator[ReadItem[InputItem]], seconds: int | None) -> Ite
         yield read
 
 
-_Told = Callable[[WaitingFile, str], object]
+_OnUnreadable = Callable[[WaitingFile, str], object]
 
 
 def start_thread(work: Callable[[], None]) -> None:
     Thread(target=work, name="mmqjp slow feeds", daemon=True).start()
 
 
-TURN = 2  # seconds that the items of a file may take, in reading and in what is made of them, while others wait
+TURN = 2  # seconds that reading and processing the items of a file may take while others wait
 AHEAD = 1_000  # number of items that the slow lane reads ahead
 
 
 class Turns:
-    """Reads waiting files so that those of one feed do not hold up others.
+    """Reads waiting files so that slow ones do not hold up others.
 
-    A file whose items take more than `turn` seconds goes on when nothing else waits, for a turn at a time. One whose
-    feeds take more than that to parse goes to the slow lane: a thread, which `start` begins, reads one such file after
-    another, while others are read. Later versions of its feed wait.
+    A file whose items take more than `turn` seconds continues when nothing else waits, one turn at a time. A file whose
+    feeds take longer than that to parse goes to the slow lane: a thread, started with `start`, reads such files one
+    after another while others are read. Later versions of its feed wait.
     """
 
     def __init__(
@@ -506,13 +509,15 @@ class Turns:
         """Whether `read` has items even if no more files are waiting."""
         return self._was_cut or bool(self._begun) or (self._ahead is not None and not self._ahead.empty())
 
-    def read(self, files: Iterable[WaitingFile], told: _Told, *, wait: bool = False) -> Iterator[ReadItem[InputItem]]:
-        """The items of the files, until one has had its turn: then the caller lists files again, if this `is_ready`.
-        With `wait`, also those that the slow lane has yet to read.
+    def read(
+        self, files: Iterable[WaitingFile], on_unreadable: _OnUnreadable, *, wait: bool = False
+    ) -> Iterator[ReadItem[InputItem]]:
+        """The items of the files, until one has used up its turn: then the caller lists files again, if this
+        `is_ready`. With `wait`, also the items that the slow lane has yet to read.
 
-        `told` is called for a file that cannot be read, or not further, with the reason: it stays waiting, and so do
+        `on_unreadable` is called with a file that cannot be read (further) and the reason: it stays waiting, and so do
         later versions of its feed, because their new entries depend on it."""
-        self._was_cut, self._blocked, self._told = False, BlockedFeeds(), told
+        self._was_cut, self._blocked, self._on_unreadable = False, BlockedFeeds(), on_unreadable
         for waiting in files:
             if not (self._blocked.has(waiting) or self._holds(waiting)):
                 yield from self._take_turn(waiting, in_a_hurry(waiting.read(), self._turn))
@@ -569,9 +574,9 @@ class Turns:
     def _note(self, waiting: WaitingFile, error: OSError) -> None:
         if not readers.is_unreadable(error):
             raise error
-        if not isinstance(error, readers.ReplacedError):  # else the next look tells what it is
+        if not isinstance(error, readers.ReplacedError):  # otherwise the next poll handles the new file
             self._blocked.add(waiting)
-            self._told(waiting, readers.read_error_text(error))
+            self._on_unreadable(waiting, readers.read_error_text(error))
 
 
 def _key(waiting: WaitingFile) -> object:
@@ -579,7 +584,7 @@ def _key(waiting: WaitingFile) -> object:
 
 
 _Ahead = Queue[ReadItem[InputItem] | BaseException | None]
-"""The items of a file that a thread reads, followed by None or the error that ended it."""
+"""The items of a file that a thread reads, followed by None or the error that ended reading."""
 
 
 def _read_ahead(waiting: WaitingFile, found: _Ahead) -> None:
@@ -607,7 +612,7 @@ class BlockedFeeds:
 
 
 def input_bytes(paths: Iterable[str | Path], enough: int, *, feeds: bool) -> int:
-    """The size of all files below the paths, about decompressed. Stops past `enough`."""
+    """The approximate decompressed size of all files below the paths. Stops counting above `enough`."""
     size = 0
     for file in chain.from_iterable(Listing(Path(path), feeds=feeds).files() for path in paths):
         size += 0 if file.kind is None else feed_files.content_bytes(file.path)

@@ -1,7 +1,7 @@
 """Reads elements of RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0, and the modules that docs/items.md names, into entries.
 
-A field is read from children of the entry in its own namespace or in that of a module, never from elements inside of
-others: an item's image, source or author have titles and links too.
+A field is read only from direct children of the entry, in its own namespace or that of a module, since an item's image,
+source or author have titles and links too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OF_ATOM = (
     ATOM, "http://purl.org/atom/ns#", "http://purl.org/echo/", "http://purl.org/pie/", "http://example.com/necho",
     "http://example.com/newformat#", "uri/of/echo/namespace#",
 )  # fmt: skip
-"""The last ones are those of drafts."""
+"""The last ones are from drafts."""
 
 
 def _normal(space: str) -> str:
@@ -58,7 +58,7 @@ _PREFIXES |= {_normal(space): "" for space in _OF_RSS} | {_normal(space): "atom"
 XML_LANG, _BASE = "{http://www.w3.org/XML/1998/namespace}lang", "{http://www.w3.org/XML/1998/namespace}base"
 _ABOUT = f"{{{MODULES['rdf']}}}about"
 _RELATIONS = "http://www.iana.org/assignments/relation/"
-"""The IRI of a registered relation of links is this and its name."""
+"""Prefix of the IRIs of registered link relations."""
 
 _LANGUAGE = re.compile(r"[a-z]{1,8}(?:-[a-z0-9]{1,8}){0,7}")
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -70,7 +70,7 @@ _PAGES = frozenset({"", "html", "text/html", "application/xhtml+xml"})
 _PLAIN = frozenset({"", "text", "plain", "text/plain"})
 
 MOST_AUTHORS = 20
-"""Maximum number of authors of a feed, which each of its entries may repeat. An entry's own do not count."""
+"""Maximum number of authors of a feed, which each of its entries may repeat. An entry's own authors are not limited."""
 
 MOST_LINKS = 100  # maximum number of links of a feed itself
 
@@ -80,7 +80,8 @@ _T = TypeVar("_T")
 
 
 MOST_JOINED, JOINED_PER_BYTE = 4 << 20, 4
-"""Maximum number of characters that bases add to a feed's relative addresses, plus those for each byte of the feed."""
+"""Maximum number of characters that base addresses add to a feed's relative addresses, plus so many per byte of the
+feed."""
 
 _CONTEXTS = 1_000  # number of elements whose base and language are cached
 
@@ -89,10 +90,9 @@ _LONGEST_CAUSE = 200
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed's title, its site's and its own address. Each entry repeats them, so the title is cut, and an address is
-    "" if it is missing or too long. Addresses have no credentials. `entries` reads the elements of the entries in
-    order, each when it is asked for; a text is why one cannot be read. `links` are the feed's own, as relation and
-    address."""
+    """A feed's title, its site's address and its own. Each entry repeats them, so the title is cut, and an address is
+    "" if it is missing or too long. Addresses have no credentials. `entries` lazily reads the elements of the entries
+    in order; a text is the error of an unreadable one. `links` are the feed's own, as pairs of relation and address."""
 
     title: str
     site_url: str
@@ -103,7 +103,8 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class FeedElements:
-    """The element that describes a feed, those of its entries (a text: why one is none), and whether it is Atom."""
+    """The element that describes a feed, those of its entries (a text is the error of an invalid one), and whether it
+    is Atom."""
 
     head: etree._Element
     entries: Iterable[etree._Element | str]
@@ -111,7 +112,7 @@ class FeedElements:
 
 
 def feed_elements(root: etree._Element) -> FeedElements | None:
-    """None if the root is not that of a feed."""
+    """None if the root is not a feed's."""
     space = etree.QName(root).namespace or ""
     name = _key(root.tag, space)
     if name == "feed":
@@ -139,7 +140,7 @@ def _local(element: etree._Element) -> str:
 
 @lru_cache(maxsize=4096)
 def _key(tag: str, own: str) -> str:
-    """The name of an element, with a prefix if it is not in the namespace `own`; "" in one that is not read."""
+    """The name of an element, prefixed unless it is in the namespace `own`; "" if its namespace is ignored."""
     space, _, name = tag.rpartition("}")
     prefix = _PREFIXES.get(_normal(space[1:]))
     if space[1:] == own or (prefix is not None and prefix == _PREFIXES.get(_normal(own))):
@@ -159,22 +160,23 @@ def _children(holder: etree._Element) -> Children:
     return found
 
 
-def _elements(told: Children, *names: str) -> Iterator[etree._Element]:
-    return (one for name in names for one in told.get(name, ()))
+def _elements(children: Children, *names: str) -> Iterator[etree._Element]:
+    return (one for name in names for one in children.get(name, ()))
 
 
 def read_elements(feed: FeedElements, base: str = "", fallback_url: str = "", size: int = 0) -> Feed:
-    """The feed of some elements. Relative addresses are resolved against `xml:base` and `base`, the URL that the feed
-    came from, else against its own or its site's address. `fallback_url` is the channel's address if the feed names
-    neither. `size` is the feed's in bytes. Reading an entry raises FeedError if what bases add is too much for that."""
+    """Reads a feed from its elements. Relative addresses are resolved against `xml:base` and `base`, the URL that the
+    feed came from, else against its own or its site's address. `fallback_url` is the channel's address if the feed
+    names neither. `size` is the feed's in bytes. Reading an entry raises FeedError if resolving addresses expands them
+    beyond a limit that depends on it."""
     head = _children(feed.head)
     if not base:
         unresolved = _Reader(feed.atom, "", size)
-        told = (unresolved.address_of(head, "self"), unresolved.address_of(head, "alternate"))
-        base = next(filter(feed_items.is_url, told), "")
+        own = (unresolved.address_of(head, "self"), unresolved.address_of(head, "alternate"))
+        base = next(filter(feed_items.is_url, own), "")
     reader = _Reader(feed.atom, base, size)
     site_url, self_url = reader.address_of(head, "alternate"), reader.address_of(head, "self")
-    # Atom says that a feed's authors are its entries' where those name none; RSS has an editor instead.
+    # In Atom, a feed's authors apply to entries without any; RSS has an editor instead.
     authors = [one for one in reader.authors(head) if len(one) <= feed_items.LONGEST_TITLE] if feed.atom else []
     languages = map(_text, _elements(head, "language", "dc:language"))
     common = feed_items.Entry(
@@ -194,7 +196,7 @@ def _entries(
         if isinstance(element, str):
             yield None, element
             continue
-        # Whatever a stranger's entry does to the reader must stay that entry's failure, hence the broad except.
+        # Whatever an untrusted entry does to the reader must fail that entry alone, hence the broad except.
         found: feed_items.Entry | str
         try:
             found = reader.entry(element, common)
@@ -207,7 +209,7 @@ def _entries(
 
 @dataclass(frozen=True, slots=True)
 class _Construct:
-    """A text and its markup, "" for what is plain text. `base` is that of its addresses."""
+    """A text and its markup ("" for plain text). `base` is for its addresses."""
 
     text: str
     markup: str
@@ -224,35 +226,37 @@ class _Reader:
         self._contexts = ClearedCache[etree._Element, tuple[str, str]](_CONTEXTS)
 
     def entry(self, element: etree._Element, feed: feed_items.Entry) -> feed_items.Entry:
-        told = _children(element)
-        links = _distinct(self.links(told))
+        children = _children(element)
+        links = _distinct(self.links(children))
         alternates = [href for rel, href in links if rel == "alternate"]
-        guid, permalink = _guid(element, told)
-        item_url = self._page(told) or (guid if permalink else "") or next(iter(alternates), "")
-        summary = self._first(told, ("summary", "itunes:summary") if self._atom else _DESCRIPTIONS)
-        content, linked = self._content(told)
+        guid, permalink = _guid(element, children)
+        item_url = self._page(children) or (guid if permalink else "") or next(iter(alternates), "")
+        summary = self._first(children, ("summary", "itunes:summary") if self._atom else _DESCRIPTIONS)
+        content, linked = self._content(children)
         if summary.markup:
             linked = [*linked, *feed_items.extract_links(summary.markup, summary.base, self._joined)]
         own = [item_url, guid, self._base, *(href for rel, href in links if rel not in _TO_OTHERS)]
-        date, date_text, updated = _dates(told)
-        languages = [_language(_text(one)) for one in told.get("dc:language", ())]
-        languages += [self.context(one)[1] for one in _elements(told, *_TEXTS)]
-        sources = [_children(source) for source in told.get("source", ())] if self._atom else []
+        date, date_text, updated = _dates(children)
+        languages = [_language(_text(one)) for one in children.get("dc:language", ())]
+        languages += [self.context(one)[1] for one in _elements(children, *_TEXTS)]
+        sources = [_children(source) for source in children.get("source", ())] if self._atom else []
         entry = feed_items.Entry(
             item_url=item_url,
             channel_url=feed.channel_url,
-            title=self.title(told),
+            title=self.title(children),
             date=date,
             date_text=date_text,
             description=summary.plain(),
-            authors=self.authors(told) or _distinct(one for s in sources for one in self.authors(s)) or feed.authors,
-            categories=_distinct(_categories(told)),
+            authors=self.authors(children)
+            or _distinct(one for s in sources for one in self.authors(s))
+            or feed.authors,
+            categories=_distinct(_categories(children)),
             links=links,
             guid=guid,
             content=content,
             updated=updated,
             lang=next(filter(None, languages), feed.lang),
-            enclosures=_distinct(self._enclosures(told)),
+            enclosures=_distinct(self._enclosures(children)),
             mentions=feed_items.mentions(linked, self._base, own),
         )
         if self._left < 0:
@@ -263,8 +267,8 @@ class _Reader:
     def title(self, head: Children) -> str:
         return self._first(head, ("title", "dc:title")).plain()
 
-    def _first(self, told: Children, names: Iterable[str]) -> _Construct:
-        found = map(self._construct, _elements(told, *names))
+    def _first(self, children: Children, names: Iterable[str]) -> _Construct:
+        found = map(self._construct, _elements(children, *names))
         return next((one for one in found if one.plain()), _Construct("", "", ""))
 
     def address_of(self, head: Children, rel: str) -> str:
@@ -276,38 +280,38 @@ class _Reader:
         names = "author", "dc:creator", "dc:author", "itunes:author", "atom:author"
         return _distinct(map(_person, _elements(holder, *names)))
 
-    def _page(self, told: Children) -> str:
-        """The first address of a page, else of any alternate."""
-        links = [link for link in told.get("link", ()) if _relation(link) == "alternate"]
+    def _page(self, children: Children) -> str:
+        """The address of the first alternate that is a page, else of any alternate."""
+        links = [link for link in children.get("link", ()) if _relation(link) == "alternate"]
         links.sort(key=lambda link: (link.get("type") or "").strip().lower() not in _PAGES)
         return next(filter(None, map(self._href, links)), "")
 
     def _href(self, link: etree._Element) -> str:
-        """The address of a link: Atom's is an attribute, RSS's a text."""
+        """The address of a link: in Atom an attribute, in RSS a text."""
         text, href = _text(link).strip(), link.get("href")
         return self._resolved(link, (href or text or href) if self._atom else (text or href))
 
-    def links(self, told: Children) -> Iterator[tuple[str, str]]:
-        for link in _elements(told, "link", "atom:link"):
+    def links(self, children: Children) -> Iterator[tuple[str, str]]:
+        for link in _elements(children, "link", "atom:link"):
             if address := self._href(link):
                 yield _relation(link), address
-        for link in told.get("enclosure", ()):
+        for link in children.get("enclosure", ()):
             if address := self._resolved(link, link.get("url") or link.get("href")):
                 yield "enclosure", address
 
-    def _enclosures(self, told: Children) -> Iterator[feed_items.Enclosure]:
-        links = (one for one in _elements(told, "link", "atom:link") if _relation(one) == "enclosure")
-        for element in (*told.get("enclosure", ()), *links):
+    def _enclosures(self, children: Children) -> Iterator[feed_items.Enclosure]:
+        links = (one for one in _elements(children, "link", "atom:link") if _relation(one) == "enclosure")
+        for element in (*children.get("enclosure", ()), *links):
             href = self._resolved(element, element.get("url")) or self._href(element)
             if href:
                 kind, length = feed_items.one_line(element.get("type") or ""), (element.get("length") or "").strip()
                 told_type = kind if len(kind) <= _LONGEST_TYPE else ""
                 yield feed_items.Enclosure(href, told_type, length if _LENGTH.fullmatch(length) else "")
 
-    def _content(self, told: Children) -> tuple[str, list[str]]:
+    def _content(self, children: Children) -> tuple[str, list[str]]:
         plain = ""
         names = ("content", "content:encoded") if self._atom else _CONTENTS
-        for element in _elements(told, *names):
+        for element in _elements(children, *names):
             found = self._construct(element, is_html=_local(element) != "content")
             if found.markup:
                 return feed_items.sanitised(found.markup, found.base, self._joined)
@@ -315,7 +319,7 @@ class _Reader:
         return plain, []
 
     def _construct(self, element: etree._Element, is_html: bool = False) -> _Construct:
-        """What an element says, by its type; nothing for what is neither text nor HTML. RSS has no types."""
+        """The content of an element by its type; empty if it is neither text nor HTML. RSS has no types."""
         text, base = _text(element), self.context(element)[0]
         if is_html or not (self._atom or _key(element.tag, "").startswith("atom:")):
             if len(element):
@@ -349,9 +353,9 @@ class _Reader:
         parent = element.getparent()
         base, language = (self._base, "") if parent is None else self.context(parent)
         base = _base_within(base, element)
-        if (told := element.get(XML_LANG)) is not None:
-            language = _language(told)
-        if len(element):  # its children ask again, and an attribute may be long
+        if (tag := element.get(XML_LANG)) is not None:
+            language = _language(tag)
+        if len(element):  # cached for its children, since an attribute may be long
             self._contexts[element] = base, language
         return base, language
 
@@ -364,18 +368,18 @@ class _Reader:
         return feed_items.harmless(feed_items.one_line(self._joined(base, address)))
 
     def _joined(self, base: str, address: str) -> str:
-        """An absolute address, as long as bases have not added too much."""
+        """Resolves an address, or leaves it as it is once bases have added too many characters."""
         joined = address if self._left < 0 else feed_items.absolute(base, address)
         self._left -= max(len(joined) - len(address), 0)
         return joined
 
 
 def _base_within(base: str, element: etree._Element) -> str:
-    """The base of addresses in an element. What is too long for an address is no base."""
-    told = element.get(_BASE)
-    if not told or len(told) > feed_items.LONGEST_ADDRESS:
+    """The base of addresses in an element. An `xml:base` that is too long is ignored."""
+    written = element.get(_BASE)
+    if not written or len(written) > feed_items.LONGEST_ADDRESS:
         return base
-    found = feed_items.absolute(base, told)
+    found = feed_items.absolute(base, written)
     return found if len(found) <= feed_items.LONGEST_ADDRESS else base
 
 
@@ -393,7 +397,7 @@ def _unmarked(text: str) -> str:
 
 
 def _unwrapped(element: etree._Element) -> etree._Element:
-    """The `<div>` around XHTML, which is no part of it."""
+    """The `<div>` around XHTML, which is not part of the content."""
     alone = len(element) == 1 and not ((element.text or "").strip() or (element[0].tail or "").strip())
     return element[0] if alone and _local(element[0]) == "div" else element
 
@@ -402,7 +406,7 @@ _Join = Callable[[str, str], str]
 
 
 def _inside(element: etree._Element, base: str, join: _Join) -> str:
-    """The content of an element as HTML. Addresses under an `xml:base` inside of it are resolved."""
+    """The content of an element as HTML. Addresses below a nested `xml:base` are resolved."""
     pieces: list[str] = []
     _write_inside(element, base, False, join, pieces)
     return "".join(pieces)
@@ -419,8 +423,8 @@ def _write_inside(element: etree._Element, base: str, is_based: bool, join: _Joi
             pieces.append(f"<{name}")
             for key, value in cast(list[tuple[str, str]], child.items()):
                 if not key.startswith("{"):
-                    told = join(inner, value) if based and key in feed_items.ADDRESS_ATTRIBUTES else value
-                    pieces.append(f' {key}="{escape(told)}"')
+                    address = join(inner, value) if based and key in feed_items.ADDRESS_ATTRIBUTES else value
+                    pieces.append(f' {key}="{escape(address)}"')
             pieces.append(">")
             if name not in _VOID:
                 _write_inside(child, inner, based, join, pieces)
@@ -433,8 +437,8 @@ def _relation(link: etree._Element) -> str:
     return rel if ":" in rel else rel.lower()
 
 
-def _guid(element: etree._Element, told: Children) -> tuple[str, bool]:
-    for found in (*told.get("guid", ()), *told.get("id", ()), *told.get("atom:id", ())):
+def _guid(element: etree._Element, children: Children) -> tuple[str, bool]:
+    for found in (*children.get("guid", ()), *children.get("id", ()), *children.get("atom:id", ())):
         if guid := feed_items.one_line(_text(found)):
             return guid, feed_items.is_url(guid) and (found.get("isPermaLink") or "").strip().lower() != "false"
     about = feed_items.one_line(element.get(_ABOUT) or "")
@@ -448,10 +452,12 @@ _PUBLISHED = ("pubdate", "published", "issued", "atom:published", "dcterms:issue
 _UPDATED = ("updated", "modified", "atom:updated", "dcterms:modified", "dc:date")
 
 
-def _dates(told: Children) -> tuple[int | None, str, int | None]:
-    """An entry's date and its spelling, and the date of its last change: of each the first that is a date."""
+def _dates(children: Children) -> tuple[int | None, str, int | None]:
+    """An entry's date and its spelling, and the date of its last change; the first valid one of each."""
     both = (_PUBLISHED, _UPDATED)
-    spelt = [list(filter(None, (feed_items.one_line(_text(one)) for one in _elements(told, *names)))) for names in both]
+    spelt = [
+        list(filter(None, (feed_items.one_line(_text(one)) for one in _elements(children, *names)))) for names in both
+    ]
     published, updated = (
         next(((time, text) for text in texts if (time := parse_timestamp(text)) is not None), None) for texts in spelt
     )
@@ -468,18 +474,18 @@ def undated_entries(root: etree._Element) -> int:
     return sum(date is None and text != "" for date, text, _ in (_dates(_children(entry)) for entry in entries))
 
 
-def _categories(told: Children) -> Iterator[str]:
-    for element in _elements(told, "category", "dc:subject", "atom:category"):
+def _categories(children: Children) -> Iterator[str]:
+    for element in _elements(children, "category", "dc:subject", "atom:category"):
         term = element.get("term") or element.get("label")
         yield feed_items.one_line(term) if term is not None else _unmarked(_text(element))
-    for element in told.get("itunes:category", ()):
+    for element in children.get("itunes:category", ()):
         yield from (feed_items.one_line(one.get("text") or "") for one in (element, *element.iterdescendants()))
-    for element in told.get("itunes:keywords", ()):
+    for element in children.get("itunes:keywords", ()):
         yield from map(_unmarked, _text(element).split(","))
 
 
 def _person(element: etree._Element) -> str:
-    """The name of a person; the address if there is none."""
+    """The name of a person, else the address."""
     inside = {_local(child): child for child in reversed(element)}
     for name in ("name", "email"):
         if name in inside and (text := feed_items.one_line(_text(inside[name]))):
@@ -496,8 +502,8 @@ def _person(element: etree._Element) -> str:
 _TEXTS = ("title", "summary", "description", "content", *_CONTENTS)
 
 
-def _language(told: str) -> str:
-    tag = told.strip()[:100].replace("_", "-").lower()
+def _language(text: str) -> str:
+    tag = text.strip()[:100].replace("_", "-").lower()
     return tag if _LANGUAGE.fullmatch(tag) else ""
 
 

@@ -59,7 +59,7 @@ def value_pairs_statement(side: Orientation, window: int, *, many: bool = False,
     """R_vj: pairs of nodes with equal string values, of two documents that some query may join. Their streams are a
     pair of `joined_streams`, and they cover at most the largest `window`, in microseconds. `span` is the time that both
     cover. `apart` says that the left one ends no later than the right one begins: such ties are counted
-    (`mmqjp.answers.operators`) and are no matches of FOLLOWED BY. With `many`, nodes may have several values, and
+    (`mmqjp.answers.operators`) and are not matches of FOLLOWED BY. With `many`, nodes may have several values, and
     each pair occurs once. `state` is R_doc with the batch."""
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
     select = "SELECT DISTINCT" if many else "SELECT"

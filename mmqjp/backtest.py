@@ -564,7 +564,7 @@ def try_script(
 
     `clock` returns seconds, `memory` bytes in use. Raises what `Engine.subscribe` does.
     """
-    start = told = clock()
+    start = reported = clock()
     with Session("duckdb", quiet=True, settle=None) as engine:
         trial = _Trial(engine, request)
         for batch in _in_parts(batches, trial):
@@ -582,10 +582,10 @@ def try_script(
                 trial.finish()
                 yield trial.report(cut_short, final=True)
                 return
-            if now - told >= BETWEEN and now - told >= 10 * trial.report_seconds:
+            if now - reported >= BETWEEN and now - reported >= 10 * trial.report_seconds:
                 found = trial.report(None)
-                told = clock()
-                trial.report_seconds = told - now
+                reported = clock()
+                trial.report_seconds = reported - now
                 yield found
         begun = clock()
         trial.finish()
@@ -722,7 +722,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self._lock, self._file = Lock(), os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # what libraries print is no answer
+        os.dup2(2, 1)  # what libraries print is not an answer
 
     def write(self, **found: object) -> None:
         with self._lock:

@@ -63,7 +63,7 @@ def compare_values(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool
 
 
 def _any(op: CompareOp, left: Iterator[Any], right: Iterator[Any]) -> bool:
-    """Whether a comparison holds between any two values. None is no number or time: only `!=` holds with it."""
+    """Whether a comparison holds between any two values. None is not a number or time: only `!=` holds with it."""
     if op == "!=":
         return _differ(left, right)
     lefts, rights = (value for value in left if value is not None), (value for value in right if value is not None)

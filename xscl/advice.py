@@ -93,7 +93,7 @@ _WITHOUT_SIDE = (
     Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
 )  # fmt: skip
 
-_ALONE = "a PATTERN stands alone, and is no input of another statement"
+_ALONE = "a PATTERN stands alone, and is not an input of another statement"
 _AS_STATEMENT = "leave out SELECT and FROM: PATTERN SEQ(A a, B b) WITHIN 7 d RETURN a.x AS x PUBLISH name"
 _PATTERN_INSIDE = (
     Rule(_ALONE, _AS_STATEMENT, r"(?i:pattern\s+seq)\b", expects="FILTER"),
@@ -115,7 +115,7 @@ _DOCUMENT_RULES = (
     Rule("there is no operator ||", "write or", r"\|\|"),
     Rule("unions with | are not supported", "write one query for each path", r"\|"),
     Rule("variables are written without $", "write {0}", r"\$([\w.\-]+'*)"),
-    Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
+    Rule("a backslash is not an escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
     Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
     Rule("there is no WHERE",
          "write conditions as filters, as in S//item[./price > 5], and of events as in FILTER{price > 5} Offer",
@@ -130,8 +130,8 @@ _DOCUMENT_RULES = (
          r"\b(parent|ancestor|ancestor-or-self|preceding|preceding-sibling)\s*:", whole=True),
     Rule("the axis {0}:: is not supported", "the axes are / and // and @", ":", r"([\w\-]+)\s*:", whole=True),
     Rule("a path stands for its text", "leave out /text()", r"\(\s*\)?", r"/\s*text", whole=True),
-    Rule("node() is no step of a path", "write * for any element", r"\(\s*\)?", r"/\s*node", whole=True),
-    Rule("{0}() is no step of a path", "write the function around the path", r"\(", r"[/@]\s*([\w\-]+)"),
+    Rule("node() is not a step of a path", "write * for any element", r"\(\s*\)?", r"/\s*node", whole=True),
+    Rule("{0}() is not a step of a path", "write the function around the path", r"\(", r"[/@]\s*([\w\-]+)"),
     Rule("{1} is a function", "write {1}({0}, {2})",
          r"(contains|starts-with|ends-with|matches)\b\s*(\"[^\"\n]*\"|'[^'\n]*'|[\w./@*:()\-']+)", r"([\w./@*:()\-']+)",
          expects="AND"),
@@ -168,7 +168,7 @@ _DOCUMENT_RULES = (
     Rule("this join has no window", "write a comma and a window before }, such as , 7 d or , INF", r"\}",
          expects="COMMA", without="RPAR"),
     Rule("this join has no window", "write a window behind the comma, such as 7 d or INF", r"\}", expects="INF"),
-    Rule("{0} is no window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
+    Rule("{0} is not a window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
     Rule("this join has no right input", "write what to join with, such as S//item", "$", r"\}", expects="LPAR"),
     Rule("FROM without an input", "write what to read, such as S//item", "$", "(?i:from)", expects="LPAR"),
     Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
@@ -180,8 +180,8 @@ _DOCUMENT_RULES = (
          expects="AXIS"),
     Rule("a stream takes no filter", "write S//{0}[...] to filter the elements of that name", r"\[",
          r"((?<![\w.\-/@:*])[\w.\-]+?\s*(?:->|\b(?i:as)\b)\s*[\w.\-]+'*)", expects="FOLLOWED"),
-    Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
-    Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
+    Rule("a number is not an input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
+    Rule("a string is not an input", "write a path, such as S//item", "[\"']", expects="LPAR"),
     # Bindings.
     Rule("names that queries PUBLISH have no prefix", "PUBLISH {0}", r":(\w[\w\-]*)", r"(?i:\bpublish)\s+[\w\-]+"),
     Rule("a path begins with a variable of its block", "write i/{0}:{1} where the block ends in ->i",
@@ -271,7 +271,7 @@ _QUERY_RULES = (
     Rule("OVER is missing", "write OVER SESSION 30 min", r"(?i:session)\b", expects="OVER"),
     Rule("there is no GROUP BY", "write AGGREGATE{count() AS n BY x OVER 1 d} in front of the source", r"(?i:group)\b"),
     # References.
-    Rule("{0}.{1} is no reference", "write $1.{1} for the left event, $2.{1} for the right one, $.{1} for FOLD's last",
+    Rule("{0}.{1} is not a reference", "write $1.{1} for the left event, $2.{1} for the right, $.{1} for FOLD's last",
          r"\.\s*(\w*)", r"(\w+)", whole=True),
     Rule("{0} without an attribute", "write a dot and a name behind it, as in {0}.x", before=r"(\$\w*)", expects="DOT"),
     # Parts that are missing, or too many.
@@ -294,8 +294,8 @@ _QUERY_RULES = (
          r"(?:[,)}]|(?i:next|fold|union|within|publish)\b|$)", expects="FILTER"),
     Rule("LATEST without BEFORE", "write A LATEST BEFORE{condition} B", expects="BEFORE"),
     *_EVENT_PARTS,
-    Rule("this is no operator of events", "the operators between two sources are NEXT, LATEST BEFORE, FOLD and UNION",
-         r"[\w(]", expects="NEXT"),
+    Rule("this is not an operator of events",
+         "the operators between two sources are NEXT, LATEST BEFORE, FOLD and UNION", r"[\w(]", expects="NEXT"),
 )  # fmt: skip
 
 _NO_SUMS = "there is no arithmetic in a definition"
@@ -343,7 +343,7 @@ _PATTERN_RULES = (
          expects="TILDE"),
     Rule("{1}[] is of a component with +", "write {0}+ {1}[]", r"\[", r"(\w+)\s+(\w+)", expects="COMMA"),
     Rule("a component with + has a variable with brackets", "write {0}[]", r"[,)]", r"\+\s*(\w+)", expects="LSQB"),
-    Rule("{0}* is no component with a variable", "write {0}+ {1}[]: one event or more", r"(\w+)", r"(\w+)\s*\*"),
+    Rule("{0}* is not a component with a variable", "write {0}+ {1}[]: one event or more", r"(\w+)", r"(\w+)\s*\*"),
     # Clauses.
     Rule("BUDGET belongs to ERRORS", "write ERRORS <= 1 BUDGET 100", r"(?i:budget)\b"),
     Rule("ERRORS has an upper bound", "write ERRORS <= 1", before=r"(?i:\berrors)", expects="COMPARE"),
@@ -513,8 +513,8 @@ def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> te
     """The problem of another language's words or signs between the texts `before` and `behind` a place."""
     before = before[-FAR:]
     word = _word(behind)
-    told = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
-    if known := told.get(word.lower()):
+    meanings = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
+    if known := meanings.get(word.lower()):
         return texts.Problem(known[0], Span(at, at + len(word)), known[1])
     start = re.search(r"(?:^|;)\s*([A-Za-z]+)\s+[\w$(*]*$", before) if "FOLLOWED" in expected or not expected else None
     start = start or re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
@@ -554,7 +554,7 @@ def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> tex
 
 
 _BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
-"""A query without FROM, whose beginning is no variable's name."""
+"""A query without FROM, whose beginning is not a variable's name."""
 
 
 _ALIAS = (

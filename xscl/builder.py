@@ -296,8 +296,8 @@ class Builder(_ExpressionBuilder):
 def _having_and_tell(children: list[Any]) -> tuple[Any, tuple[str, ...]]:
     """What stands behind HAVING and TELL of stories, None and nothing without them."""
     having = children[1] if children and children[0].type == "HAVING" else None
-    told = [str(one).lower() for one in children[2 * (having is not None) + 1 :: 2]]
-    return having, tuple(told)
+    changes = [str(one).lower() for one in children[2 * (having is not None) + 1 :: 2]]
+    return having, tuple(changes)
 
 
 def _number_of(token: Token) -> exp.Number:
@@ -446,7 +446,7 @@ class EventBuilder(_ExpressionBuilder):
     def call_of_all(self, children: list[Token]) -> exp.Call:
         if children[0] != "count":
             span = _span(children[0], children[-1])
-            raise Problem(f"{children[0]}(*) is no function", span, "write count(*), or an attribute")
+            raise Problem(f"{children[0]}(*) is not a function", span, "write count(*), or an attribute")
         return exp.Call("count", (), _span(children[0], children[-1]))
 
     negated = _node(exp.Not, 1)

@@ -67,7 +67,7 @@ def check_comparison(
         text = other.value if isinstance(other, exp.String) else None
         if kind == "time":
             if text is not None and parse_timestamp(text) is None:
-                yield Problem(f"{_shown(text)} is no time", other.span, _A_TIME)
+                yield Problem(f"{_shown(text)} is not a time", other.span, _A_TIME)
             elif other_kind == "number":
                 hint = _A_TIME if isinstance(other, exp.Number) else "compare it with a time: date(...)"
                 yield Problem("a time is compared with a number", other.span, hint)
@@ -453,7 +453,7 @@ class _QueryChecker:
             message = f"variable {var} is bound, but cannot be seen here"
             hint = "add it to the inner SELECT, or move this behind the block that binds it"
         elif var.lower() in ("true", "false"):
-            message, hint = f"{var} is no value", 'there are no booleans: compare with a string, as in x = "true"'
+            message, hint = f"{var} is not a value", 'there are no booleans: compare with a string, as in x = "true"'
         else:
             message = f"variable {var} is not bound"
             known = dotted_hint(var, self.bound) or did_you_mean(var, names)

@@ -165,7 +165,7 @@ def _is_small(nodes: Iterable[EventCondition | Value]) -> bool:
 
 
 def _longest(op: str, seconds: float) -> int | None:
-    """The maximum `t1 - t0` in microseconds for which `DUR op seconds` holds; None if it is no upper bound."""
+    """The maximum `t1 - t0` in microseconds for which `DUR op seconds` holds; None if it is not an upper bound."""
     if op not in ("<", "<=", "="):
         return None
     low, high = -1, LONGEST_WINDOW  # `low` holds or is -1, `high` does not or is the last

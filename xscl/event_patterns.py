@@ -315,7 +315,7 @@ class PatternResolver(Resolver):
                 inner = self._letters(part)
                 return None if inner is None else algebra.Repeated(inner, least)
         hint = "write streams alone: a pattern with ERRORS has no variables, no ~ and no SET"
-        return self.problem("this is no letter", node.span, hint)
+        return self.problem("this is not a letter", node.span, hint)
 
     def _keys(
         self, where: syntax.EventExpr | None, streams: Mapping[str, Schema]

@@ -84,7 +84,7 @@ class Resolver:
             case syntax.Window(us=us):
                 if us is not None:
                     return algebra.Constant(us / 1e6)
-                self.problem("INF is no number", expr.span, "leave the condition out")
+                self.problem("INF is not a number", expr.span, "leave the condition out")
             case syntax.TimeMeasure(name=name) if scope.operator in ("WHERE", "HAVING", "RETURN"):
                 hint = "WITHIN bounds how long a match takes; a reader of what is PUBLISHed has DUR"
                 self.problem(f"{name} does not belong in a pattern", expr.span, hint)
@@ -104,7 +104,7 @@ class Resolver:
             case exp.Call() if expr.name not in TESTS:
                 return self._call(expr, scope)
             case syntax.Null():
-                self.problem("NULL is no value", expr.span, "write x IS NULL, or x IS NOT NULL")
+                self.problem("NULL is not a value", expr.span, "write x IS NULL, or x IS NOT NULL")
             case exp.Call() | exp.Compare() | syntax.IsNull() | exp.And() | exp.Or() | exp.Not():
                 self.problems.append(no_value(expr))
         return None
@@ -118,9 +118,9 @@ class Resolver:
 
     def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
         name = found.name
-        sides = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
+        sides = f"write $1.{name} for the left event, $2.{name} for the right, $.{name} for FOLD's last"
         hint = sides if scope.operator in ("NEXT", "FOLD") else f"write {name} alone: {scope.operator} reads one source"
-        return self.problem(f"{found.variable}.{name} is no reference", found.span, hint)
+        return self.problem(f"{found.variable}.{name} is not a reference", found.span, hint)
 
     def alike(self, found: syntax.EquivalenceTest) -> None:
         start = found.span.start
@@ -168,7 +168,7 @@ class Resolver:
             if name.lower() in ("true", "false"):
                 hint = 'there are no booleans: compare with a string, as in x = "true"'
             elif name.lower() in ("inf", "infinity"):
-                hint = "INF is no number: leave the condition out"
+                hint = "INF is not a number: leave the condition out"
         return self.problem(message, span, hint)
 
     def _call(self, call: exp.Call, scope: Scope) -> Value | None:
@@ -382,8 +382,8 @@ class Resolver:
             by[reference.name] = None
         over = None if node.over is None else node.over.us
         if node.over is not None and not over:
-            told = "has no end" if over is None else "has the length 0"
-            self.problem(f"the window of OVER {told}", node.over.span, "write one such as 30 d")
+            fault = "has no end" if over is None else "has the length 0"
+            self.problem(f"the window of OVER {fault}", node.over.span, "write one such as 30 d")
         groups = tuple((name, kinds[name]) for name in by)
         found: dict[algebra.Aggregated, tuple[str, Value]] = {}
 

@@ -205,15 +205,15 @@ class _Parser:
             if not any(block.stream in self._defined for block in blocks(query.source)):
                 continue
             start, end = query.span.start, query.span.end
-            if told := variable_of_event(self._clean[start:end], start, self._defined):
-                wrong[start] = query.span, told
+            if better := variable_of_event(self._clean[start:end], start, self._defined):
+                wrong[start] = query.span, better
         starts = sorted(wrong)
 
         def is_other(problem: texts.Problem) -> bool:
             at = bisect_right(starts, problem.span.start)
             return not at or problem.span.start > wrong[starts[at - 1]][0].end
 
-        return [*filter(is_other, problems), *(told for _, told in wrong.values())]
+        return [*filter(is_other, problems), *(better for _, better in wrong.values())]
 
     @cached_property
     def _defined(self) -> Set[str]:
@@ -236,8 +236,8 @@ class _Parser:
             if kind == "xscl" and _NAMED_VALUE.search(text):
                 node = self._with_values(span, node)
         except texts.Problem as problem:
-            told = variable_of_event(text, span.start, self._defined) if kind in ("xscl", "event query") else None
-            self._problems.append(told or problem)
+            better = variable_of_event(text, span.start, self._defined) if kind in ("xscl", "event query") else None
+            self._problems.append(better or problem)
             if kind != "xscl" and (named := _DEFINED.match(text) or _PUBLISHED.search(text)):
                 self._failed_events.add(named[1])
             # Otherwise its prefix would be reported wherever it is used.
@@ -330,7 +330,7 @@ def _check_declarations(declarations: list[Declaration]) -> list[texts.Problem]:
         elif prefix == "xmlns":
             problems.append(texts.Problem("the prefix xmlns is reserved", declaration.span, "choose another prefix"))
         elif uri == "*":
-            message = "the namespace * is no URI"
+            message = "the namespace * is not a URI"
             problems.append(texts.Problem(message, declaration.span, "write *:name for a name in any namespace"))
         elif not uri:
             hint = "a name without a prefix matches elements in no namespace; remove the declaration"

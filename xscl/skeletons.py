@@ -28,7 +28,7 @@ _PUBLISHED = re.compile(
     r"([a-z_][a-z_0-9]*)[ \t\r\n]*\Z",
     re.ASCII | re.IGNORECASE,
 )
-"""The end of a statement with a simple name, which is no keyword."""
+"""The end of a statement with a simple name, which is not a keyword."""
 
 Fill = Callable[[Sequence[Any]], Any]  # builds a part of a tree from the literals of a statement, or from their values
 

@@ -34,8 +34,8 @@ def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventD
         hint = "leave SELECT out: a story shows the documents as they are"
         raise Problem("SELECT does not go with STORIES", pairs.select.span, hint)
     if not stories.lasting.us:
-        told = "would never close" if stories.lasting.us is None else "would be over at once"
-        raise Problem(f"such a story {told}", stories.lasting.span, "write how long one lasts, such as LASTING 7 d")
+        fault = "would never close" if stories.lasting.us is None else "would be over at once"
+        raise Problem(f"such a story {fault}", stories.lasting.span, "write how long one lasts, such as LASTING 7 d")
     taken = visible_names(join)
     sides = [
         _named_block(one, f"story_{side}", taken) for one, side in zip((join.left, join.right), SIDES, strict=True)

@@ -1,8 +1,8 @@
 """The older entries of a feed, page by page: archives and paged feeds (RFC 5005), and JSON Feed's `next_url`.
 
 A feed names its next older page, and each page the one before it. Pages are documents of the feed like its own, but
-they are no visits: they say nothing of what the feed lists now. Where a chain of pages stands is a row of the state, so
-that it goes on after a kill. Each step is a pure function of that row and of what a page says.
+they are not visits: they do not show what the feed lists now. The position in a chain of pages is a row of the state,
+so that reading resumes after a kill. Each step is a pure function of that row and of a page's links.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from feeds.fetch.state import Pace, PageChain, after_failure
 from feeds.items import Origin, absolute, is_url, without_credentials
 
 MOST_PAGES, MOST_BYTES, MOST_TRIES = 500, 256 << 20, 5
-"""Maximum number of pages of a feed that are read, of their bytes together, and of failures in a row of one page."""
+"""Maximum number of pages read of a feed, of their total bytes, and of consecutive failures of one page."""
 
 OLDER = "prev-archive", "next"
-"""The relations of links to the next older page: of archived feeds, and of paged ones and JSON Feed."""
+"""Link relations to the next older page: of archived feeds; of paged feeds and JSON Feed."""
 
 _LINK = re.compile(r"<([^<>]*+)>([^<]*+)")
 _PARAMETER = re.compile(r""";\s*+([\w*-]++)\s*+=\s*+(?:"([^"]*+)"|([^\s",;]*+))""")
@@ -35,24 +35,24 @@ _Link = tuple[str, str]  # relation and address
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The links that an answer gives, headers first, and the greatest date of its entries, in microseconds."""
+    """The links of an answer, headers first, and the latest date of its entries, in microseconds."""
 
     links: tuple[_Link, ...] = ()
     newest: int | None = None
 
     def of(self, *relations: str) -> Iterable[_Link]:
-        """The links of these relations, in the order of the relations."""
+        """The links with these relations, in the order of the relations."""
         return ((name, url) for name in relations for rel, url in self.links if rel == name and is_url(url))
 
     @classmethod
-    def of_answer(cls, reply: Reply, told: object) -> PageLinks:
-        """The links of the headers, and what `find_links` told. Raises FetchError for what that does not give."""
-        match told:
+    def of_answer(cls, reply: Reply, answer: object) -> PageLinks:
+        """Combines the links of the headers with the result of `find_links`. Raises FetchError if that is malformed."""
+        match answer:
             case [[*links], int() | None as newest]:
                 pairs = (link for link in links if isinstance(link, list) and len(link) == 2)
                 named = [(str(rel), str(address)) for rel, address in pairs]
                 return cls((*header_links(reply.headers, reply.url), *named), newest)
-        raise FetchError("the process that looked at the answer told nonsense")
+        raise FetchError("the process that parsed the answer gave an invalid result")
 
 
 def header_links(headers: Mapping[str, str], base: str) -> list[_Link]:
@@ -63,21 +63,21 @@ def header_links(headers: Mapping[str, str], base: str) -> list[_Link]:
     """
     found = []
     for address, parameters in _LINK.findall(headers.get("Link", "")[:_LONGEST_HEADER]):
-        told = {name.lower(): quoted or plain for name, quoted, plain in reversed(_PARAMETER.findall(parameters))}
-        if "anchor" not in told:  # else it is another resource's
-            found += [(rel, absolute(base, address)) for rel in told.get("rel", "").lower().split()]
+        named = {name.lower(): quoted or plain for name, quoted, plain in reversed(_PARAMETER.findall(parameters))}
+        if "anchor" not in named:  # else it is another resource's
+            found += [(rel, absolute(base, address)) for rel in named.get("rel", "").lower().split()]
     return found
 
 
 def find_links(body: bytes, url: str, content_type: str, dated: bool) -> list[object]:
-    """The links of a feed, and the greatest date of its entries if `dated`, as JSON for `PageLinks.of_answer`. Hostile
-    input may take long: see `feeds.confined`."""
+    """The links of a feed and, if `dated`, the latest date of its entries, as JSON for `PageLinks.of_answer`. Slow on
+    hostile input: see `feeds.confined`."""
     try:
         feed, entries = read_feed(body, Origin(url, 0, url, 0, url, content_type), "item")
         links = [(rel, address) for names, address in feed.links for rel in names.split()]
         found = (one[0] for one in entries if dated and not isinstance(one, str))
         times = [time for entry in found for time in (entry.date, entry.updated) if time is not None]
-    except ValueError:  # whoever reads the feed says what is wrong with it
+    except ValueError:  # the reader of the feed reports the error
         return [[], None]
     return [links, max(times, default=None)]
 
@@ -88,7 +88,7 @@ def find_links(body: bytes, url: str, content_type: str, dated: bool) -> list[ob
 def begun(
     feed: str, span: int, page: PageLinks, reply: Reply, sha256: str, now: int, known: PageChain | None = None
 ) -> PageChain:
-    """The chain of a feed, given its own answer, to be read as far back as `span`. A longer span goes on where the
+    """The chain of a feed, given its own answer, to be read as far back as `span`. A longer span resumes where the
     chain ended."""
     if known is not None and (known.next or known.pages):
         again = replace(known, span=span, since=max(now - span, 0), next_check=now)
@@ -98,13 +98,13 @@ def begun(
 
 
 def unwanted(chain: PageChain) -> PageChain:
-    """The chain once no older page is to be read any more. Any span goes on with it."""
+    """The chain after the setting to read older pages was removed. Setting any span resumes it."""
     return replace(chain, span=0, done=True, error="no older page is to be read any more")
 
 
 def after_page(chain: PageChain, reply: Reply, page: PageLinks, sha256: str) -> tuple[PageChain, bool]:
-    """The chain after one of its pages, and whether the page has entries that are wanted. Raises FetchError for one
-    that came before."""
+    """The chain after one of its pages, and whether the page has wanted entries. Raises FetchError for a repeated
+    page."""
     if _digest(sha256) in chain.seen.split():
         raise FetchError(f"{without_credentials(reply.url)} repeats an earlier page", reply.status)
     if page.newest is not None and page.newest < chain.since:
@@ -114,7 +114,7 @@ def after_page(chain: PageChain, reply: Reply, page: PageLinks, sha256: str) -> 
 
 
 def after_failed_page(chain: PageChain, error: FetchError, now: int, pace: Pace, random: float) -> PageChain:
-    """The chain after a page that could not be read: it is tried again, or ends there."""
+    """The chain after a page that could not be read: the page is retried, or the chain ends there."""
     failures = chain.failures + 1
     lasts = error.status in (200, 304) or (400 <= error.status < 500 and error.status not in (408, 425, 429))
     cause = without_credentials(f"{chain.next}: {error}")
@@ -125,7 +125,7 @@ def after_failed_page(chain: PageChain, error: FetchError, now: int, pace: Pace,
 
 
 def _on(chain: PageChain, page: PageLinks, none: str = "") -> PageChain:
-    """The chain at the next page that a page names; at its end, for the reason `none` if nothing was read."""
+    """Moves the chain to the next page that a page names, or to its end: with the reason `none` if no page was read."""
     relations = (chain.relation,) if chain.relation else OLDER
     relation, address = next(iter(page.of(*relations)), ("", ""))
     if not address:
@@ -139,12 +139,12 @@ def _on(chain: PageChain, page: PageLinks, none: str = "") -> PageChain:
         return replace(chain, next="", done=True, error=f"{without_credentials(address)} leads in a circle")
     if chain.pages >= MOST_PAGES or chain.bytes >= MOST_BYTES:
         what = f"{MOST_PAGES:,} pages" if chain.pages >= MOST_PAGES else f"{MOST_BYTES >> 20:,} MiB"
-        return replace(chain, done=True, error=f"the most that is read are {what}")
+        return replace(chain, done=True, error=f"stopped at the limit of {what}")
     return replace(chain, seen=_seen(chain.seen, address))
 
 
 def _in_place_of(chain: PageChain, address: str) -> httpx.URL:
-    """The normalised address, with the feed's name and password at its own host. Raises FetchError."""
+    """The normalised address, with the feed's user name and password if the host is the feed's. Raises FetchError."""
     url, feed = web_address(address), httpx.URL(chain.feed)
     if feed.userinfo and not url.userinfo and (url.scheme, url.netloc) == (feed.scheme, feed.netloc):
         return url.copy_with(userinfo=feed.userinfo)
@@ -160,7 +160,7 @@ def _digest(what: str) -> str:
 
 
 def chain_text(chain: PageChain) -> str:
-    """How far a chain was read, as `feeds list` and the page show it."""
+    """How far a chain was read, as `feeds list` and the web page show it."""
     count = f"{chain.pages:,} older {'page' if chain.pages == 1 else 'pages'} read"
     back = f"back to {iso_utc(chain.since)[:10]}" if chain.next and chain.since else "to the end"
     text = (f"{count}, {back}" if not chain.error else count) if chain.done else f"{count}, going {back}"

@@ -1,9 +1,9 @@
 """Fetches due feeds, once or continually, and stores new versions in an archive. Each outcome is one commit.
 
-Polite to hosts: robots.txt, limited concurrency, a delay between requests, and pauses that a host demands. An archive
-is a drop directory, or WARC files with a response record per version, and a revisit record if a feed is unchanged.
-Readers learn from it how far each feed was visited; so it also notes feeds that are about to be visited for the first
-time, and those that are not waited for. Older pages of a feed are stored beside its versions, and are no visits."""
+It is polite to hosts: robots.txt, limited concurrency, a delay between requests, and pauses on demand. An archive is a
+drop directory, or WARC files with a response record per version, and a revisit record if a feed is unchanged. Readers
+learn from it how far each feed was visited; so it also records feeds that are about to be visited for the first time,
+and feeds that readers need not wait for. Older pages of a feed are stored beside its versions; they are not visits."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ class Capture:
 
     @property
     def fetched(self) -> int:
-        assert self.about.fetched is not None, "whoever fetches knows when"
+        assert self.about.fetched is not None, "a fetched feed has a time"
         return self.about.fetched
 
 
 class Archive(ABC):
     """Stores each version of a feed once. What `keep` has written survives a kill once the store has committed `mark`.
-    After a kill before that, an archive either finds the version again (`newest`) or truncates it when it is opened."""
+    After an earlier kill, an archive either finds the version again (`newest`) or truncates it on opening."""
 
     @property
     def mark(self) -> str | None:
@@ -126,7 +126,7 @@ class Archive(ABC):
         return None
 
     def newest(self, source: str) -> tuple[int, str] | None:
-        """The time and hash of the last stored version of a feed; None if the store has to know them."""
+        """The time and hash of the last stored version of a feed; None if only the store knows them."""
         return None
 
     def body(self, source: str) -> bytes:
@@ -138,19 +138,19 @@ class Archive(ABC):
         """Writes a version. After a kill, readers see all of it or nothing."""
 
     def met_again(self, capture: Capture, since: int) -> NotedVisit | None:
-        """Notes that a feed is unchanged since its last version, stored at `since` (microseconds), or returns the visit
-        to be noted with others."""
+        """Records that a feed is unchanged since its last version, stored at `since` (microseconds), or returns the
+        visit for a later `note`."""
         return NotedVisit(capture.about.url, capture.fetched, "complete", since, address=capture.about.address)
 
     @abstractmethod
     def note(self, visits: Sequence[NotedVisit], now: int) -> None:
-        """Notes visits, like a version. After a kill the same visits may be noted again."""
+        """Records visits as durably as a version. After a kill the same visits may be recorded again."""
 
     def finish(self) -> None:  # noqa: B027  # optional
-        """Makes all stored versions readable, since they are committed."""
+        """Makes all stored versions readable. Call once they are committed."""
 
     def close(self) -> None:  # noqa: B027  # optional
-        """Closes what is open."""
+        """Closes open files."""
 
 
 class DropArchive(Archive):
@@ -159,11 +159,11 @@ class DropArchive(Archive):
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._noted: tuple[int, str] | None = None
-        """The time and hash of the last file of visits, once known: there may be very many."""
+        """The time and hash of the last file of visits. Cached, because a directory may have very many."""
         directory.mkdir(parents=True, exist_ok=True)
         for folder in directory.iterdir():
             for draft in drafts(folder):
-                if read_stem(draft.name.split(".")[1]):  # of a fetch that was killed
+                if read_stem(draft.name.split(".")[1]):  # left by a killed fetch
                     draft.unlink()
 
     def newest(self, source: str) -> tuple[int, str] | None:
@@ -195,32 +195,33 @@ class DropArchive(Archive):
         content = visits_text(visits)
         sha256 = hashlib.sha256(content).hexdigest()
         written, known = self._noted or self._newest(VISITS, VISITS_SUFFIX) or (0, "")
-        if known != sha256:  # else a kill came before the store knew
-            # Names are in the order of writing, and not before what the visits refer to, wherever the clock was set to.
+        if known != sha256:  # otherwise a kill came before the store's commit
+            # Names sort in the order of writing, and after the versions that the visits refer to, even if the clock is
+            # set back.
             written = max(now, written + 1, *(visit.time for visit in visits))
             write_whole(self._folder(VISITS) / f"{drop_stem(written, sha256)}{VISITS_SUFFIX}", content)
         self._noted = written, sha256
 
     def keep(self, capture: Capture) -> None:
         directory = self._folder(capture.source)
-        # In this order: a feed is never there without what is known of it.
+        # In this order, so that a feed never appears without its sidecar.
         write_whole(directory / f"{capture.stem}{SIDECAR_SUFFIX}", sidecar_json(capture.about))
         write_whole(directory / f"{capture.stem}{FEED_SUFFIX}", capture.body)
 
 
-OLDER = "-older"  # ends the names of the folders with older pages, beside those of the versions
+OLDER = "-older"  # suffix of the folders of older pages, which are beside those of the versions
 
 
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
-    """Removes versions and files of visits among `read` (names below the directory) that were written before a time in
-    microseconds, with their sidecars. The newest version of each feed, and the newest visits, stay."""
+    """Removes the versions and files of visits in `read` (names below the directory) that were written before a time in
+    microseconds, with their sidecars. Keeps the newest version of each feed and the newest visits."""
     folders = directory.iterdir() if directory.is_dir() else ()
     for source, suffix in product(folders, (FEED_SUFFIX, VISITS_SUFFIX)):
         paths = source.glob(f"*{suffix}") if source.is_dir() else ()
         versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)
         for fetched, _, path in versions if source.name.endswith(OLDER) else versions[:-1]:
             if fetched < before and f"{source.name}/{path.name}" in read:
-                # In this order: a sidecar that nobody needs would stay for ever.
+                # In this order: an orphaned sidecar would never be removed.
                 path.with_suffix(SIDECAR_SUFFIX).unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
 
@@ -235,7 +236,7 @@ _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-en
 class WarcArchive(Archive):
     """An archive of WARC files, each named by the time of its first record, with each record compressed separately.
 
-    `mark` is the last file's name and its committed size. Bytes behind it are truncated when the archive is opened, and
+    `mark` is the last file's name and its committed size. Bytes after it are truncated when the archive is opened, and
     fetched again. `announce` commits a mark before its file is created, so that no other file is ever touched. A file
     gets its final name when the next one starts or the archive is finished.
     """
@@ -281,7 +282,7 @@ class WarcArchive(Archive):
             empty = not self._file.tell()
             self._file.close()
             self._file = None
-            if empty:  # all that it had was not committed
+            if empty:  # nothing in it was committed
                 self._growing().unlink()
             else:
                 self._growing().rename(self._directory / self._name)
@@ -300,13 +301,13 @@ class WarcArchive(Archive):
         body = capture.body if kind == "response" else b""
         status = f"{about.status}{_PHRASES.get(about.status, '')}"
         digest = f"sha256:{b32encode(bytes.fromhex(about.sha256)).decode()}"
-        told = {"WARC-Date": iso_utc(capture.fetched), FINAL_URI: about.final_url, "WARC-Payload-Digest": digest}
-        told[ADDRESS] = about.address
-        told |= {PAGE: "older"} if about.page else {}
+        fixed = {"WARC-Date": iso_utc(capture.fetched), FINAL_URI: about.final_url, "WARC-Payload-Digest": digest}
+        fixed[ADDRESS] = about.address
+        fixed |= {PAGE: "older"} if about.page else {}
         headers = StatusAndHeaders(status, kept, protocol="HTTP/1.1")
         payload = io.BytesIO(body), len(body)
         record = writer.create_warc_record(
-            about.url, kind, *payload, http_headers=headers, warc_headers_dict=told | fields
+            about.url, kind, *payload, http_headers=headers, warc_headers_dict=fixed | fields
         )
         titles = [one for one in ((TITLE, about.title), (READING, about.reading.to_json())) if one[1]]
         for name, value in [*titles, *((FOLDER, folder) for folder in about.folders)]:
@@ -334,9 +335,9 @@ class WarcArchive(Archive):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How feeds are fetched, but for what is set of each; `agent` is the User-Agent. `spacing` is microseconds between
-    requests. `callback` is the address below which hubs call us, "" if they cannot. `feeds` are the settings of the
-    configuration file, and `secret` gives the value of a secret that some name."""
+    """How feeds are fetched, unless a feed's own settings differ. `agent` is the User-Agent. `spacing` is microseconds
+    between requests. `callback` is the address below which hubs call us, "" if they cannot. `feeds` are the settings of
+    the configuration file; `secret` resolves the names of secrets in them."""
 
     agent: str
     limits: http.ReplyLimits = http.ReplyLimits()
@@ -394,7 +395,7 @@ _AGENT = "mmqjp"
 
 
 def crawl_delay(rules: str, url: str) -> float | None:
-    """Seconds between our requests; None if disallowed. Hostile rules may take long: see `feeds.confined`."""
+    """Seconds between our requests; None if disallowed. Slow on hostile rules: see `feeds.confined`."""
     parsed = Protego.parse(rules)
     return float(parsed.crawl_delay(_AGENT) or 0) if parsed.can_fetch(url, _AGENT) else None
 
@@ -407,8 +408,8 @@ class Robots:
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def delay(self, url: httpx.URL, host: str, get: Callable[[httpx.URL], Awaitable[http.Reply]]) -> int:
-        """Microseconds that the rules, fetched with `get`, demand between requests, 0 if none. Raises FetchError if the
-        address is disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
+        """Microseconds between requests that the rules, fetched with `get`, demand; 0 if none. Raises FetchError if the
+        address is disallowed, or the rules are unavailable (which RFC 9309 treats as disallowing everything)."""
         async with self._asking.setdefault(host, asyncio.Lock()):
             state = self._store.host(host)
             if state.robots is None or state.robots_at + DAY <= self._clock.now():
@@ -437,8 +438,8 @@ class Robots:
         return state
 
 
-LOST = 3  # consecutive failures after which a moved feed is tried at its first address again
-GIVEN_UP = 8  # consecutive failures, in about a day, after which readers need not wait for a feed
+LOST = 3  # consecutive failures after which a moved feed is tried at its original address again
+GIVEN_UP = 8  # consecutive failures (about a day) after which readers no longer wait for a feed
 LONGEST_VALIDATOR = 1000  # maximum number of characters of an ETag or a Last-Modified
 
 
@@ -467,7 +468,7 @@ class Asker:
 @dataclass
 class Visitor:
     """Fetches single feeds. `random` gives numbers in [0, 1), for the jitter. `open` opens a client for the route of
-    one feed, and `open_public` one that goes inside the network only where the route says so."""
+    one feed, `open_public` one that connects to private addresses only where the route allows it."""
 
     client: httpx.AsyncClient
     store: FetchStore
@@ -489,20 +490,20 @@ class Visitor:
         post, callback, pace = self._post, self.settings.callback, self.settings.pace
         self.hubs = Hubs(self.store, self.mailbox, callback, post, self.clock, self.random, pace, self.event)
         self.chains: dict[str, PageChain] = {}
-        self.pages = 0  # how many older pages were read
+        self.pages = 0  # number of older pages read
         self.searched: set[str] = set()
-        """The feeds that were searched for a hub since the fetch began."""
+        """Feeds that were searched for a hub since the fetch began."""
         self.reading: set[str] = set()
-        """The feeds of which a page was read since the fetch began."""
+        """Feeds with an older page read since the fetch began."""
         self.reload()
 
     def shown(self, feed: FeedState, outcome: Outcome) -> FeedState:
-        """The feed to report after a visit: of an older page, with what is wrong there."""
+        """The feed to report after a visit; after that of an older page, with the page's error."""
         chain = self.chains.get(feed.url)
         return replace(feed, last_error=chain.error) if outcome is Outcome.PAGE and chain is not None else feed
 
     def reload(self) -> None:
-        """Call after others have changed the state."""
+        """Call after another process has changed the state."""
         self.chains = self.store.chains()
         self.hubs.reload()
 
@@ -512,8 +513,8 @@ class Visitor:
         return feed.next_check if chain is None or chain.done else min(feed.next_check, chain.next_check)
 
     def is_page_due(self, feed: FeedState) -> bool:
-        """Whether a visit reads an older page. A feed is visited for the first time after its older pages, so that its
-        stream waits for them; but it does not wait until a page that failed is tried again."""
+        """Whether a visit reads an older page. The first visit of a feed comes after its older pages, so that its
+        stream waits for them, but not for the retry of a failed page."""
         chain, now = self.chains.get(feed.url), self.clock.now()
         if chain is None or chain.done or chain.next_check > now:
             return False
@@ -524,7 +525,7 @@ class Visitor:
 
     @asynccontextmanager
     async def asking(self, feed: FeedState, settings: FeedSettings) -> AsyncIterator[Asker]:
-        """Raises FetchError if the feed cannot be asked as it is set."""
+        """Raises FetchError if the feed cannot be requested with its settings."""
         try:
             access = access_of(settings, feed.url, self.settings.agent, self.settings.secret)
         except InputError as error:
@@ -535,13 +536,13 @@ class Visitor:
             yield Asker(settings, client, access)
 
     def _wants_pages(self, feed: FeedState, settings: FeedSettings) -> int | None:
-        """How far back the older pages of a feed are to be read, if it is to be asked for them now."""
+        """How far back to read the older pages of a feed; None if none should be requested now."""
         span, chain = settings.history, self.chains.get(feed.url)
         return span if span and (chain is None or (chain.done and chain.span < span)) else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
         """Fetches a feed, or one of its older pages, once and commits the outcome. Nothing is awaited between the
-        answer and the commit, so a cancelled visit has either happened or not."""
+        answer and the commit, so a visit is cancelled either completely or not at all."""
         if self.is_page_due(feed):
             return await self._visit_page(feed, self.chains[feed.url])
         visit = chain = page = None
@@ -560,7 +561,7 @@ class Visitor:
                 known = self.chains.get(feed.url)
                 chain = archives.begun(feed.url, span, page, reply, after.sha256, self.clock.now(), known)
             if chain is not None and not chain.done and not feed.fetched_at:
-                # What the feed lists now is its first page: a version would be a complete visit.
+                # This is only the feed's first page: storing it as a version would make the visit complete.
                 self.reading.add(feed.url)
                 self._keep_page(feed, reply, after.sha256, settings.reading)
                 self._save_chain(chain)
@@ -594,7 +595,7 @@ class Visitor:
         return after, outcome
 
     async def _visit_page(self, feed: FeedState, chain: PageChain) -> tuple[FeedState, Outcome]:
-        """Fetches the next older page of a feed, like `visit`. What goes wrong is noted of the chain."""
+        """Fetches the next older page of a feed, like `visit`. Errors are recorded in the chain."""
         self.reading.add(feed.url)
         settings = self.settings_of(feed)
         if not settings.history:
@@ -628,7 +629,8 @@ class Visitor:
         self.chains[chain.feed] = chain
 
     async def _stored_links(self, feed: FeedState, reply: http.Reply) -> archives.PageLinks | None:
-        """The links of a feed that is unchanged, from its last version, once: hubs may call since the last change."""
+        """The links of an unchanged feed, from its last version, once per run: `callback` may be newer than that
+        version."""
         if reply.status != 304 or feed.url in self.searched or not (body := self.archive.body(feed.source)):
             return None
         self.searched.add(feed.url)
@@ -641,18 +643,18 @@ class Visitor:
             return None
         body, kind = reply.body, reply.headers.get("Content-Type", "")
         try:
-            told = await confined_aside(archives.find_links, body, reply.url, kind, dated, size=len(body))
+            answer = await confined_aside(archives.find_links, body, reply.url, kind, dated, size=len(body))
         except ConfinedError as error:
             raise http.FetchError(str(error), reply.status) from None
-        return archives.PageLinks.of_answer(reply, told)
+        return archives.PageLinks.of_answer(reply, answer)
 
     async def _ask(self, feed: FeedState, asker: Asker) -> tuple[http.Reply, str, http.BodySummary | None]:
         sent: dict[str, str] = {}
-        # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
+        # The new address may be dead, and the original one may redirect elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
-        # After a kill the archive may be ahead of the state, whose validators are then those of an older version.
+        # After a kill the archive may be ahead of the state, whose validators then belong to an older version.
         newest = self.archive.newest(feed.source)
-        # What names the older pages is in the body.
+        # The links to older pages are in the body.
         if (newest is None or newest[1] == feed.sha256) and not self._wants_pages(feed, asker.settings):
             validators = {"If-None-Match": feed.etag, "If-Modified-Since": feed.last_modified}
             sent = {name: value for name, value in validators.items() if value}
@@ -660,7 +662,7 @@ class Visitor:
         seen = await _looked_at(reply)
         if seen is not None and seen.kind == "page":
             if not seen.feeds:
-                raise http.FetchError("it is a page, and names no feed", 200)
+                raise http.FetchError("it is a web page that links to no feed", 200)
             reply, address = await self._followed(feed, asker, seen.feeds[0], {})
             seen = await _looked_at(reply)
         return reply, address, seen
@@ -685,22 +687,22 @@ class Visitor:
         return until
 
     async def get(self, asker: Asker, url: httpx.URL, headers: Mapping[str, str] = {}) -> http.Reply:
-        """GETs an address for a feed, when its host may be asked. Raises FetchError, HostPaused."""
+        """GETs an address for a feed once its host admits it. Raises FetchError, HostPaused."""
         delay = 0
         if self.robots:
             delay = await self.robots.delay(url, _host(url), partial(self._get_robots, asker))
         return await self._exchange(asker, url, headers, delay)
 
     async def _get_page(self, asker: Asker, feed: httpx.URL, url: httpx.URL) -> http.Reply:
-        """Fetches a page. On another host than the feed's, it is fetched from inside the network only if that is set of
-        the feed."""
+        """Fetches an older page. On a host other than the feed's, it may have a private address only if the feed's
+        settings allow it."""
         if (url.host, url.port) == (feed.host, feed.port) or asker.access.route.proxy:
             return await self.get(asker, url)
         async with self.open_public(asker.access.route) as client:
             return await self.get(replace(asker, client=client), url)
 
     async def _post(self, url: str, hub: httpx.URL, form: Mapping[str, str]) -> http.Reply:
-        """Sends a form to the hub of a feed, on its route while it is there."""
+        """Sends a form to the hub of a feed, on the feed's route as long as the feed exists."""
         feed = self.store.feed(url)
         with _failures_of_the_feed():
             async with AsyncExitStack() as held:
@@ -731,7 +733,7 @@ class Visitor:
             return await http.exchange(asker.client, url, sent, limits, access.auth_for(url), form)
 
     def _judged(self, feed: FeedState, reply: http.Reply, seen: http.BodySummary | None, pace: Pace) -> FeedState:
-        """The feed as an answer says. Raises FetchError if the body is not a feed."""
+        """Updates the feed from an answer. Raises FetchError if the body is not a feed."""
         now = max(self.clock.now(), feed.fetched_at + 1)
         if seen is None:
             etag, changed, sha256, hints = feed.etag, feed.last_modified, feed.sha256, feed.hints
@@ -747,7 +749,7 @@ class Visitor:
         return replace(found, next_check=check, checked_at=now, status=reply.status, errors=0, last_error="")
 
     def _pace(self, feed: FeedState, settings: FeedSettings) -> Pace:
-        """A feed whose hub pushes is polled more slowly, unless its interval is set."""
+        """The pace of a feed: slower if its hub pushes, unless its interval is set."""
         usual = self.settings.pace
         slower = SLOWER if self.hubs.is_active(feed.url) else 1
         interval = slower * usual.interval if settings.interval is None else settings.interval
@@ -775,12 +777,12 @@ class Visitor:
 
 
 def _capture(feed: FeedState, reply: http.Reply, reading: ReadingRules) -> Capture:
-    """What an answer gave, as of the check that `feed` has."""
+    """Bundles an answer for the archive; `feed` is the state after this visit."""
     etag, changed, kind = (reply.headers.get(name, "") for name in ("ETag", "Last-Modified", "Content-Type"))
-    told = without_credentials(reply.url), reply.status, etag, changed, kind
+    facts = without_credentials(reply.url), reply.status, etag, changed, kind
     address = without_credentials(feed.address or feed.url)
     shown = feed.title, feed.folders, address
-    about = Sidecar(feed.shown, feed.checked_at, *told, feed.sha256, *shown, reading=reading)
+    about = Sidecar(feed.shown, feed.checked_at, *facts, feed.sha256, *shown, reading=reading)
     return Capture(about, feed.source, reply.headers.multi_items(), reply.body)
 
 
@@ -800,7 +802,7 @@ def _validator(reply: http.Reply, name: str) -> str:
 
 @contextmanager
 def _failures_of_the_feed() -> Iterator[None]:
-    """Turns errors caused by a server or feed into that feed's failure; errors of our state pass."""
+    """Turns errors caused by a server or feed into that feed's failure; errors of our own state propagate."""
     try:
         yield
     except http.InsideError as error:
@@ -827,14 +829,14 @@ class World:
 
 @dataclass(slots=True)
 class FetchReport:
-    """What visits came to, the feeds that failed last, and how many older pages were read."""
+    """Counts of outcomes, the feeds that failed last, and the number of older pages read."""
 
     counts: Counter[Outcome] = field(default_factory=Counter)
     failures: dict[str, FeedState] = field(default_factory=dict)
     pages: int = 0
 
     def add(self, feed: FeedState, outcome: Outcome) -> None:
-        if outcome is Outcome.PAGE:  # which is no visit, and may not have been read
+        if outcome is Outcome.PAGE:  # not a visit, and possibly a failure
             return
         self.counts[outcome] += 1
         if outcome in (Outcome.FAILED, Outcome.STOPPED):
@@ -843,19 +845,19 @@ class FetchReport:
             self.failures.pop(feed.url, None)
 
 
-NOTE_INTERVAL = 10 * SECOND  # between two notes of visits while feeds are visited
+NOTE_INTERVAL = 10 * SECOND  # between two notes in the archive while feeds are visited
 
 
 class VisitNotes:
-    """Notes pending visits in an archive, some at a time: at once where readers wait for what they say."""
+    """Writes pending visits to an archive in batches, or immediately if readers are waiting for them."""
 
     def __init__(self, store: FetchStore, archive: Archive, clock: http.Clock) -> None:
         self._store, self._archive, self._clock = store, archive, clock
         self._noted: int | None = None
 
     def expect(self, due: Iterable[FeedState]) -> None:
-        """Notes feeds that are about to be visited for the first time, or for the first time in so long that readers
-        no longer wait for them, as after a time without a fetch: others must not get ahead of what they show."""
+        """Records feeds that are about to be visited for the first time, or after a gap so long that readers no longer
+        wait for them: the streams of other feeds must not get ahead of their entries."""
         now = self._clock.now()
         if awaited := [feed for feed in due if feed.is_overdue(now)]:
             self._store.add_visits(NotedVisit(feed.shown, now, "awaited") for feed in awaited)
@@ -869,7 +871,7 @@ class VisitNotes:
         self._noted = now
 
     def turn(self, *, is_round_over: bool) -> None:
-        """Notes visits if that is due. Call often."""
+        """Writes visits if that is due. Call often."""
         is_due = self._noted is None or not 0 <= self._clock.now() - self._noted < NOTE_INTERVAL
         if is_due or (is_round_over and any(visit.outcome != "complete" for visit in self._store.visits())):
             self.write()
@@ -878,7 +880,7 @@ class VisitNotes:
 LOOK = 1.0  # seconds between two polls for changes
 
 OnVisit = Callable[[FetchReport, FeedState, Outcome], None]
-"""Called after each visit with the report so far, the feed's new state, and the outcome."""
+"""Called after each visit with the report so far, the feed's new state and the outcome."""
 
 
 async def fetch_feeds(
@@ -888,13 +890,13 @@ async def fetch_feeds(
     settings: Settings,
     changes: ChangesOf | None = None,
     stop: asyncio.Event | None = None,
-    told: OnVisit | None = None,
+    on_visit: OnVisit | None = None,
     world: World | None = None,
     event: OnEvent = lambda name, **fields: None,
 ) -> FetchReport:
-    """Visits each due feed once; with `changes`, visits feeds whenever they are due, until `stop` is set, and applies
-    others' changes, even without feeds. Visits under way are cancelled by `stop`: each has been committed or has not
-    happened. `told` is called after every visit, `event` when hubs were asked or have called."""
+    """Visits each due feed once. With `changes`, visits feeds whenever they are due, until `stop` is set, and applies
+    changes by other processes, even without feeds. `stop` cancels visits under way: each was either committed or did
+    not happen. `on_visit` is called after every visit, `event` after requests to and calls from hubs."""
     world = world or World()
     stop = stop or asyncio.Event()
     report = FetchReport()
@@ -907,7 +909,7 @@ async def fetch_feeds(
     around = world.clock, world.random, settings
     visitor = Visitor(client, store, archive, claims, *around, open_client, open_public, mailbox, event)
     notes = VisitNotes(store, archive, world.clock)
-    notes.write()  # what a kill left, as it was
+    notes.write()  # left over from a killed process, unchanged
     busy: set[str] = set()
 
     async def visit(feed: FeedState) -> None:
@@ -917,9 +919,9 @@ async def fetch_feeds(
                 feed, outcome = await visitor.visit(feed)
                 report.add(feed, outcome)
                 report.pages = visitor.pages
-                if told is not None:
-                    told(report, visitor.shown(feed, outcome), outcome)
-                # If this does not go on for ever, the older pages, and the feed after them, are read now.
+                if on_visit is not None:
+                    on_visit(report, visitor.shown(feed, outcome), outcome)
+                # A single run (without `changes`) also reads the older pages now, and then the feed.
                 more = changes is None and not feed.stopped and visitor.due_at(feed) <= world.clock.now()
         finally:
             busy.discard(feed.url)
@@ -970,7 +972,7 @@ async def fetch_feeds(
                 await _ended(alarm)
                 for finished in done & under_way:
                     under_way.discard(finished)
-                    finished.result()  # an error that is not of one feed ends the fetch
+                    finished.result()  # an error that is not a single feed's ends the fetch
                 if stopped in done:
                     notes.write()
                     return report
@@ -986,8 +988,8 @@ async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Fetches `feeds`, by default all of the state, into the directory `out`, where `state` is by default. `listed` is
-    what lists set: in the state it replaces what was set of these keys, before what others changed meanwhile."""
+    """Fetches `feeds`, by default all in the state, into the directory `out`, which also holds `state` by default.
+    `listed` are settings from lists: they replace those keys in the state, before pending changes by others apply."""
 
     feeds: Sequence[FeedState]
     out: Path
@@ -1001,12 +1003,12 @@ class Job:
         *,
         watch: bool = False,
         stop: asyncio.Event | None = None,
-        told: OnVisit | None = None,
+        on_visit: OnVisit | None = None,
         world: World | None = None,
         event: OnEvent = lambda name, **fields: None,
     ) -> tuple[FetchReport, list[FeedState]]:
         """Runs `fetch_feeds`. Returns the report, and the feeds as they were before. Raises SourceError if the state
-        cannot be used, BadSettings for what lists set, OSError if a version cannot be written."""
+        cannot be used, BadSettings for invalid settings of lists, OSError if a version cannot be written."""
         state = self.state or self.out / STATE_FILE
         changes = ChangesOf(state)
         with FetchStore(state, write=True) as store:
@@ -1019,6 +1021,6 @@ class Job:
             archive = WarcArchive(self.out, mark, store.save_mark) if self.warc else DropArchive(self.out)
             with closing(archive):
                 applied = changes if watch else None
-                report = await fetch_feeds(known, store, archive, self.settings, applied, stop, told, world, event)
+                report = await fetch_feeds(known, store, archive, self.settings, applied, stop, on_visit, world, event)
                 archive.finish()
             return report, known

@@ -98,11 +98,11 @@ def _inner(ip: IPv6Address) -> IPv4Address | None:
 
 
 _INSIDE = (".localhost", ".local", ".lan", ".home", ".internal", ".intranet", ".corp", ".private", ".home.arpa")
-"""Endings of names that no public name has, or that networks use inside."""
+"""Suffixes of names that are never public, or that private networks use."""
 
 
 def is_inside(host: str) -> bool:
-    """Whether a host is inside a network, as far as its spelling tells: other names may lead there, too.
+    """Whether a host is inside a private network, judging by its spelling; other names may resolve there too.
 
     >>> [is_inside(host) for host in ("192.168.1.5", "nas", "nas.lan", "2130706433", "a.example")]
     [True, True, True, True, False]
@@ -117,7 +117,7 @@ def is_inside(host: str) -> bool:
 
 
 def is_allowed(host: str, address: str, allowed: Iterable[str]) -> bool:
-    """Whether an address may be connected to: it is public, or its host, itself or its network is one of those."""
+    """Whether an address may be connected to: it is public, or `allowed` has its host, itself or its network."""
     name = host.strip("[]").rstrip(".").lower()
     try:
         found = ip_address(address.strip("[]"))
@@ -136,7 +136,7 @@ class Clock:
     async def sleep_until(self, moment: int) -> None:
         """Returns at or after the moment, at once if it has passed."""
         while (left := moment - self.now()) > 0:
-            # In steps, because a machine that was asleep, or whose clock was set, does not count that time.
+            # In steps, because time asleep, or skipped by setting the clock, does not count towards a sleep.
             await asyncio.sleep(min(left / SECOND, 60))
 
 
@@ -145,7 +145,7 @@ MOST_MEMBERS = 1_000
 
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 
-_ZLIB_STEP = 64 * 1024  # bytes passed to zlib at once: it copies what follows the end of a member
+_ZLIB_STEP = 64 * 1024  # bytes passed to zlib at once: it copies everything after the end of a member
 _ZSTD_STEP = 256  # Bytes passed to the zstd decompressor at once. At most 8 MiB come out.
 _ZSTD_WINDOW = 8 * 1024 * 1024  # maximum window that RFC 9659 allows a server
 
@@ -161,8 +161,8 @@ _PLAIN = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff|[\s\0]*+[<{]")
 
 def decode(data: bytes, codings: str, limit: int) -> bytes:
     """Decodes a body by its Content-Encoding: all of it, or at least its first `limit` + 1 bytes and never much more.
-    Raises DecodeError for invalid bytes or an unknown coding. Charsets and the like, as some servers name, are none,
-    and so is whatever they name of plain XML or JSON."""
+    Raises DecodeError for invalid bytes or an unknown coding. Charsets and the like, which some servers name, are
+    ignored, and so is any coding if the body is plain XML or JSON."""
     for coding in reversed([name.partition(";")[0].strip(" \t\"'").lower() for name in codings.split(",")]):
         if coding in _NO_CODINGS or codec_of(coding) is not None:
             continue
@@ -178,11 +178,11 @@ def decode(data: bytes, codings: str, limit: int) -> bytes:
 
 
 _Expand = Callable[[Any, bytes, int], bytes]
-"""Passes bytes to a decoder, and returns what comes out, about a number of bytes at most."""
+"""Passes bytes to a decoder, and returns its output, of at most about that many bytes."""
 
 
 def _members(data: bytes, size: int, start: Callable[[], Any], expand: _Expand, step: int, magic: bytes) -> bytes:
-    """Any number of gzip members or zstd frames; what does not begin with the magic is padding."""
+    """Decodes any number of gzip members or zstd frames; anything that lacks the magic is padding."""
     out, members, place = bytearray(), 0, 0
     while place < len(data) and len(out) < size and (not members or data.startswith(magic, place)):
         if members == MOST_MEMBERS:
@@ -194,7 +194,7 @@ def _members(data: bytes, size: int, start: Callable[[], Any], expand: _Expand, 
 
 
 def _member(data: bytes, place: int, size: int, decoder: Any, expand: _Expand, step: int) -> tuple[bytes, int]:
-    """One of them, or the beginning of it, and the place behind it."""
+    """Decodes one member, or its beginning; also returns the position after it."""
     out = bytearray()
     while not decoder.eof and len(out) < size:
         if place >= len(data):
@@ -213,13 +213,14 @@ def _gzip(data: bytes, size: int) -> bytes:
 
 
 def _deflate(data: bytes, size: int) -> bytes:
-    """With zlib's wrapping, as in the standard, or without, as some servers send it."""
+    """Decodes with zlib's header, as in the standard, or without, as some servers send it."""
     wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
     return _member(data, 0, size, zlib.decompressobj(15 if wrapped else -15), _inflate, _ZLIB_STEP)[0]
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Small input steps bound the output: the library's bounded reader does not distinguish an end from a cut."""
+    """Decodes in small input steps, which bound the output: the library's bounded reader cannot tell the end from a
+    cut."""
     reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     return _members(data, size, reader.decompressobj, lambda one, part, most: one.decompress(part), _ZSTD_STEP, b"")
 
@@ -250,7 +251,7 @@ def feeds_of_page(body: bytes, url: str) -> list[str]:
         page = etree.fromstring(body, etree.HTMLParser(no_network=True, huge_tree=False))
     except (etree.XMLSyntaxError, ValueError):
         return []
-    if page is None:  # the recovering parser has found nothing at all
+    if page is None:  # the recovering parser found nothing at all
         return []
     base = absolute(url, next((element.get("href", "") for element in page.iter("base")), ""))
     found = []
@@ -274,7 +275,7 @@ class FetchError(OperationalError, RuntimeError):
 
 
 class Gone(FetchError):
-    """The feed is gone for good, says the server."""
+    """The server says that the feed is gone for good."""
 
 
 class HostPaused(Exception):
@@ -318,7 +319,7 @@ class ReplyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: the address that gave it, status, headers, and the decoded body, b"" unless the status is 200."""
+    """An answer: its final address, status, headers, and decoded body (b"" unless the status is 200)."""
 
     url: str
     status: int
@@ -335,13 +336,13 @@ def web_address(text: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise FetchError(f"{redact_userinfo(text)!r:.200} is not an http or https address")
     if url.port is not None and not 0 < url.port < 65536:
-        raise _no_address(text, f"{url.port} is no port")
+        raise _no_address(text, f"{url.port} is not a port")
     return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
 
 
 def _no_address(text: str, cause: str) -> FetchError:
-    """The cause may cite a part of a password."""
-    return FetchError(f"{redact_userinfo(text)!r:.200} is no address: {WRITE_ENCODED if '@' in text else cause}")
+    """Omits the cause, which may quote part of a password, if there are credentials."""
+    return FetchError(f"{redact_userinfo(text)!r:.200} is not an address: {WRITE_ENCODED if '@' in text else cause}")
 
 
 async def exchange(
@@ -352,8 +353,8 @@ async def exchange(
     auth: httpx.Auth | None = None,
     form: Mapping[str, str] | None = None,
 ) -> Reply:
-    """GETs an address, or POSTs a form to it, by default with the user and password that are in it. Raises FetchError
-    for any failure. The caller judges the status."""
+    """GETs an address, or POSTs a form to it, by default with the credentials in it. Raises FetchError for any failure,
+    but any status is returned."""
     timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
     sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
     about: dict[str, Any] = {"headers": sent, "data": form, "timeout": timeout} | ({"auth": auth} if auth else {})
@@ -363,9 +364,9 @@ async def exchange(
             raw = await _read(answer, limits.body) if answer.status_code == 200 else b""
             return Reply(str(url), answer.status_code, answer.headers, await _decoded(answer, raw, limits.body))
     except TimeoutError:
-        raise FetchError(f"no whole answer within {limits.total:g} s") from None
+        raise FetchError(f"no complete answer within {limits.total:g} s") from None
     except (httpcore.ConnectTimeout, httpcore.ReadTimeout, httpcore.WriteTimeout) as error:
-        raise FetchError(one_line(str(error)) or "the server is silent") from None
+        raise FetchError(one_line(str(error)) or "the server does not answer") from None
     except _TROUBLE as error:
         raise FetchError(one_line(str(error)) or type(error).__name__) from None
 
@@ -382,7 +383,7 @@ async def _read(answer: httpx.Response, limit: int) -> bytes:
 async def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
     codings = answer.headers.get("Content-Encoding", "")
     try:
-        # The thread ends: its input and its output are bounded.
+        # The thread ends on its own: its input and output are bounded.
         body = await asyncio.to_thread(decode, raw, codings, limit) if codings and raw else raw
     except DecodeError as error:
         raise FetchError(str(error), answer.status_code) from None
@@ -401,9 +402,9 @@ async def follow_redirects(
     hops: int,
     moved: Callable[[str], None] = lambda address: None,
 ) -> tuple[Reply, str]:
-    """Fetches an address and follows its redirects. Returns the last answer, and the address to which the leading
-    permanent redirects lead. Raises FetchError for more than `hops` of them, and for a cycle. `moved` is called with
-    the address, and with each that only permanent redirects lead to, before it is fetched."""
+    """Fetches an address and follows its redirects. Returns the last answer, and the address reached by permanent
+    redirects alone. Raises FetchError for more than `hops` redirects or a cycle. `moved` is called with each such
+    address, the first included, before it is fetched."""
     url = web_address(address)
     lasting, for_ever = address, True
     met = {url}
@@ -415,7 +416,7 @@ async def follow_redirects(
         try:
             url = web_address(str(url.join(target)))
         except (httpx.InvalidURL, ValueError):
-            cause = f"{url} redirects to {redact_userinfo(target)!r:.200}, which is no address"
+            cause = f"{url} redirects to {redact_userinfo(target)!r:.200}, which is not an address"
             raise FetchError(cause, reply.status) from None
         for_ever = for_ever and reply.status in PERMANENT
         if url in met:
@@ -438,8 +439,8 @@ _LONGEST = 366 * DAY
 @dataclass(frozen=True, slots=True)
 class Hints:
     """The schedule in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to
-    23, UTC) or on these days (0 is Monday). `undated` counts entries whose dates cannot be read. `wait` is the time, in
-    microseconds, from the last complete visit to the next one: the feed's own interval; 0 if unknown."""
+    23, UTC) or on these days (0 is Monday). `undated` counts entries with unreadable dates. `wait` is the effective
+    interval, in microseconds from the last complete visit to the next; 0 if unknown."""
 
     interval: int = 0
     skip_hours: frozenset[int] = frozenset()
@@ -462,14 +463,14 @@ def body_hints(data: bytes) -> Hints:
         root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):
         return Hints()
-    if root is None:  # the recovering parser has found nothing at all
+    if root is None:  # the recovering parser found nothing at all
         return Hints()
     channel = next((child for child in root if child.tag in ("channel", "{http://purl.org/rss/1.0/}channel")), root)
     texts = {str(child.tag): (child.text or "").strip() for child in channel if isinstance(child.tag, str)}
     ttl = _number(texts.get("ttl", ""), 0) * MINUTE
     period = _PERIODS.get(texts.get(f"{_SYNDICATION}updatePeriod", "").lower(), 0)
     frequency = max(1, _number(texts.get(f"{_SYNDICATION}updateFrequency", ""), 1))
-    # 24 is how some write midnight.
+    # Some write midnight as 24.
     hours = (_number(hour.text or "", -1) for hour in channel.iterfind("skipHours/hour"))
     skipped = frozenset(hour % 24 for hour in hours if 0 <= hour <= 24)
     named = {(day.text or "").strip().lower() for day in channel.iterfind("skipDays/day")}
@@ -505,7 +506,7 @@ def retry_after(headers: Mapping[str, str], now: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BodySummary:
-    """The feeds that a page names, or the hash and the hints of a feed."""
+    """The feeds that a page links to, or the hash and the hints of a feed."""
 
     kind: BodyKind
     feeds: list[str] = field(default_factory=list)
@@ -513,16 +514,16 @@ class BodySummary:
     hints: Hints = field(default_factory=Hints)
 
     @classmethod
-    def from_json(cls, told: object) -> BodySummary:
-        """The inverse of `look`. Raises FetchError for what that does not give."""
-        match told:
+    def from_json(cls, answer: object) -> BodySummary:
+        """The inverse of `look`. Raises FetchError for malformed values."""
+        match answer:
             case [("feed" | "page" | "other") as kind, [*feeds], str(sha256), str(hints)]:
                 return cls(kind, list(map(str, feeds)), sha256, Hints.from_json(hints))
-        raise FetchError("the process that looked at the answer told nonsense")
+        raise FetchError("the process that parsed the answer gave an invalid result")
 
 
 def look(body: bytes, url: str) -> list[object]:
-    """Summarises a body, as JSON for `BodySummary.from_json`. Hostile input may take long: see `feeds.confined`."""
+    """Summarises a body, as JSON for `BodySummary.from_json`. Slow on hostile input: see `feeds.confined`."""
     kind = kind_of_body(body)
     feeds = feeds_of_page(body, url) if kind == "page" else []
     sha256, hints = (hashlib.sha256(body).hexdigest(), body_hints(body)) if kind == "feed" else ("", Hints())
@@ -538,7 +539,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-ONLY_PUBLIC = "only public addresses are fetched from"
+ONLY_PUBLIC = "only public addresses are allowed"
 
 
 class InsideError(FetchError):
@@ -546,14 +547,14 @@ class InsideError(FetchError):
 
 
 def refused_host(host: str, addresses: Iterable[str]) -> InsideError:
-    return InsideError(f"{host} leads to {', '.join(addresses) or 'nothing'}, and {ONLY_PUBLIC}")
+    return InsideError(f"{host} resolves to {', '.join(addresses) or 'nothing'}, and {ONLY_PUBLIC}")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a feed is reached: the hosts that may have addresses inside the network, a proxy's address, and whom TLS
-    trusts: also the authorities in a file `ca`, or everybody if it does not `verify`. A proxy looks up the names that
-    it is asked for, so it decides which addresses they may have."""
+    """How a feed is reached: the hosts that may have private addresses, a proxy's address, and whom TLS trusts: also
+    the authorities in a file `ca`, or everybody without `verify`. A proxy resolves names itself, so it decides which
+    addresses are allowed."""
 
     allowed: tuple[str, ...] = ()
     proxy: str = ""
@@ -630,7 +631,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        is_unguarded = self._route.proxy and not self._allow_private  # by the address that it connects to
+        is_unguarded = self._route.proxy and not self._allow_private  # the backend checks only the proxy's own address
         if is_unguarded and is_inside(url.host) and not is_allowed(url.host, url.host, self._route.allowed):
             raise refused_host(url.host, [url.host])
         address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)

@@ -1,9 +1,9 @@
 """Subscriptions at WebSub hubs (W3C, 2018): the fetcher asks a hub to call an address of ours, where the page answers.
 
-A push makes its feed due; its content is only authenticated. What a feed has, and up to when, is known from a visit
-alone, and a hub sends new entries without saying what came before, so that a push taken as entries could lose some and
-say nothing of time. The page, which is another process, leaves what it hears from hubs in files beside the state, one
-for each kind and subscription, that the fetcher takes in.
+A push makes its feed due; its content is authenticated but not read. Only a visit shows which entries a feed has, and
+up to when; a hub sends new entries without saying what came before, so reading them from pushes could lose some and
+would not advance time. The web page runs in another process: it leaves messages from hubs in files beside the state,
+one for each kind and subscription, and the fetcher processes them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from feeds.fetch.http import Clock, FetchError, Hints, HostPaused, Reply, retry_
 from feeds.fetch.state import FeedState, FetchStore, HubSubscription, Pace, after_failure
 from feeds.items import LONGEST_ADDRESS, one_line, without_credentials
 
-CALLBACK = "/websub/"  # hubs call the addresses below this one
+CALLBACK = "/websub/"  # path of the addresses that hubs call
 
 LEASE, SHORTEST_LEASE, LONGEST_LEASE = 10 * DAY, 5 * MINUTE, 60 * DAY
-"""The lease that is asked for and, of what hubs grant, the least and the most that counts."""
+"""The requested lease; a granted one is clamped to the other two."""
 
-RENEWED = 0.8  # the part of a lease after which it is renewed
-MOST_FAILURES = 5  # failures in a row after which a hub is not asked any more to end a subscription
-MOST_HUBS = 5  # maximum number of hubs of one feed that are tried
-REFUSED = DAY  # after a refusal, a hub is asked again
+RENEWED = 0.8  # fraction of a lease after which it is renewed
+MOST_FAILURES = 5  # consecutive failures after which unsubscribing is given up
+MOST_HUBS = 5  # maximum number of hubs tried for one feed
+REFUSED = DAY  # delay before a hub that refused is tried again
 
-SLOWER = 4  # how many times slower a feed is polled whose hub pushes
-GAPS = 60  # into how many parts pushes may cut the interval of a feed
-LAG = 5 * MINUTE  # for which a push that shows nothing new is followed by further visits: a hub may be ahead of a cache
+SLOWER = 4  # factor by which polling slows down while a hub pushes
+GAPS = 60  # maximum number of visits that pushes may cause in one polling interval
+LAG = 5 * MINUTE  # how long visits repeat after a push that shows nothing new: the feed's cache may lag behind its hub
 
-SPARE = "spare"  # the mode of a subscription at a hub that is asked if that of another fails
+SPARE = "spare"  # the mode of a subscription that is requested only if the one at another hub fails
 WAITS = "the hub has not confirmed it yet"
 
 HubMessage = Literal["verified", "denied", "pushed", "forged"]
@@ -48,7 +48,7 @@ _ALGORITHMS = frozenset({"sha1", "sha256", "sha384", "sha512"})
 
 
 class Signature:
-    """Checks the `X-Hub-Signature` of a push whose body comes in parts."""
+    """Checks the `X-Hub-Signature` of a push whose body arrives in parts."""
 
     def __init__(self, header: str, secret: str) -> None:
         method, _, self._given = header.strip().partition("=")
@@ -65,26 +65,26 @@ class Signature:
 
 
 def lease_of(text: str) -> int:
-    """The granted lease in microseconds, of a text with seconds."""
+    """The granted lease in microseconds, from a text in seconds, clamped."""
     seconds = int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else LEASE // SECOND
     return min(max(seconds * SECOND, SHORTEST_LEASE), LONGEST_LEASE)
 
 
 class HubMailbox:
-    """What the page has heard from hubs, for the fetcher of a state file. A message replaces one of the same kind about
-    the same subscription, so that however often a hub calls, the files are bounded."""
+    """Messages from hubs, left by the web page for the fetcher of a state file. A message replaces an earlier one of
+    the same kind and subscription, so the number of files is bounded however often a hub calls."""
 
     def __init__(self, state: Path) -> None:
         self._directory = state.with_name(f".{state.name}.hubs")
 
     def leave(self, token: str, kind: HubMessage, **said: str) -> None:
-        """Survives a kill once it has returned. Raises OSError."""
+        """Leaves a message, which survives a kill once this returns. Raises OSError."""
         self._directory.mkdir(0o700, exist_ok=True)
         keep_private(self._directory)
         write_whole(self._directory / f"{kind}-{token}.json", json.dumps(said))
 
     def messages(self) -> Iterator[tuple[Path, str, str, Mapping[str, Any]]]:
-        """The path, the kind, the token and the content of each. Whoever has taken it in deletes the file."""
+        """The path, kind, token and content of each message. The caller deletes the file once it is processed."""
         for path in sorted(self._directory.glob("[!.]*.json")):
             kind, _, token = path.stem.partition("-")
             try:
@@ -95,20 +95,20 @@ class HubMailbox:
 
 
 Post = Callable[[str, httpx.URL, Mapping[str, str]], Awaitable[Reply]]
-"""Sends a form for a feed to an address, and follows redirects. Raises FetchError and HostPaused."""
+"""Posts a form on behalf of a feed, following redirects. Raises FetchError and HostPaused."""
 
 
 OnEvent = Callable[..., object]
-"""Called with the name of an event, and fields."""
+"""Called with the name of an event and its fields."""
 
 
 @dataclass
 class Hubs:
     """The fetcher's side. `callback` is the address that hubs call, without the token; "" if they cannot.
 
-    Of the hubs that a feed names, one is subscribed at. The others are spare: where that hub refuses, fails or does not
-    confirm, the spare one takes its place that is to be asked first, each at its own pace. `event` hears what comes of
-    requests and calls (`hub`), and how many subscriptions there are (`hubs`).
+    A feed is subscribed at one of the hubs that it names; the others are spares. If that hub refuses, fails or does not
+    confirm, the spare with the earliest `next_check` takes its place; each backs off at its own pace. `event` receives
+    the outcomes of requests and calls (`hub`), and the number of subscriptions (`hubs`).
     """
 
     store: FetchStore
@@ -121,20 +121,20 @@ class Hubs:
     event: OnEvent = lambda name, **fields: None
     _known: dict[str, HubSubscription] = field(default_factory=dict)
     _of_feed: dict[str, str] = field(default_factory=dict)
-    """The token of the subscription that a feed has, by its address."""
+    """The token of a feed's subscription, by the feed's address."""
     _spare: dict[str, list[HubSubscription]] = field(default_factory=dict)
     _asking: set[str] = field(default_factory=set)
     _counted: tuple[int, int] = 0, 0
 
     def __post_init__(self) -> None:
         self.reload()
-        if self.is_on:  # where the page was before, no hub finds it
+        if self.is_on:  # hubs cannot reach the previous address
             moved = (one for one in self._known.values() if one.callback != self.callback)
             self._save(*(replace(one, next_check=0) for one in moved))
 
     @property
     def gap(self) -> int:
-        """The least time between two visits of a feed for the sake of pushes."""
+        """The minimum time between two visits of a feed that pushes cause."""
         return self.pace.interval // GAPS
 
     @property
@@ -150,7 +150,7 @@ class Hubs:
                 self._spare.setdefault(one.feed, []).append(one)
 
     def count(self) -> None:
-        """Reports how many feeds hubs push, and how many they should, if that has changed."""
+        """Reports how many feeds are pushed, and how many should be, if that has changed."""
         active = sum(map(self.is_active, self._of_feed))
         counted = active, len(self._of_feed) - active
         if self.is_on and counted != self._counted:
@@ -162,17 +162,17 @@ class Hubs:
         return feed in self._of_feed
 
     def is_active(self, feed: str) -> bool:
-        """Whether the hub of a feed pushes to us now."""
+        """Whether the hub of a feed currently pushes to us."""
         one = self._known.get(self._of_feed.get(feed, ""))
         return self.is_on and one is not None and one.callback == self.callback and one.until > self.clock.now()
 
     def is_lagging(self, feed: str) -> bool:
-        """Whether a push came a moment ago, so that a feed that shows nothing new may soon."""
+        """Whether a push came so recently that the feed may still be about to show new entries."""
         one = self._known.get(self._of_feed.get(feed, ""))
         return self.is_on and one is not None and self.clock.now() - one.pushed_at < LAG
 
     def found(self, feed: FeedState, page: PageLinks, reply: Reply, *, wanted: bool) -> None:
-        """Takes in what a feed says of its hub: subscribes, or ends a subscription that is not wanted any more."""
+        """Processes the hub links of a feed: subscribes, or ends a subscription that is no longer wanted."""
         if not self.is_on:
             return
         named = [url for _, url in page.of("hub") if len(url) <= LONGEST_ADDRESS] if wanted else []
@@ -190,13 +190,13 @@ class Hubs:
             self._spares(one, hubs[1:])
 
     def end(self, feed: str) -> None:
-        """Ends the subscription of a feed, if it has one, at its hub too."""
+        """Ends the subscription of a feed, if it has one, also at its hub."""
         if (known := self._known.get(self._of_feed.get(feed, ""))) is not None:
             self._spares(known, [])
             self._save(replace(known, mode="unsubscribe", next_check=0, failures=0))
 
     def _spares(self, one: HubSubscription, hubs: list[str]) -> None:
-        """Keeps these hubs to be asked where that of `one` fails."""
+        """Stores these hubs as spares of `one`, replacing those before."""
         known = {spare.hub: spare for spare in self._spare.get(one.feed, ())}
         if known.keys() == {*hubs}:
             return
@@ -210,7 +210,7 @@ class Hubs:
         self._save(*made)
 
     def _else(self, one: HubSubscription) -> None:
-        """Saves a subscription that no hub has confirmed, or in its place one at a hub that is to be asked earlier."""
+        """Saves an unconfirmed subscription, or promotes a spare in its place whose hub can be tried earlier."""
         first = min(self._spare.get(one.feed, ()), key=lambda spare: spare.next_check, default=one)
         if one.mode != "subscribe" or one.until > self.clock.now() or first.next_check >= one.next_check:
             self._save(one)
@@ -229,11 +229,11 @@ class Hubs:
         return min(waiting, default=None) if self.is_on else None
 
     def _is_asked(self, one: HubSubscription) -> bool:
-        """Whether a hub is to be asked when its time comes."""
+        """Whether a request is sent to the hub once `next_check` is reached."""
         return one.mode != SPARE and one.token not in self._asking
 
     def due(self) -> list[HubSubscription]:
-        """The subscriptions for whose sake a hub is to be asked now. Call `ask` for each."""
+        """The subscriptions that are due for a request now. Call `ask` for each."""
         if not self.is_on:
             return []
         now = self.clock.now()
@@ -242,7 +242,7 @@ class Hubs:
         return found
 
     async def ask(self, one: HubSubscription) -> None:
-        """Asks a hub to subscribe, to renew or to unsubscribe. It calls back, maybe before it answers."""
+        """Asks a hub to subscribe, renew or unsubscribe. The hub calls back, possibly before it answers."""
         try:
             await self._ask(one)
         finally:
@@ -251,14 +251,14 @@ class Hubs:
     async def _ask(self, one: HubSubscription) -> None:
         now = self.clock.now()
         if one.mode == "unsubscribe" and (one.failures >= MOST_FAILURES or one.callback != self.callback):
-            self.store.drop_subscription(one.token)  # it ends with its lease, and its pushes are refused
+            self.store.drop_subscription(one.token)  # it expires with its lease; until then its pushes are rejected
             self.reload()
             return
         if one.callback != self.callback:
             one = replace(one, callback=self.callback, until=0)
         failures = one.failures + 1
         check = after_failure(now, failures, None, Hints(), self.pace, self.random())
-        if one.error == WAITS and one.until <= now:  # it was asked long ago
+        if one.error == WAITS and one.until <= now:  # the last request was long ago
             self._else(replace(one, next_check=check))
             if self._known[one.token].mode == SPARE:
                 return
@@ -267,7 +267,7 @@ class Hubs:
         form = {
             "hub.callback": f"{self.callback}{one.token}", "hub.mode": one.mode, "hub.topic": one.topic,
             "hub.lease_seconds": str(LEASE // SECOND), "hub.secret": one.secret,
-            "hub.verify": "async",  # which older hubs want to be told
+            "hub.verify": "async",  # required by older hubs
         }  # fmt: skip
         cause, not_before = WAITS, None
         try:
@@ -282,12 +282,14 @@ class Hubs:
         self._report("asked" if cause == WAITS else "failed", one, **({} if cause == WAITS else {"reason": cause}))
         self.reload()
         found = self._known.get(one.token)
-        if found is not None and found.failures == failures and found.mode == one.mode:  # else it has called meanwhile
+        if (
+            found is not None and found.failures == failures and found.mode == one.mode
+        ):  # otherwise it has called in the meantime
             found = replace(found, error=cause, next_check=max(found.next_check, not_before or 0))
             self._save(found) if cause == WAITS else self._else(found)
 
     def take(self, busy: Collection[str]) -> list[FeedState]:
-        """Takes in what the page heard. Returns the feeds that are due now; messages about `busy` ones wait."""
+        """Processes the messages from hubs. Returns the feeds that are due now; messages about `busy` ones wait."""
         if self.mailbox is None or not self.is_on:
             return []
         due: dict[str, FeedState] = {}
@@ -312,13 +314,13 @@ class Hubs:
                 lease = lease_of(str(said.get("lease", "")))
                 check = now + int(lease * (RENEWED - 0.1 * self.random()))
                 self._save(replace(one, until=now + lease, next_check=check, failures=0, error=""))
-                # What came since the last visit was not pushed.
+                # Entries since the last visit were not pushed.
                 return [] if one.until > now else self._due(one.feed, now)
             case "verified" if said.get("mode") == one.mode == "unsubscribe":
                 self.store.drop_subscription(one.token)
                 self.reload()
             case "denied" if one.mode == "subscribe":
-                error = one_line(f"the hub refuses it: {said.get('reason') or 'it gives no reason'}")
+                error = one_line(f"the hub refuses it: {said.get('reason') or 'no reason given'}")
                 self._else(replace(one, until=0, next_check=now + REFUSED, failures=one.failures + 1, error=error))
                 return self._due(one.feed, now)
             case "pushed" if one.mode == "subscribe":
@@ -326,13 +328,13 @@ class Hubs:
                 self._save(replace(one, pushed_at=now))
                 return found
             case "forged":
-                # In case it is the hub, and has lost the secret: it is told again.
+                # In case it was the hub, having lost the secret: the renewal sends it again.
                 error, check = "a push without a valid signature was ignored", now + self.pace.interval
                 self._save(replace(one, error=error, next_check=min(one.next_check, check)))
         return []
 
     def _due(self, url: str, now: int) -> list[FeedState]:
-        """Makes a feed due, but not sooner than `gap` after its last visit."""
+        """Makes a feed due, but at least `gap` after its last visit."""
         feed = self.store.feed(url)
         if feed is None or feed.stopped:
             return []
@@ -342,7 +344,7 @@ class Hubs:
 
 
 def subscription_text(one: HubSubscription, now: int) -> str:
-    """What `feeds list` and the page say of a subscription."""
+    """Describes a subscription for `feeds list` and the web page."""
     hub = without_credentials(one.hub)
     pushed = f"pushed by {hub}" if one.until > now else f"not pushed by {hub}"
     return f"{pushed}; {one.error}" if one.error else pushed

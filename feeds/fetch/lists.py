@@ -1,4 +1,4 @@
-"""Lists of feeds to fetch: OPML files, text files with an address a line, and plain addresses."""
+"""Lists of feeds to fetch: OPML files, text files with one address per line, and plain addresses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from feeds.items import (
 )
 
 NAMESPACE = "urn:mmqjp:opml"
-"""Of attributes with the settings of feeds and folders: those of `FeedSettings`, as texts or as JSON."""
+"""The namespace of attributes with settings of feeds and folders: the keys of `FeedSettings`, as text or JSON."""
 
 _OURS = f"{{{NAMESPACE}}}"
 _USED = frozenset({"title", "text", "xmlurl", "url", "type"})
@@ -44,7 +44,7 @@ _FEED_TYPES = frozenset({"rss", "atom", "feed", "rdf", "json"})
 
 @dataclass(frozen=True, slots=True)
 class ListedFeed:
-    """A listed feed: its address as written, title and folder ("" if it has none), the line, and what is set of it."""
+    """A listed feed: its address as written, title and folder ("" if none), line, and settings."""
 
     url: str
     title: str = ""
@@ -55,7 +55,7 @@ class ListedFeed:
 
 @dataclass(frozen=True, slots=True)
 class FeedOutlines:
-    """The feeds of a list in order, what is set of its folders, and what is wrong with settings."""
+    """The feeds of a list in order, the settings of its folders, and complaints about settings."""
 
     feeds: list[ListedFeed] = field(default_factory=list)
     folders: dict[str, FeedSettings] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class FeedOutlines:
 
 
 def read_opml(data: bytes) -> FeedOutlines:
-    """The feeds of an OPML list, at any depth. What is not well-formed is read as far as its outlines can be made out.
+    """The feeds of an OPML list, at any depth. An ill-formed list is read as far as its outlines can be recognised.
     Raises InvalidValue if it is not XML or not OPML."""
     text = decode_text(data)
     text = without_declaration(text[max(text.find("<"), 0) :])
@@ -82,7 +82,7 @@ def read_opml(data: bytes) -> FeedOutlines:
             if not found.feeds:
                 raise InvalidValue(f"not well-formed: {error.msg}") from None
             return found
-    # Some writers leave the body out.
+    # Some writers omit the body.
     body = next((child for child in root if _name(child) in ("body", "outline")), None)
     if _name(root) != "opml" or body is None:
         raise InvalidValue("XML, but not OPML: it has no <opml> with a <body>")
@@ -94,18 +94,18 @@ def _root(text: str) -> etree._Element:
 
 
 _Tag = tuple[dict[str, str] | None, int]
-"""The attributes of an outline that begins, by names in lower case, and its line; None for one that ends."""
+"""The attributes of a starting outline, by lower-case name, and its line; None for the end of one."""
 
 
 def _elements(body: etree._Element) -> Iterator[_Tag]:
-    # A stack of ours, because outlines may be nested more deeply than functions may call each other.
+    # An explicit stack, because outlines may be nested more deeply than the recursion limit.
     waiting: list[etree._Element | None] = list(reversed(body))
     while waiting:
         outline = waiting.pop()
         if outline is None:
             yield None, 0
         elif _name(outline) == "outline":
-            # By name: to get the values of all takes lxml time in the square of their number.
+            # By name: getting all values at once takes lxml quadratic time.
             names = [str(name) for name in outline.keys()]  # noqa: SIM118
             used = [name for name in names if name.lower() in _USED or name.startswith(_OURS)]
             yield {name.lower(): outline.get(name, "") for name in used}, cast(int, outline.sourceline)
@@ -116,15 +116,15 @@ _OPML = re.compile(r"<(?:opml|outline)\b", re.IGNORECASE)
 _OUTLINE = re.compile(r"<!--.*?(?:-->|\Z)|<(/?)outline\b", re.IGNORECASE | re.DOTALL)
 _ATTRIBUTE = re.compile(r"""[\s"'/]*+([A-Za-z_:][\w:.-]{0,99})\s{0,9}=\s{0,9}(["']?)""")
 _END = re.compile(r"\s*+(/?)>")
-_LONGEST_VALUE, MOST_BROKEN = 2_048, 1_000  # of characters; of outlines with a value that has no end
+_LONGEST_VALUE, MOST_BROKEN = 2_048, 1_000  # characters; outlines with an unterminated value
 _AFTER = r"(?=\s{0,99}/?>|\s{1,99}[A-Za-z_:][\w:.-]{0,99}\s{0,9}=)"
 _CLOSING = {quote: re.compile(f"{quote}{_AFTER}") for quote in "\"'"}
 _BARE = re.compile(r"[^\s>]*")
 
 
 def _tags(text: str) -> Iterator[_Tag]:
-    """The outlines of a text that is not XML. A value ends at the quote behind which the next attribute begins, or the
-    tag ends; so there may be quotes, `<` and `&` in it. Raises InvalidValue if too many have none."""
+    """The outlines of a text that is not XML. A value ends at the quote after which the next attribute begins or the
+    tag ends, so it may contain quotes, `<` and `&`. Raises InvalidValue if too many are unterminated."""
     place, line, broken = 0, 1, 0
     while (found := _OUTLINE.search(text, place)) is not None:
         line += text.count("\n", place, found.start())
@@ -142,7 +142,7 @@ def _tags(text: str) -> Iterator[_Tag]:
             end = (_CLOSING[quote] if quote else _BARE).search(text, start, start + _LONGEST_VALUE)
             if end is None:
                 if (broken := broken + 1) > MOST_BROKEN:
-                    raise InvalidValue("not well-formed, and its outlines cannot be made out")
+                    raise InvalidValue("not well-formed, and its outlines cannot be recognised")
                 break
             name = attribute[1].lower().replace("mmqjp:", _OURS, 1)
             values.setdefault(name, unescape(text[start : end.start() if quote else end.end()]))
@@ -157,7 +157,7 @@ def _tags(text: str) -> Iterator[_Tag]:
 def _outlines(tags: Iterable[_Tag]) -> FeedOutlines:
     found = FeedOutlines()
     folders: list[tuple[str, bool]] = [("", False)]
-    # The second: a name around the outline had no room in the path, so those inside are left out too.
+    # The second: a name around the outline did not fit into the path, so the names inside are dropped too.
     for attributes, line in tags:
         if attributes is None:
             if len(folders) > 1:
@@ -181,7 +181,7 @@ def _outlines(tags: Iterable[_Tag]) -> FeedOutlines:
 
 
 def _settings(attributes: Mapping[str, str], line: int, found: FeedOutlines) -> FeedSettings:
-    """What is set in a list, but for what could harm who takes it over: a list may be anybody's."""
+    """The settings in a list, without those that could harm whoever imports it: a list may come from anybody."""
     texts = {name.removeprefix(_OURS): value for name, value in attributes.items() if name.startswith(_OURS)}
     if not texts:
         return NONE
@@ -189,13 +189,13 @@ def _settings(attributes: Mapping[str, str], line: int, found: FeedOutlines) -> 
     try:
         made = FeedSettings.from_table({key: _value(text) for key, text in texts.items()}, place)
     except BadSettings as error:
-        found.complaints.append(f"{error}; its settings are left out")
+        found.complaints.append(f"{error}; its settings are ignored")
         return NONE
     left_out = [key for key in made.to_table() if key in FILE_ONLY or made.secrets(key)]
     if left_out:
         more = {"auth", "user"} if "password" in left_out else set()
         made = made.without({*left_out, *more})
-        found.complaints.append(f"{place}{', '.join(left_out)}: not taken from a list; mmqjp feeds set sets it")
+        found.complaints.append(f"{place}{', '.join(left_out)}: ignored in a list; set it with mmqjp feeds set")
     return made
 
 
@@ -213,7 +213,7 @@ def _name(element: etree._Element) -> str:
 
 
 def write_opml(feeds: Iterable[ListedFeed], folders: Mapping[str, FeedSettings] = MappingProxyType({})) -> bytes:
-    """Settings are attributes in NAMESPACE. Secrets have their names only."""
+    """Writes settings as attributes in NAMESPACE, secrets by name only."""
     listed = sorted(feeds, key=lambda feed: path_parts(feed.folder))
     has_settings = any(folders.values()) or any(feed.settings != NONE for feed in listed)
     root = etree.Element("opml", nsmap={"mmqjp": NAMESPACE} if has_settings else None, version="2.0")
@@ -245,12 +245,12 @@ def _attributes(settings: FeedSettings) -> dict[str, str]:
     }
 
 
-_HINT = "a list of feeds is an OPML file, a text file with an address a line, or an http(s) address"
+_HINT = "a list of feeds is an OPML file, a text file with one address per line, or an http(s) address"
 
 
 class FeedLists(NamedTuple):
-    """The distinct feeds of lists, in their initial state, what is left out and why, and what is set of feeds, by their
-    addresses, and of folders."""
+    """The distinct feeds of lists, in their initial state; complaints about ignored ones; and the settings of feeds, by
+    address, and of folders."""
 
     feeds: list[FeedState]
     complaints: list[str]
@@ -259,13 +259,14 @@ class FeedLists(NamedTuple):
 
     @property
     def changes(self) -> tuple[SettingsChange, ...]:
-        """What the lists set, as changes of a state."""
+        """The settings in the lists, as changes to a state."""
         feeds = (SettingsChange("feed", url, one.to_json()) for url, one in self.settings.items() if one != NONE)
         return (*feeds, *(SettingsChange("folder", name, one.to_json()) for name, one in self.folders.items()))
 
 
 def read_feed_lists(lists: Iterable[str]) -> FeedLists:
-    """A repeated feed has its first title and all its folders. Raises SourceError if a list cannot be read."""
+    """Reads all lists. A repeated feed gets its first title and all its folders. Raises SourceError if a list cannot be
+    read."""
     return _feeds((name, _listed(name)) for name in lists)
 
 
@@ -290,7 +291,7 @@ def _feeds(lists: Iterable[tuple[str, FeedOutlines]]) -> FeedLists:
                 place = f"{name}:{listed.line}: " if listed.line else ""
                 complaints.append(without_credentials(f"{place}{error}; it is left out"))
                 continue
-            # Some writers of lists repeat the address where there is no title, and so does ours.
+            # Some writers of lists, ours included, put the address in place of a missing title.
             titles[url] = titles.get(url) or (listed.title if listed.title != listed.url else "")
             settings[url] = settings.get(url, NONE).or_else(listed.settings)
             inside = folders.setdefault(url, {})
@@ -318,7 +319,7 @@ def _listed(name: str) -> FeedOutlines:
     path = Path(name)
     if "://" in name and not path.exists():
         return FeedOutlines([ListedFeed(name)])
-    shown = printable(redact_userinfo(name) if ":" in name else name)  # it may be an address that went wrong
+    shown = printable(redact_userinfo(name) if ":" in name else name)  # it may be a mistyped address
     try:
         data = read_file(path)
     except FileNotFoundError:

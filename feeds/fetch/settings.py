@@ -1,8 +1,7 @@
-"""The settings of feeds: how one is asked (proxy, headers, secrets, pace) and read (encoding, identity, rules).
+"""The settings of feeds: how one is requested (proxy, headers, secrets, pace) and read (encoding, identity, rules).
 
-A feed has its own settings, and each folder that it is in has some for what the feed leaves open. Those of the
-configuration file go before those of the state. Secrets are named here, and their values are never: whoever fetches
-resolves them.
+A feed has its own settings; each of its folders has settings for what the feed leaves open. The configuration file
+takes precedence over the state. Settings hold the names of secrets, never their values: the fetcher resolves them.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from feeds.rules import AS_USUAL, ReadingRules, check_identity, check_rule
 
 
 class BadSettings(InputError, ValueError):
-    """The settings of a feed are invalid. The message names the key and says what to write, and has no value that may
-    be a secret."""
+    """The settings of a feed are invalid. The message names the key and says what to write; it never quotes a value
+    that may be a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +45,21 @@ SettingText = str | SecretRef
 NamedTexts = tuple[tuple[str, SettingText], ...]
 
 FILE_ONLY = frozenset({"proxy", "ca", "verify", "allow_private"})
-"""Keys that only who has the machine may set: in the configuration file or on the command line."""
+"""Keys that only a user of this machine may set: in the configuration file or on the command line."""
 
-WHOLE = INFINITE  # a `history` without end
+WHOLE = INFINITE  # an unlimited `history`
 SHORTEST_INTERVAL = MINUTE
 MOST_TEXTS, LONGEST_TEXT, MOST_COOKIE_BYTES = 50, 2_000, 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class FeedSettings:
-    """What is set of a feed or folder; UNSET: nothing. Durations are microseconds.
+    """The settings of a feed or folder; UNSET has none. Durations are microseconds.
 
-    `interval` and `longest` bound the time between two fetches. `allow_private` names hosts that may have addresses
-    inside the network (names, addresses or networks). `history` is how far back archives are read, `hub` whether a hub
-    that the feed names is subscribed to. `auth`, by default basic, comes with `password` and, but for a bearer's,
-    `user`. The keys of `reading` stand among the others in tables.
+    `interval` and `longest` bound the time between two fetches. `allow_private` lists hosts that may have private
+    addresses (names, addresses or networks). `history` is how far back archives are read, `hub` whether to subscribe at
+    a hub that the feed names. `auth`, by default basic, needs `password` and, unless bearer, `user`. In tables the keys
+    of `reading` stand among the others.
     """
 
     proxy: SettingText = ""
@@ -81,8 +80,8 @@ class FeedSettings:
 
     @staticmethod
     def from_table(table: Mapping[str, object], place: str = "") -> FeedSettings:
-        """Reads keys and values as TOML or JSON has them; None is as a missing key. Raises BadSettings, whose message
-        begins with `place`."""
+        """Reads keys and values as parsed from TOML or JSON; None means a missing key. Raises BadSettings with a
+        message that begins with `place`."""
         found: dict[str, Any] = {}
         for key, value in table.items():
             if key not in KEYS:
@@ -102,7 +101,7 @@ class FeedSettings:
         return made
 
     def to_table(self) -> dict[str, object]:
-        """What is set, as `from_table` reads it."""
+        """The inverse of `from_table`."""
         return {key: _plain(key, value) for key, value in self._values().items() if value not in UNSET}
 
     def _values(self) -> dict[str, Any]:
@@ -125,12 +124,12 @@ class FeedSettings:
             raise BadSettings(f"{place}{error}") from None
 
     def changed(self, table: Mapping[str, object], place: str = "") -> FeedSettings:
-        """With some keys set anew; None unsets one. Raises BadSettings."""
+        """A copy with some keys changed; None unsets one. Raises BadSettings."""
         return FeedSettings.from_table(self.to_table() | dict(table), place)
 
     def or_else(self, outer: FeedSettings) -> FeedSettings:
-        """With what is not set here as it is there. Headers and cookies are joined by name, rules to `block` add up,
-        and who asks and how goes together."""
+        """A copy with unset keys taken from `outer`. Headers and cookies are merged by name and `block` rules
+        concatenated; `auth`, `user` and `password` are taken together."""
         if NONE in (self, outer):
             return outer if self == NONE else self
         ours, theirs = self._values(), outer._values()
@@ -145,11 +144,11 @@ class FeedSettings:
         return FeedSettings._made({key: value for key, value in self._values().items() if key not in keys})
 
     def at_home(self, directory: Path) -> FeedSettings:
-        """With paths relative to a directory."""
+        """A copy with paths resolved against a directory."""
         return replace(self, ca=str(directory / with_home(self.ca)) if self.ca else "")
 
     def secrets(self, *keys: str) -> tuple[SecretRef, ...]:
-        """The secrets that keys name, by default all of them."""
+        """The secrets named by these keys, by default by all."""
         values = self._values()
         lists = (dict(values[key]).values() if key in _NAMED_KEYS else (values[key],) for key in keys or KEYS)
         return tuple(one for texts in lists for one in texts if isinstance(one, SecretRef))
@@ -157,7 +156,7 @@ class FeedSettings:
 
 @lru_cache(10_000)
 def _from_json(text: str) -> FeedSettings:
-    """Many feeds have the same settings, and stores are opened often."""
+    """Cached: many feeds have the same settings, and stores are opened often."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -183,13 +182,13 @@ def _by_name(outer: NamedTexts, inner: NamedTexts) -> NamedTexts:
 
 @dataclass(frozen=True, slots=True)
 class SettingsOf:
-    """What is set, by the addresses of feeds and the paths of folders; "" is the folder of all feeds."""
+    """Settings by the addresses of feeds and the paths of folders; "" is the folder of all feeds."""
 
     feeds: Mapping[str, FeedSettings]
     folders: Mapping[str, FeedSettings]
 
     def over(self, lower: SettingsOf) -> SettingsOf:
-        """Both; for one feed or folder, those of `lower` for what is open here."""
+        """Merges both; for one feed or folder, `lower` applies to what is unset here."""
 
         def joined(ours: Mapping[str, FeedSettings], theirs: Mapping[str, FeedSettings]) -> dict[str, FeedSettings]:
             return {name: ours.get(name, NONE).or_else(theirs.get(name, NONE)) for name in (*theirs, *ours)}
@@ -197,7 +196,8 @@ class SettingsOf:
         return SettingsOf(joined(self.feeds, lower.feeds), joined(self.folders, lower.folders))
 
     def of(self, url: str, folders: Iterable[str], shown: str = "") -> Iterable[FeedSettings]:
-        """From the nearest: the feed's (by its address, also as shown), and those of its folders, inner ones first."""
+        """From the nearest: the feed's own (by its address, also as shown), then those of its folders, innermost
+        first."""
         for key in dict.fromkeys((url, shown or url)):
             if key in self.feeds:
                 yield self.feeds[key]
@@ -205,7 +205,7 @@ class SettingsOf:
         for folder in folders:
             names = path_parts(folder)
             paths |= dict.fromkeys(NESTED.join(names[:depth]) for depth in range(len(names), 0, -1))
-        # A stable order by depth: the inner folders of all lists before the outer ones.
+        # A stable order by depth: inner folders of all lists before outer ones.
         for path in (*sorted(paths, key=lambda path: -len(path_parts(path))), ""):
             if path in self.folders:
                 yield self.folders[path]
@@ -226,7 +226,7 @@ NOTHING_SET = SettingsOf({}, {})
 
 
 def read_feed_tables(settings: Mapping[str, object], path: Path) -> SettingsOf:
-    """The settings of feeds and folders in a configuration file, to whose directory paths are relative. Raises
+    """The settings of feeds and folders in a configuration file. Paths are relative to its directory. Raises
     BadSettings."""
     found: dict[str, dict[str, FeedSettings]] = {scope: {} for scope in ("feed", "folder")}
     for scope, made in found.items():
@@ -250,7 +250,7 @@ def _address_of(text: str, place: str) -> str:
 def effective_settings(
     url: str, folders: Iterable[str], file: SettingsOf, state: SettingsOf, shown: str = ""
 ) -> FeedSettings:
-    """The one place where settings are resolved: for the feed the file's before the state's, then for its folders."""
+    """Resolves settings: first the feed's, of the file before the state's, then those of its folders likewise."""
     folders = tuple(folders)
     sources = [list(source.of(url, folders, shown)) for source in (file, state)]
     own = [len([key for key in dict.fromkeys((url, shown or url)) if key in source.feeds]) for source in (file, state)]
@@ -263,17 +263,17 @@ def effective_settings(
 
 
 SecretValue = Callable[[str], str]
-"""Gives a secret by its name. Raises an InputError that names it, and never has its value."""
+"""Returns the value of a secret by name. Raises an InputError with the name but never the value."""
 
 
 def no_secret(name: str) -> str:
-    raise InvalidValue(f"the secret {name} is not known here")
+    raise InvalidValue(f"there is no secret {name} here")
 
 
 @dataclass(frozen=True, slots=True)
 class FeedAccess:
-    """How the requests of one feed are made. What may be secret goes to the host of the feed's own address alone,
-    never without the encryption that this has."""
+    """How the requests of one feed are made. Potential secrets go only to the host of the feed's own address, and never
+    with less encryption than that address has."""
 
     home: httpx.URL
     route: Route
@@ -294,7 +294,7 @@ class FeedAccess:
 
 
 def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue) -> FeedAccess:
-    """Resolves secrets. Raises InputError for one that is missing, or is none of a kind that can be sent."""
+    """Resolves secrets. Raises InputError for one that is missing or has characters that cannot be sent."""
 
     def value(text: SettingText, what: str) -> str:
         found = secret(text.name) if isinstance(text, SecretRef) else text
@@ -322,7 +322,7 @@ def access_of(settings: FeedSettings, url: str, agent: str, secret: SecretValue)
     return FeedAccess(web_address(url), route, settings.user_agent or agent, own, auth)
 
 
-# ---------------------------------------------------------------- reading of values
+# ---------------------------------------------------------------- parsing of values
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _COOKIE = re.compile(r"[!#-+\--:<-\[\]-~]*")
@@ -364,14 +364,14 @@ def _text(value: object, most: int = LONGEST_TEXT) -> str:
     if len(value) > most:
         raise InvalidValue(f"write at most {most:,} characters")
     if not value.isprintable():
-        raise InvalidValue("a line break or control character is in it; write one line")
+        raise InvalidValue("it has a line break or control character; write one line")
     return value
 
 
 def _ascii(value: object) -> str:
     text = _text(value)
     if not text.isascii() or text != text.strip():
-        raise InvalidValue("write printable ASCII, without blanks around it")
+        raise InvalidValue("write printable ASCII without surrounding blanks")
     return text
 
 
@@ -411,10 +411,10 @@ def _headers(value: object) -> NamedTexts:
     found: dict[str, tuple[str, SettingText]] = {}
     for name, given in _named(value).items():
         if not _TOKEN.fullmatch(name):
-            raise InvalidValue(f"{name!r:.60} is no name of a header")
+            raise InvalidValue(f"{name!r:.60} is not a name of a header")
         lower = name.lower()
         if lower in _OF_THE_TRANSFER or (lower in _OURS and not (lower == "authorization" and _is_secret(given))):
-            raise InvalidValue(f"{name} is not set here; {_OURS.get(lower, 'the fetcher sets it itself')}")
+            raise InvalidValue(f"{name} cannot be set here; {_OURS.get(lower, 'the fetcher sets it itself')}")
         if lower in found:
             raise InvalidValue(f"{name} is given twice")
         try:
@@ -432,7 +432,7 @@ def _cookies(value: object) -> NamedTexts:
     found: list[tuple[str, SettingText]] = []
     for name, given in _named(value).items():
         if not _TOKEN.fullmatch(name):
-            raise InvalidValue(f"{name!r:.60} is no name of a cookie")
+            raise InvalidValue(f"{name!r:.60} is not a name of a cookie")
         text = _text_or_secret(given) if given != "" else ""
         if isinstance(text, str) and not _COOKIE.fullmatch(text):
             raise InvalidValue(
@@ -453,11 +453,11 @@ def _proxy(value: object) -> SettingText:
     return found
 
 
-DIRECT = "direct"  # the proxy of a feed that has none, whatever its folder says
+DIRECT = "direct"  # the value of `proxy` for none, whatever the folder's
 
 
 def check_proxy(address: str) -> None:
-    """Raises InvalidValue, without the address, which may have a password."""
+    """Raises InvalidValue, never quoting the address, which may contain a password."""
     try:
         parts = urlsplit(address)
         is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -503,7 +503,7 @@ def _choice(*known: str) -> Any:
 def _encoding(value: object) -> str:
     text = _text(value, 40)
     if codec_of(text) is None and text.lower() not in ("utf-16", "utf-16le", "utf-16be"):
-        raise InvalidValue(f"{text!r} is no encoding of the web; write one such as windows-1251, shift_jis or utf-8")
+        raise InvalidValue(f"{text!r} is not an encoding of the web; write one such as windows-1251 or utf-8")
     return text.lower()
 
 
@@ -530,14 +530,14 @@ _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_]([a-z0-
 
 
 def private_host(text: str) -> str:
-    """A host, address or network in its usual spelling. Raises InvalidValue."""
+    """Normalises a host, address or network. Raises InvalidValue."""
     plain = text.strip().strip("[]").rstrip(".").lower()
     try:
         return str(ip_network(plain, strict=False)) if "/" in plain else str(ip_address(plain))
     except ValueError:
         if not _HOST.fullmatch(plain):
             advice = "write a name like nas.lan, an address like 192.168.1.5, or a network like 192.168.1.0/24"
-            raise InvalidValue(f"{text!r:.80} is no host; {advice}") from None
+            raise InvalidValue(f"{text!r:.80} is not a host; {advice}") from None
     return plain
 
 
@@ -551,19 +551,19 @@ _READERS: Mapping[str, Any] = {
 
 
 def _check_together(made: FeedSettings) -> None:
-    """Raises InvalidValue if keys do not go together."""
+    """Raises InvalidValue if keys contradict each other."""
     if made.auth == "bearer" and made.user:
-        raise InvalidValue("user: a bearer has a password, its token, and no user")
+        raise InvalidValue("user: with auth = bearer, write the token as password, and no user")
     if (made.auth or made.user) and made.password is None:
         raise InvalidValue('password: name the secret, as in password = { secret = "NAME" }')
     if made.password is not None and made.auth != "bearer" and not made.user:
-        raise InvalidValue("user: write who asks, or auth = bearer")
+        raise InvalidValue("user: write a user name, or auth = bearer")
     if ":" in made.user:
-        raise InvalidValue("user: a name has no colon")
+        raise InvalidValue("user: a user name cannot contain a colon")
     if made.interval is not None and made.longest is not None and made.interval > made.longest:
         raise InvalidValue("longest: write at least the interval")
     if made.ca and made.verify is False:
-        raise InvalidValue("ca: verify = false trusts everybody; write one of the two")
+        raise InvalidValue("ca: verify = false trusts any certificate; write one of the two")
 
 
 def _plain(key: str, value: object) -> object:

@@ -1,10 +1,10 @@
-"""The state of fetching in one SQLite file: feeds, hosts, and the archive's mark; and when each feed is fetched next.
+"""The state of fetching in one SQLite file (feeds, hosts, the archive's mark), and the schedule of fetches.
 
-Each outcome is one transaction, with the visit that the archive has yet to note. WAL mode lets `mmqjp feeds` read
-during a fetch; a lock file admits one writer. Each row has a digest, because SQLite does not detect a changed byte.
-Others change the feeds by files in a directory beside the state, named by time and renamed into place; a running fetch
-applies them. Scheduling is pure: a state, an outcome and a random number give the next state. Of feeds that moved to
-the same address, one is fetched and the others wait.
+Each outcome is one transaction, including the visit that the archive has yet to record. WAL mode lets `mmqjp feeds`
+read during a fetch; a lock file admits one writer. Each row has a digest, because SQLite does not detect a changed
+byte. Other processes change the feeds through files in a directory beside the state, named by time and renamed into
+place; a running fetch applies them. Scheduling is pure: a state, an outcome and a random number give the next state. Of
+feeds that moved to the same address, one is fetched and the others wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from feeds.fetch.settings import NONE, NOTHING_SET, BadSettings, FeedSettings, S
 from feeds.history import NotedVisit
 from feeds.items import without_credentials
 
-JITTER = 0.1  # maximum fraction added to a wait, so that feeds do not stay due at the same time
+JITTER = 0.1  # maximum fraction added to a wait, so that feeds do not remain synchronised
 
 _EPOCH_WEEKDAY = EPOCH.weekday()
 
@@ -39,7 +39,7 @@ _EPOCH_WEEKDAY = EPOCH.weekday()
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Fetch intervals in microseconds: `interval`, or more if the feed or its server demands it, up to `longest`. After
-    failures in a row: `backoff`, doubled each time, up to `longest`."""
+    consecutive failures: `backoff`, doubled each time, up to `longest`."""
 
     interval: int = HOUR
     longest: int = DAY
@@ -47,14 +47,14 @@ class Pace:
 
 
 def after_success(now: int, fresh: int, hints: Hints, pace: Pace, random: float) -> int:
-    """The next check of a feed whose answer is `fresh` for that long; `random` is in [0, 1). The wait is between
-    `pace.interval` and `pace.longest` plus jitter, and longer only for skipped hours and days."""
+    """The next check of a feed whose answer is fresh for `fresh` microseconds; `random` is in [0, 1). The wait is
+    between `pace.interval` and `pace.longest` plus jitter, and longer only for skipped hours and days."""
     wait = min(max(pace.interval, fresh, hints.interval), max(pace.longest, pace.interval))
     return outside_skipped(now + _jittered(wait, random), hints, random)
 
 
 def after_failure(now: int, errors: int, not_before: int | None, hints: Hints, pace: Pace, random: float) -> int:
-    """The next check after `errors` failures in a row (from 1), never before `not_before`."""
+    """The next check after `errors` consecutive failures (from 1), never before `not_before`."""
     wait = min(pace.backoff << min(errors - 1, 40), max(pace.longest, pace.backoff))
     soonest = now + _jittered(wait, random)
     return outside_skipped(max(soonest, not_before or soonest), hints, random)
@@ -85,9 +85,10 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 class FeedState:
     """A feed, by its subscribed address. Times are microseconds of UTC, 0 for never.
 
-    `url` and `address` may contain credentials; `shown` never does. `title` is the reader's, and `folder` has the paths
-    of the reader's folders, one a line. `source` is its name in archives. `address` is where it is fetched now, after
-    permanent redirects and its page. `errors` counts those since the last success. `stopped`: it is not fetched.
+    `url` and `address` may contain credentials; `shown` never does. `title` is the user's, and `folder` has the paths
+    of the user's folders, one per line. `source` is its name in archives. `address` is where it is fetched now, after
+    permanent redirects and links from its page. `errors` counts failures since the last success. `stopped`: it is not
+    fetched.
     """
 
     url: str
@@ -116,12 +117,12 @@ class FeedState:
         return tuple(self.folder.splitlines())
 
     def is_overdue(self, now: int) -> bool:
-        """Whether readers have to be told to wait for it: it was never fetched, however often that failed, or not for
-        more than twice its interval without failing."""
+        """Whether readers must be asked to wait for it: it was never fetched successfully, or, without failing, not for
+        more than twice its interval."""
         return not self.fetched_at or (not self.errors and now - self.checked_at > 2 * (self.hints.wait or HOUR))
 
     def ended(self, now: int) -> NotedVisit:
-        """The note that the feed is not waited for: it could not be fetched at first, or is not fetched any more."""
+        """The visit that ends waiting for the feed: its first fetch failed, or it is no longer fetched."""
         return NotedVisit(self.shown, now, "ended", self.fetched_at or None)
 
 
@@ -144,13 +145,14 @@ def after_failed_visit(feed: FeedState, error: FetchError, now: int, pace: Pace,
 
 
 def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed while its address is fetched as another feed. A later visit checks whether that still holds."""
+    """Postpones the feed while its address is fetched as another feed. A later visit checks whether that still
+    holds."""
     check, cause = after_success(now, 0, Hints(), pace, random), without_credentials(str(already))
     return replace(feed, address=already.address, next_check=check, checked_at=now, errors=0, last_error=cause)
 
 
 STATE_FILE = "fetch.sqlite"
-FORMAT = 2  # The file's format. Rows have digests since 2.
+FORMAT = 2  # the file's format; rows have digests since 2
 
 _NAMES = [field.name for field in fields(FeedState)]
 _COLUMNS = ", ".join(_NAMES)
@@ -187,13 +189,13 @@ _SETTINGS = """CREATE TABLE IF NOT EXISTS settings (
     scope TEXT NOT NULL, name TEXT NOT NULL, settings TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (scope, name)
 )"""
-_ADDED = _VISITS, _PAGES, _HUBS, _SETTINGS  # Older versions made no such tables, and pass over them.
+_ADDED = _VISITS, _PAGES, _HUBS, _SETTINGS  # older versions did not create these tables, and ignore them
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """When the last request to a host began or ended, until when it is paused, and its robots.txt with the time of its
-    fetch. `robots` is None if unknown, "" if there is none. Times are microseconds, 0 for never."""
+    """When the last request to a host began or ended, until when it is paused, and its robots.txt (None if unknown, ""
+    if missing) with the time of its fetch. Times are microseconds, 0 for never."""
 
     host: str
     asked_at: int = 0
@@ -207,11 +209,11 @@ SettingsScope = Literal["feed", "folder"]
 
 @dataclass(frozen=True, slots=True)
 class PageChain:
-    """How far the older pages of a feed were read (see `feeds.fetch.archives`), by its subscribed address: wanted are
-    entries of the last `span` before the chain was begun, after `since`. `relation` is that of the links that are
-    followed, `next` the page to read next, at `next_check`; "" if there is none. `seen` are digests of addresses and
-    bodies. `failures` counts those in a row; `error` is the last one, or why the chain ended early, once it is `done`.
-    Times are microseconds."""
+    """How far the older pages of a feed, by its subscribed address, were read (see `feeds.fetch.archives`). Wanted are
+    the entries of the last `span` before the chain was begun, those after `since`. `relation` is that of the links
+    followed, `next` the page to read next ("" if none), at `next_check`. `seen` holds digests of addresses and bodies.
+    `failures` counts consecutive failures; `error` is the last one or, once `done`, why the chain ended early. Times
+    are microseconds."""
 
     feed: str
     span: int
@@ -230,10 +232,10 @@ class PageChain:
 @dataclass(frozen=True, slots=True)
 class HubSubscription:
     """A subscription of `topic` at a WebSub hub for a feed (see `feeds.fetch.hubs`). `token` is the secret part of the
-    address below `callback` that the hub calls, `secret` the key of its signatures. `mode` is what the hub is to do,
-    "subscribe", "unsubscribe" or, while another hub of the feed is asked, "spare"; it is asked at `next_check`. `until`
-    is the end of the lease, 0 before the hub has verified it. `failures` counts those in a row, and `error` is the
-    last. Times are microseconds, 0 for never."""
+    address below `callback` that the hub calls, `secret` the key of its signatures. `mode` is the next request,
+    "subscribe" or "unsubscribe", or "spare" while another hub of the feed is in use; it is due at `next_check`. `until`
+    is the end of the lease, 0 before the hub has verified the subscription. `failures` counts consecutive failures, and
+    `error` is the last one. Times are microseconds, 0 for never."""
 
     token: str
     feed: str
@@ -250,7 +252,7 @@ class HubSubscription:
 
 
 def find_subscription(path: Path, token: str) -> HubSubscription | None:
-    """Looks a subscription up beside the running fetch, without the checks of a whole file, since strangers may cause
+    """Looks up a subscription beside a running fetch. Skips the checks of the whole file, because anybody may trigger
     it. Raises sqlite3.Error."""
     if not path.is_file():
         return None
@@ -258,7 +260,7 @@ def find_subscription(path: Path, token: str) -> HubSubscription | None:
         columns = f"{_names(HubSubscription)}, digest"
         try:
             rows = database.execute(f"SELECT {columns} FROM hub_subscriptions WHERE token = ?", (token,)).fetchall()
-        except sqlite3.OperationalError:  # a file of an older version has no such table
+        except sqlite3.OperationalError:  # a file of an older version lacks the table
             return None
     return next((HubSubscription(*row) for *row, digest in rows if digest == _digest(row)), None)
 
@@ -280,7 +282,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             self._lock = _locked(path)
             make_private_file(path)
         elif not path.is_file():
-            raise SourceError(str(path), "there is no state of a fetch", "mmqjp fetch makes one")
+            raise SourceError(str(path), "there is no state of a fetch", "mmqjp fetch creates one")
         self._path = path
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
@@ -307,7 +309,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             self._add_digests()
         for table in _ADDED if self._lock is not None else ():
             self._rows(table)
-        # A power failure may take back the last commits, in order: what they told is then fetched or found again.
+        # A power failure may undo the last commits, in order: what they recorded is then fetched or found again.
         self._database.execute("PRAGMA synchronous = NORMAL")
 
     def _add_digests(self) -> None:
@@ -327,7 +329,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             yield
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
-                raise SourceError(str(self._path), f"cannot be written: {error}", "make room on the disk") from None
+                raise SourceError(str(self._path), f"cannot be written: {error}", "free some disk space") from None
             raise self._damaged(str(error)) from None
 
     def _damaged(self, cause: str) -> SourceError:
@@ -356,7 +358,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         return next(map(_feed, self._sealed(_COLUMNS, "feeds WHERE url = ?", url)), None)
 
     def add(self, feeds: Iterable[FeedState]) -> None:
-        """Adds unknown feeds. A known feed gets a new title, if there is one, with its folders."""
+        """Adds unknown feeds. A known feed takes a new title and folders, if given."""
         with self._transaction():
             for feed in feeds:
                 known = self._sealed(_COLUMNS, "feeds WHERE url = ?", feed.url)
@@ -392,7 +394,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
         return self._settings
 
     def change_settings(self, scope: SettingsScope, name: str, table: Mapping[str, object]) -> None:
-        """Sets keys of a feed (by its address) or folder (by its path); None unsets one. Raises BadSettings."""
+        """Sets keys of a feed (by address) or folder (by path); None unsets one. Raises BadSettings."""
         known = cast(dict[str, FeedSettings], self.settings().feeds if scope == "feed" else self.settings().folders)
         made = known.get(name, NONE).changed(table, _place(name))
         with self._transaction():
@@ -418,7 +420,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
                 self._write(feed)
 
     def visits(self) -> list[NotedVisit]:
-        """The last visit of each feed that the archive has yet to note, in order."""
+        """The last visit of each feed that the archive has yet to record, in order."""
         return [NotedVisit(*row) for row in self._sealed(_names(NotedVisit), "noted_visits ORDER BY rowid")]
 
     def add_visits(self, visits: Iterable[NotedVisit]) -> None:
@@ -426,7 +428,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             self._add_visits(visits)
 
     def drop_visits(self, mark: str | None) -> None:
-        """Removes the visits, which the archive has noted before `mark`."""
+        """Removes the visits, which the archive has recorded before `mark`."""
         with self._transaction():
             self._rows("DELETE FROM noted_visits")
             if mark is not None:
@@ -449,7 +451,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
                 self._set_mark(mark)
 
     def subscriptions(self, feed: str | None = None) -> list[HubSubscription]:
-        """The subscriptions at hubs: of a feed, or all."""
+        """The subscriptions at hubs, of one feed or of all."""
         if not self._has("hub_subscriptions"):
             return []
         where, values = ("WHERE feed = ?", (feed,)) if feed is not None else ("", ())
@@ -466,7 +468,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             self._rows("DELETE FROM hub_subscriptions WHERE token = ?", token)
 
     def _has(self, table: str) -> bool:
-        """Whether there is a table that older versions did not make."""
+        """Whether a table exists that older versions did not create."""
         with self._told():
             return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", table))
 
@@ -506,7 +508,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
             rows = self._rows(f"SELECT {columns}, {'digest' if self._digests else 'NULL'} FROM {where}", *values)
         for *row, digest in rows:
             if digest is not None and digest != _digest(row):
-                raise self._damaged(f"a row of {where.split()[0]} is not what was written")
+                raise self._damaged(f"a row of {where.split()[0]} has a wrong digest")
         return [tuple(row) for *row, _ in rows]
 
 
@@ -516,7 +518,7 @@ def _names(kind: type) -> str:
 
 def _locked(path: Path) -> BinaryIO:
     beside = path.with_name(f"{path.name}.lock")
-    make_private_file(beside)  # whoever may open it may lock it
+    make_private_file(beside)  # anybody who can open it can lock it
     file = beside.open("wb")
     try:
         if not lock(file.fileno()):
@@ -552,7 +554,7 @@ POLL = 0.05  # seconds between two polls for an applied change
 
 @dataclass(frozen=True, slots=True)
 class AddedFeed:
-    """A feed to add, by its address as requested. A title or folder of "" leaves the known one. `settings` are keys to
+    """A feed to add, by its address as requested. A title or folder of "" keeps the known one. `settings` are keys to
     set, as JSON."""
 
     url: str
@@ -563,7 +565,7 @@ class AddedFeed:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """Keys to set of a feed or folder, as a table in JSON; null unsets one."""
+    """Settings to change for a feed or folder, as a JSON object; null unsets a key."""
 
     scope: SettingsScope
     name: str
@@ -572,7 +574,7 @@ class SettingsChange:
 
 @dataclass(frozen=True, slots=True)
 class FeedChange:
-    """Feeds to add, addresses of feeds to remove, and of feeds to make due now, even if stopped; and settings."""
+    """Feeds to add, addresses of feeds to remove or to make due now (even if stopped), and settings."""
 
     add: tuple[AddedFeed, ...] = ()
     remove: tuple[str, ...] = ()
@@ -590,14 +592,14 @@ class FeedChange:
         yield from self.settings
 
     def check(self, known: SettingsOf) -> None:
-        """Raises BadSettings if keys do not go together with what is set."""
+        """Raises BadSettings if keys contradict existing settings."""
         for one in self._settings:
             before = (known.feeds if one.scope == "feed" else known.folders).get(one.name, NONE)
             before.changed(json.loads(one.table), _place(one.name))
 
     def make(self, store: FetchStore) -> list[FeedState]:
-        """Applies the change. Returns the feeds that were added, are due now or have other settings. Raises
-        SourceError, and BadSettings if nothing was changed."""
+        """Applies the change. Returns the feeds that were added, made due, or got other settings. Raises SourceError,
+        or BadSettings with nothing changed."""
         self.check(store.settings())
         known = {feed.url: feed for feed in store.feeds()}
         before = SettingsOf(dict(store.settings().feeds), dict(store.settings().folders))
@@ -622,9 +624,9 @@ def _place(name: str) -> str:
 
 
 def _ask_anew(store: FetchStore, before: SettingsOf) -> set[str]:
-    """Readies feeds that have other settings now, and returns their addresses: their answers may be others, so
-    validators are dropped; what fails may be mended, so it is tried; a shorter interval counts from the last visit;
-    what is to be read of older pages is begun."""
+    """Reschedules feeds whose settings have changed, and returns their addresses. Validators are dropped, since answers
+    may differ; failing feeds are retried; a shorter interval counts from the last visit; reading of older pages
+    begins."""
     changed: list[FeedState] = []
     for feed in store.feeds():
         old, new = (effective_settings(feed.url, feed.folders, NOTHING_SET, one) for one in (before, store.settings()))
@@ -640,8 +642,8 @@ def _ask_anew(store: FetchStore, before: SettingsOf) -> set[str]:
 def change_feeds(
     state: Path, change: FeedChange, wait: float = 0.0, sleep: Callable[[float], object] = time.sleep
 ) -> bool:
-    """Changes the feeds of a state file, creating it if needed. Returns whether the change is applied: a running fetch
-    applies it, for which this waits up to `wait` seconds. Raises SourceError, BadSettings, OSError."""
+    """Changes the feeds of a state file, creating it if needed. Returns whether the change was applied: if a fetch is
+    running, that applies it, and this waits up to `wait` seconds. Raises SourceError, BadSettings, OSError."""
     waiting = ChangesOf(state)
     try:
         with FetchStore(state, write=True) as store:
@@ -672,8 +674,8 @@ class ChangesOf:
         return path
 
     def take(self, store: FetchStore, busy: Collection[str] = ()) -> tuple[list[FeedState], set[str]]:
-        """Applies the pending changes, oldest first, up to one of a `busy` feed. Returns the feeds that are new or due
-        now, and the addresses of removed ones. Raises SourceError."""
+        """Applies the pending changes, oldest first, stopping before one of a `busy` feed. Returns the feeds that are
+        new or due now, and the addresses of removed ones. Raises SourceError."""
         changed: dict[str, FeedState] = {}
         removed: set[str] = set()
         for path in sorted(self._directory.glob("[!.]*.json")):
@@ -681,7 +683,7 @@ class ChangesOf:
                 if not change.urls.isdisjoint(busy):
                     break
                 made: dict[str, FeedState] = {}
-                with suppress(BadSettings):  # whoever asks has checked them
+                with suppress(BadSettings):  # the sender has checked them
                     made = {feed.url: feed for feed in change.make(store)}
                 removed = removed.union(change.remove).difference(made)
                 changed = {url: feed for url, feed in (changed | made).items() if url not in removed}
@@ -700,8 +702,8 @@ def _read(path: Path) -> FeedChange | None:
 
 
 class AddressClaims:
-    """Which feed is fetched at an address: the one subscribed to by it, else the one that was fetched there, else the
-    first. A feed that fails or is gone for good leaves the address to the next."""
+    """Which feed is fetched at an address: the one subscribed under it, else the one already fetched there, else the
+    first. A feed that fails or is gone for good gives up the address to the next."""
 
     def __init__(self, feeds: Iterable[FeedState]) -> None:
         self._order: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Spark data sources `mmqjp_feeds` (live feeds), `mmqjp_warc` (WARC files), and streams of drop directories.
+"""Spark data sources `mmqjp_feeds` (live feeds) and `mmqjp_warc` (WARC files), and streams of drop directories.
 
 Drops are found by `binaryFile` and parsed on the executors; WARC files have a partition each. Live feeds are fetched by
 the driver into an inbox, one SQLite file whose segments are written in one transaction with file offsets and entry
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
-"""A document has no `reason` and `raw`; a reject has no `xml`, nulls for unknowns. Times are microseconds of UTC."""
+"""A document has no `reason` and `raw`; a reject has no `xml`, and null for unknown fields. Times are microseconds of
+UTC."""
 
 _TEXT, _INT, _RAW = pa.string(), pa.int64(), pa.binary()
 SCHEMA = pa.schema({"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": _RAW})
@@ -76,7 +77,7 @@ def _text(document: Document) -> str:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             pass
-    if refused := read_prolog(data).refused:  # of a DOCTYPE nothing is written
+    if refused := read_prolog(data).refused:  # the DOCTYPE is not written
         raise ValueError(refused)
     return etree.tostring(etree.fromstring(data, xml_parser()), encoding="unicode")
 
@@ -87,8 +88,8 @@ def local_path(address: str) -> Path:
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     if parts.scheme and "://" in address:
-        hint = "name a directory that the driver and the executors have in common"
-        raise SourceError(address, f"what is at {parts.scheme}: cannot be read", hint)
+        hint = "name a directory that the driver and the executors share"
+        raise SourceError(address, f"{parts.scheme}: addresses cannot be read", hint)
     return Path(address).absolute()
 
 
@@ -120,7 +121,7 @@ def drops(
 
 
 def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
-    # The bytes are read where the sidecar is, by the path: what is not selected, Spark does not read.
+    # The bytes are read by path, like the sidecar: Spark does not read a column that is not selected.
     return files.select("path").mapInArrow(partial(_entries, root=str(root), form=form), COLUMNS)
 
 
@@ -128,7 +129,7 @@ def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> I
     def items() -> Iterator[SourceItem]:
         for batch in batches:
             for address in batch.column("path").to_pylist():
-                path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
+                path = Path(address.removeprefix("file:"))  # Spark does not percent-encode it
                 name = name_below(path, Path(root))
                 yield from History().settle(or_reject(read_feed_file(path, name, form), name))
 
@@ -158,7 +159,7 @@ class Inbox:
         self._database.close()
 
     def take(self, tail: Tail, history: History) -> None:
-        """Stores unread items as segments, judged by a history, loaded here. Unreadable files wait."""
+        """Stores unread items as segments, judged by `history`, whose state is loaded here. Unreadable files wait."""
         history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
         rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
         positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
@@ -200,7 +201,7 @@ class Inbox:
 
 
 class _Source(DataSource):
-    """Reads with one of two readers, which are made of the options."""
+    """Creates its readers from the options."""
 
     source: ClassVar[str]
     readers: ClassVar[tuple[type[Any], type[Any]]]
@@ -231,7 +232,7 @@ class _Source(DataSource):
 
 LIVE_SOURCE = "mmqjp_feeds"
 DROPS = "drops"  # the state's folder of fetched feeds, and its name as a source
-KEPT = DAY  # Retention of a version after a stream has read it. The newest of each feed stays longer.
+KEPT = DAY  # retention of a version after a stream has read it; the newest of each feed stays
 KNOWN = 30 * DAY  # retention of an entry after its feed has dropped it
 
 
@@ -288,17 +289,17 @@ class _LiveReader(_Live, DataSourceReader):
         return [InputPartition(names) for names in found if names]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        names: list[str] = partition.value or []  # where there is no partition, Spark makes one with None
+        names: list[str] = partition.value or []  # without partitions, Spark creates one with None
         items = (or_reject(read_feed_file(self.out / name, name, self.form), name) for name in names)
         yield from row_batches(History().settle(chain.from_iterable(items)))
 
 
 class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the number of the inbox's last segment. The driver, with their history, reads entries."""
+    """An offset is the number of the inbox's last segment. The driver reads entries, since it has their history."""
 
     _target: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
+    def initialOffset(self) -> dict[str, int]:  # Spark's name, like those below
         return {"segment": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -313,8 +314,8 @@ class _LiveStreamReader(_Live, DataSourceStreamReader, SupportsTriggerAvailableN
         with self._inbox() as inbox:
             found = inbox.segments(first, last)
         if len(found) < last - first:
-            cause = f"of the segments {first + 1} to {last}, which the checkpoint has, {len(found)} are there"
-            raise SourceError(str(self.state), cause, "a state goes with one query and its checkpoint")
+            cause = f"the checkpoint refers to segments {first + 1} to {last}, but only {len(found)} exist"
+            raise SourceError(str(self.state), cause, "a state belongs to one query and its checkpoint")
         return [InputPartition(data) for data in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -363,7 +364,7 @@ class _Archives:
         files = (file for file in Listing(self.path, feeds=False).files() if file.kind is FileKind.WARC)
         sizes = {}
         for file in sort_files(files):
-            with suppress(FileNotFoundError):  # it has gone meanwhile
+            with suppress(FileNotFoundError):  # it has disappeared in the meantime
                 sizes[file.name] = file.path.stat().st_size
         return sizes
 
@@ -401,7 +402,7 @@ class _WarcStreamReader(_Archives, DataSourceStreamReader, SupportsTriggerAvaila
             raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
         self._limit = ReadAllAvailable() if most is None else ReadMaxFiles(int(most))
 
-    def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
+    def initialOffset(self) -> dict[str, int]:  # Spark's name, like those below
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -386,8 +386,10 @@ def writing(*errors: type[Exception]) -> Iterator[None]:
 _Kind = TypeVar("_Kind", bound=Callable[..., Any])
 
 
-def telling(kind: _Kind, errors: tuple[type[Exception], ...], told: Callable[[Exception], StoreError | None]) -> _Kind:
-    """Decorator of functions, or classes' public methods: `errors` become StoreErrors, unless `told` gives None."""
+def telling(
+    kind: _Kind, errors: tuple[type[Exception], ...], convert: Callable[[Exception], StoreError | None]
+) -> _Kind:
+    """Decorates a function or a class's public methods: `errors` become StoreErrors, unless `convert` returns None."""
 
     def translated(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
@@ -395,7 +397,7 @@ def telling(kind: _Kind, errors: tuple[type[Exception], ...], told: Callable[[Ex
             try:
                 return method(*arguments, **options)
             except errors as error:
-                found = told(error)
+                found = convert(error)
                 if found is None:
                     raise
                 raise found from error

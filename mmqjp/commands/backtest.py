@@ -1,4 +1,4 @@
-"""`mmqjp backtest`: what a script would have found in documents that are kept, and what it would cost."""
+"""`mmqjp backtest`: what a script would have found in stored documents, and what it would cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mmqjp.service.sql_question import BACKTEST
 @click.command(cls=options.FeedsBeforePaths)
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @options.state_option(
-    "A store: try its documents, with the registered queries that the script reads. A service may run on it.",
+    "A store: try its documents, with the registered queries that the script reads. A service may be running on it.",
     exists=True,
 )
 @click.option(
@@ -41,21 +41,21 @@ from mmqjp.service.sql_question import BACKTEST
 @options.time_xpath_option
 @tz_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@options.wait_option("How long to wait if another process holds the store, beside the time that the back-test takes.")
+@options.wait_option("How long to wait if another process holds the store, not counting the back-test itself.")
 @debug_option
 def backtest(
     file: Path, state: Path | None, paths: tuple[Path, ...], feeds: EntryForm | None, versions: Versions,
     most_versions: int, time_xpath: str | None, clock: TimeFormat, as_json: bool, wait: float,
 ) -> None:  # fmt: skip
-    """Try a script on documents that are there: what it finds, how often, and what it would cost. Nothing is written.
+    """Try a script on existing documents: what it finds, how often, and what it would cost. Nothing is written.
 
     \b
     Examples:
       mmqjp backtest stories.xscl --state state/
       mmqjp backtest stories.xscl --documents feeds/ --feeds
 
-    The script runs in a process of its own that gives way to others, for a minute at most. A store's newest 100,000
-    documents are tried, in the order in which they arrived.
+    The script runs at low priority in its own process, for a minute at most. It is tried on a store's newest 100,000
+    documents, in the order in which they arrived.
     """
     if state is None and not paths:
         raise click.UsageError("name a store with --state, or documents with --documents")
@@ -85,7 +85,7 @@ def backtest(
         few = ", ".join(map(printable_line, silent[:LISTED_QUERIES])) + ", ..." * (len(silent) > LISTED_QUERIES)
         on = " ".join(f"--against {shlex.quote(str(path))}" for path in paths) or "--against DOCUMENTS"
         given = f"{shlex.quote(str(file))} {on}" + (f" --feeds={feeds}" if feeds is not None else "")
-        click.echo(f"nothing is found by {few}: mmqjp check {printable_line(given)} says which part finds nothing")
+        click.echo(f"nothing found by {few}: mmqjp check {printable_line(given)} shows which part finds nothing")
 
 
 def print_result(result: Backtest, clock: TimeFormat) -> None:

@@ -1,9 +1,9 @@
-"""`mmqjp backup` and `mmqjp restore`: a whole copy of a state directory, made while a service runs, and put in place.
+"""`mmqjp backup` and `mmqjp restore`: copy a whole state directory, even while a service runs, and put a copy in place.
 
 A backup is a directory: the files of the state in `files`, and the manifest `backup.json` with their digests. Both it
-and a restored state get their names when they are complete. The store is copied as of one commit, after what feeds it
-(feeds and fetched files) and before what it feeds (files of sinks): so what comes meanwhile is read, or written, once.
-Postings derive from the tables: they are left out, and built anew."""
+and a restored state get their final names once complete. The store is copied as of one commit, after its inputs (feeds
+and fetched files) and before its outputs (files of sinks), so that whatever arrives in between is read or written
+exactly once. Postings derive from the tables: they are omitted, and rebuilt."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from mmqjp.tables.schema import SCHEMA, CommitMetadata, Ledger
 
 MANIFEST, FILES = "backup.json", "files"
 FORMAT = 1
-TRIES = 10  # times that the files of a store are copied if they change meanwhile
+TRIES = 10  # attempts to copy the files of a store if they change meanwhile
 CHUNK = 1 << 20  # bytes read at a time
 
 NOT_COPIED = frozenset((OWNER_FILE, SPOOL, QUARANTINE, RUNS, COMMITTED, DUCKDB_FILE, SPARK_MANIFESTS))
-"""What is in no backup, or copied with the store: the lock, commands that nobody has an answer to yet, what was set
-aside as damaged, and postings."""
+"""Files that are never backed up, or are copied with the store: the lock, unanswered commands, quarantined files, and
+postings."""
 
 SQLITE = ".sqlite"
 CHECKPOINT = "checkpoint"  # the directory of Spark's streaming queries
 FEEDING, LAST = range(3), 3
-"""What is copied before the store: changes of feeds that are not made yet, the state of fetching and of streaming
-queries, other files. And what is copied after it: files of sinks."""
+"""Stages of copying before the store (pending changes of feeds; the state of fetching and of streaming queries; other
+files), and the one after it (files of sinks)."""
 
 
 class BackupError(OperationalError, RuntimeError):
@@ -71,7 +71,7 @@ class CopiedFile:
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """What a backup has. `state` was the absolute path of the state, and `files` are by their paths in it."""
+    """The content of a backup. `state` was the absolute path of the state; `files` are keyed by their paths in it."""
 
     format: int
     mmqjp: str
@@ -98,15 +98,15 @@ def read_backup(backup: Path) -> BackupManifest:
         if content["format"] > FORMAT:
             raise BackupError(f"{backup} was made by mmqjp {content['mmqjp']}: install that version, or a newer one")
         if content.pop("digest") != _digest(content):
-            raise BackupError(f"{path} is not what was written: take another backup")
+            raise BackupError(f"{path} is damaged: use another backup")
         files = {str(PurePosixPath(name)): CopiedFile(**file) for name, file in content.pop("files").items()}
         found = BackupManifest(**content, files=files)
     except OSError as error:
-        raise BackupError(f"{backup} is no backup: {path}: {error.strerror}") from error
+        raise BackupError(f"{backup} is not a backup: {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BackupError(f"{path} is no manifest of a backup: it is damaged, or of another program") from error
+        raise BackupError(f"{path} is not a manifest of a backup: it is damaged, or from another program") from error
     if wrong := [name for name in files if name.startswith("/") or ".." in PurePosixPath(name).parts]:
-        raise BackupError(f"{path} names {wrong[0]!r:.80}, which is in no state")
+        raise BackupError(f"{path} lists {wrong[0]!r:.80}, which cannot be in a state")
     return found
 
 
@@ -126,8 +126,8 @@ def copy_file(source: Path, target: Path, most: int | None = None) -> CopiedFile
 
 @contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
-    """A directory that gets its name when the block ends without error, if no other one has it, or only an empty one.
-    Removes what a killed process left. Raises BackupError, OSError."""
+    """A directory that gets its final name when the block ends without error, unless a non-empty one has that name.
+    Removes leftovers of a killed process. Raises BackupError, OSError."""
     draft = target.with_name(f".{target.name}.draft")
     _refuse_occupied(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def _refuse_occupied(target: Path) -> None:
 def _rename(draft: Path, target: Path) -> None:
     try:
         draft.rename(target)
-    except OSError as error:  # a mount point, for one
+    except OSError as error:  # for example, a mount point
         advice = "name a directory that does not exist yet"
         raise BackupError(f"{target} cannot be put in place ({error.strerror}): {advice}") from error
 
@@ -170,7 +170,7 @@ def _rename(draft: Path, target: Path) -> None:
 
 
 class _Copying:
-    """Copies a state into a draft. `files` are those that it has."""
+    """Copies a state into a draft; `files` are those copied so far."""
 
     def __init__(self, state: Path, draft: Path, *, secrets: bool) -> None:
         self._state, self._target, self._engine = state, draft / FILES, stored_engine(state)
@@ -191,7 +191,8 @@ class _Copying:
         self.files[name] = copy_file(self._state / name, self._target / name, most)
 
     def _copy_beside(self, stage: int) -> None:
-        """Copies files beside the store. Those that vanish meanwhile were read, and what they had is in the store."""
+        """Copies files beside the store. Files that vanish meanwhile have been read, and the store has their
+        content."""
         for name in sorted(self._beside(stage)):
             with suppress(FileNotFoundError):
                 (self._copy_database if name.endswith(SQLITE) else self.copy)(name)
@@ -201,7 +202,7 @@ class _Copying:
             folder = Path(directory).relative_to(self._state)
             if not folder.parts:
                 kept = [name for name in (*folders, *names) if name not in self._left_out]
-                kept = [name for name in kept if not name.startswith(f"{DUCKDB_FILE}.")]  # its log, and what it spills
+                kept = [name for name in kept if not name.startswith(f"{DUCKDB_FILE}.")]  # its log and temporary files
                 folders[:], names = (list(filter(kept.__contains__, some)) for some in (folders, names))
             for name in names:
                 # A file whose name begins with a dot is being written. SQLite's side files belong to a process.
@@ -247,7 +248,8 @@ def _stage(folder: Path, name: str) -> int:
 
 @contextmanager
 def _held(state: Path, engine: str, wait: float) -> Iterator[None]:
-    """Keeps processes from writing the store; if one does, it notes how far its sinks are, and puts checkpoints off."""
+    """Keeps other processes from writing the store; a running service records its sinks' positions and postpones
+    checkpoints."""
     try:
         reading = ReadLock(state)
     except InUse:
@@ -258,10 +260,10 @@ def _held(state: Path, engine: str, wait: float) -> Iterator[None]:
         finally:
             reading.release()
         return
-    with suppress(NoAnswer):  # it is busy: then a sink may repeat what it did since it noted something
+    with suppress(NoAnswer):  # it is busy: then a sink may repeat outputs since its last recorded position
         client(state, wait).ask(SAVE_SINKS, {})
     if engine != DUCKDB:
-        yield  # files of a store on Spark stay for a while
+        yield  # Spark keeps replaced files for a while
         return
     spool = Spool(state)
     command = spool.submit(HOLD, {})
@@ -272,12 +274,12 @@ def _held(state: Path, engine: str, wait: float) -> Iterator[None]:
 
 
 def back_up(state: Path, target: Path, *, secrets: bool = True, wait: float = 30.0) -> BackupManifest:
-    """Copies a state into a directory that does not exist yet, or is empty. Raises BackupError, StoreError, OSError."""
+    """Copies a state into a new or empty directory. Raises BackupError, StoreError, OSError."""
     state, target = state.resolve(), target.resolve()
     if (engine := stored_engine(state)) is None:
         raise BackupError(f"there is no store in {state}: name the state directory of one")
     if target.is_relative_to(state):
-        raise BackupError(f"{target} is in the state itself: name a directory elsewhere")
+        raise BackupError(f"{target} is inside the state: name a directory elsewhere")
     with whole_directory(target) as draft, umask_of(shared=False):
         copying = _Copying(state, draft, secrets=secrets)
         with _held(state, engine, wait):
@@ -291,8 +293,8 @@ def back_up(state: Path, target: Path, *, secrets: bool = True, wait: float = 30
 
 
 def restore_state(backup: Path, target: Path, *, paused: bool = False) -> BackupManifest:
-    """Puts the state of a backup into a directory that does not exist yet, or is empty. Sinks go on where they were, or
-    are `paused`. Raises BackupError, StoreError, OSError."""
+    """Puts the state of a backup into a new or empty directory. Sinks continue where they were, or are `paused`. Raises
+    BackupError, StoreError, OSError."""
     manifest, target = read_backup(backup), target.resolve()
     shared = SHARED in manifest.files
     with whole_directory(target) as draft, umask_of(shared=shared):
@@ -300,9 +302,11 @@ def restore_state(backup: Path, target: Path, *, paused: bool = False) -> Backup
             try:
                 found = copy_file(backup / FILES / name, draft / name)
             except FileNotFoundError as error:
-                raise BackupError(f"{error.filename} is gone: take another backup") from error
+                raise BackupError(f"{error.filename} is missing: use another backup") from error
             if found != file:
-                raise BackupError(f"{backup / FILES / name} is not what was backed up: take another backup")
+                raise BackupError(
+                    f"{backup / FILES / name} differs from the file that was backed up: use another backup"
+                )
             if name.startswith(f"{SECRETS}/"):
                 (draft / name).chmod(0o600)
         apply(draft, Repairs(postings=True))
@@ -318,10 +322,10 @@ def _umask() -> int:
 
 
 def _move_sinks(draft: Path, manifest: BackupManifest, target: Path, *, paused: bool) -> None:
-    """Notes where files of sinks are now. Files outside of the state may be those of the original, if that is still
-    there: so that they are only found by their names."""
+    """Updates the paths of sinks' files. Files outside the state may still belong to the original, so their inodes are
+    dropped and they are found by name only."""
     with closing(open_store(None, draft, DEFAULT_PLAN, CACHE_BYTES, read_only=True)) as reader:
-        known = Ledger(reader).settings(SINK_PREFIX)  # refuses a store of a newer version
+        known = Ledger(reader).settings(SINK_PREFIX)  # refuses a store written by a newer version
         noted = {name: json.loads(position) for name, position in known.items() if position}
     changed = dict[str, str]()
     for name, position in noted.items():
@@ -336,7 +340,7 @@ def _move_sinks(draft: Path, manifest: BackupManifest, target: Path, *, paused: 
 
 
 def _moved(value: Any, before: str, after: str) -> Any:
-    """A position with paths in the state as they are now, and without inodes.
+    """Adapts the paths in a sink's position to the new state directory, and drops inodes.
 
     >>> _moved({"acked": 1, "details": {"file": "/a/sinks/x", "inode": 7, "bytes": 9}}, "/a/", "/b/")
     {'acked': 1, 'details': {'file': '/b/sinks/x', 'inode': None, 'bytes': 9}}
@@ -357,34 +361,34 @@ def _say(what: str, manifest: BackupManifest) -> None:
 
 @click.command()
 @click.argument("target", metavar="DEST", type=click.Path(path_type=Path))
-@click.option("--no-secrets", is_flag=True, help="Leave out the tokens, keys and passwords in the state's secrets.")
+@click.option("--no-secrets", is_flag=True, help="Leave out the state's secrets: tokens, keys and passwords.")
 @store_options
 def backup(target: Path, no_secrets: bool, state: Path, wait: float) -> None:
-    """Copy a state directory, also while a service runs on it.
+    """Copy a state directory, even while a service runs on it.
 
     \b
     Examples:
       mmqjp backup /backups/monday --state state/
       mmqjp backup /backups/monday --state state/ --no-secrets
 
-    DEST is a directory that does not exist yet. It appears when the backup is complete.
+    DEST is a new directory. It appears once the backup is complete.
     """
     _say(f"{target}", back_up(state, target, secrets=not no_secrets, wait=wait))
 
 
 @click.command()
 @click.argument("source", metavar="SRC", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@state_option("Where to put the state: a directory that does not exist yet.", required=True)
+@state_option("Where to put the state: a new directory.", required=True)
 @click.option("--paused", is_flag=True, help="Pause all sinks, for a copy beside the original.")
 @debug_option
 def restore(source: Path, state: Path, paused: bool) -> None:
-    """Put the state of a backup in place, after comparing its files with their digests.
+    """Put the state of a backup in place, after verifying the digests of its files.
 
     \b
     Examples:
       mmqjp restore /backups/monday --state state/
       mmqjp restore /backups/monday --state trial/ --paused
 
-    Sinks go on where they were when the backup was made.
+    Sinks continue where they were when the backup was made.
     """
     _say(f"{state}", restore_state(source, state, paused=paused))

@@ -38,7 +38,7 @@ from xscl.syntax import Query, Script
 from xscl.text import did_you_mean, rendered
 
 MOST_LISTED, MOST_TRIED = 1_000, 500
-"""Maximum number of queries listed per file, and default number of documents on which queries are tried."""
+"""Maximum number of queries listed per file, and default number of documents that queries are tried on."""
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
 NAME_WIDTH = 40
@@ -52,7 +52,7 @@ NAME_WIDTH = 40
 @click.option("--strict", is_flag=True, help="Fail if there are warnings.")
 @click.option(
     "--against", metavar="PATH", multiple=True, type=click.Path(exists=True, path_type=Path),
-    help="Try the queries on documents, and say what each part of them found. May be repeated.",
+    help="Try the queries on documents, and show what each part of them found. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--limit", metavar="N", type=options.AtLeast(1), default=MOST_TRIED, show_default=True,
@@ -72,8 +72,8 @@ def check(
       mmqjp check --feeds stories.xscl
       mmqjp check stories.xscl --against feeds/ --feeds
 
-    With --feeds, also warn of names that items do not have, of streams that nothing writes, and of comparisons that
-    never hold. With --against, run the queries over some documents, and say which part of which query finds nothing.
+    With --feeds, also warn about names that items do not have, streams that nothing writes, and comparisons that never
+    hold. With --against, run the queries over some documents, and show which part of which query finds nothing.
     """
     sample = None
     if against:
@@ -129,7 +129,7 @@ def _show_events(script: Script) -> None:
 
 
 def _spread(paths: Iterable[Path]) -> Iterator[Path]:
-    """Expands a directory that holds only directories: usually one per feed."""
+    """Expands a directory that holds only directories, usually one per feed."""
     for path in paths:
         inside = sorted(path.iterdir()) if path.is_dir() else []
         yield from inside if inside and all(one.is_dir() for one in inside) else [path]
@@ -149,7 +149,7 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
 
 
 def summarise_script(script: Script) -> tuple[Table, list[str]]:
-    """Returns a table of the queries, at most MOST_LISTED, and a line per absence: when it is decided."""
+    """Returns a table of at most MOST_LISTED queries, and for each absence a line that says when it is decided."""
     names = [name for query, name in zip(script.all_queries, script.names(), strict=True) if isinstance(query, Query)]
     with Session("duckdb") as engine:
         with progress_shown():
@@ -157,8 +157,8 @@ def summarise_script(script: Script) -> tuple[Table, list[str]]:
         joins = [query for query in engine.registry.subscriptions.values() if not query.is_events][:MOST_LISTED]
         table = text_table(COLUMNS, (_row(engine.registry, subscription) for subscription in joins))
         table.columns[0].min_width = min(max(map(len, names[:MOST_LISTED])), NAME_WIDTH)
-    told = ((one.name, dict.fromkeys(map(answers_after, absences_in(one.normal)))) for one in joins)
-    return table, [f"{printable_line(name)}: {one}" for name, some in told for one in some]
+    delays = ((one.name, dict.fromkeys(map(answers_after, absences_in(one.normal)))) for one in joins)
+    return table, [f"{printable_line(name)}: {one}" for name, some in delays for one in some]
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
@@ -182,9 +182,9 @@ LISTED_NAMES = 10  # maximum number of query names in an error
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--query", metavar="NAME", help="Only the queries of this name.")
+@click.option("--query", metavar="NAME", help="Only the queries with this name.")
 @options.state_option(
-    "A store with the queries: also show their cost there, and the other queries that share with them.", exists=True
+    "A store with the queries: also show their cost there, and which other queries share with them.", exists=True
 )
 @click.option(
     "--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
@@ -192,9 +192,9 @@ LISTED_NAMES = 10  # maximum number of query names in an error
 )  # fmt: skip
 @click.option(
     "--without", metavar="RULE", multiple=True, type=click.Choice((*RULE_NAMES, JOIN_RULE)),
-    help=f"Switch a rule of the plan off: {', '.join(RULE_NAMES)} or {JOIN_RULE}. May be repeated.",
+    help=f"Switch off a rule of the plan: {', '.join(RULE_NAMES)} or {JOIN_RULE}. May be repeated.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print event queries as JSON, one object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print event queries as JSON, one object per line.")
 @click.option(
     "--plan", is_flag=False, flag_value=WHOLE, type=click.Choice((*PLANS, WHOLE)), default=DEFAULT_PLAN,
     help="Without a value: show the plan of all queries together instead, before the rules and after them; with --svg, "
@@ -205,7 +205,7 @@ def explain(
     file: Path, query: str | None, state: Path | None, svg: Path | None, without: tuple[str, ...], as_json: bool,
     plan: str,
 ) -> None:  # fmt: skip
-    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and what is shared.
+    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and sharing.
 
     \b
     Examples:
@@ -215,9 +215,8 @@ def explain(
       mmqjp explain patterns.xscl --plan --without cse
       mmqjp explain patterns.xscl --plan --svg plan.svg
 
-    The queries of the file are registered together in a temporary engine, so that what they share is shown even for a
-    single query. With --state, the queries of the store with the names in the file are explained, and nothing is
-    registered.
+    The queries of the file are registered together in a temporary engine, so that sharing is shown even for a single
+    query. With --state, the queries of the store with the names in the file are explained, and nothing is registered.
     """
     text = options.read_script(file)[0] if state is None else options.text_for_store(file)
     if state is not None and stored_engine(state) is None:
@@ -268,7 +267,7 @@ def _graphs(engine: Session, names: Container[str]) -> str:
     joins = [(query.name, query.text) for query in subscriptions if query.name in names and not query.is_events]
     if not joins:
         raise Failure("event queries have no join graph: --plan --svg FILE draws how they are run")
-    return join_graphs(*joins)  # parses no more texts than it draws
+    return join_graphs(*joins)  # parses only the texts that it draws
 
 
 def _opened(state: Path | None, plan: str) -> Session:

@@ -1,5 +1,5 @@
-"""`mmqjp check-store`: compares all files of a store with their checksums, and its rows with what they refer to, and
-mends what derives from the rest. The store is read by DuckDB, whichever engine wrote it."""
+"""`mmqjp check-store`: verifies the checksums of a store's files and the references between its rows, and repairs what
+can be derived from the rest. DuckDB reads the store, whichever engine wrote it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from mmqjp.service.spool import ANSWERS, COMMANDS, SPOOL
 from mmqjp.state.engine_choice import SPARK, Ownership, ReadLock, open_store, stored_engine
 from mmqjp.tables.schema import NEXT_IDS, QUERY_TABLES, SCHEMA, SETTING_TABLES, read_settings
 
-QUARANTINE = "damaged"  # the folder of a state directory to which --repair moves damaged files
-MOST_PASSES = 5  # maximum number of repairs: what one drops may be what other rows refer to
+QUARANTINE = "damaged"  # the subdirectory of a state directory to which --repair moves damaged files
+MOST_PASSES = 5  # maximum number of repairs: other rows may refer to those that one drops
 
 
 class Repairs(NamedTuple):
-    """What is to be done: `moved` to quarantine; `rows` to drop, by table and condition; `files` of a table that are
-    left out of the manifest, on Spark; `postings` built anew; the `mark` removed, so that lost commits are accepted."""
+    """The repairs to make: files `moved` to quarantine; `rows` to drop, by table and condition; `files` of a table to
+    omit from the manifest, on Spark; `postings` to rebuild; the `mark` to remove, which accepts lost commits."""
 
     moved: tuple[Path, ...] = ()
     rows: tuple[tuple[str, str], ...] = ()
@@ -48,7 +48,7 @@ class Repairs(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Something wrong. `remedy` says what --repair does, which is `repairs`; without them, only a copy helps."""
+    """A fault. `remedy` describes `repairs`, which --repair makes; without them, only a copy helps."""
 
     place: str
     what: str
@@ -59,15 +59,15 @@ class Damage(NamedTuple):
         return {"place": self.place, "what": self.what, "remedy": self.remedy or None, "mended": mended}
 
 
-REBUILT = "builds the postings anew from the tables", Repairs(postings=True)
+REBUILT = "rebuilds the postings from the tables", Repairs(postings=True)
 
 ESSENTIAL = frozenset((*QUERY_TABLES, *SETTING_TABLES, "definitions", "removed_definitions", "groups"))
-"""Tables without whose rows no store can be opened."""
+"""Tables without whose rows a store cannot be opened."""
 
 
 class RowCheck(NamedTuple):
-    """Rows of a table that no whole store has: those of a condition, which `reads` tables. `what` follows their number,
-    and `column` has an example. Without them a store is as whole as before, if `drops`."""
+    """Rows of a table that an intact store does not have, by a condition that `reads` tables. In messages `what`
+    follows their number, and `column` gives an example. `drops`: dropping them does no further harm."""
 
     table: str
     condition: str
@@ -79,7 +79,9 @@ class RowCheck(NamedTuple):
 
 def _refers(table: str, column: str, target: str, key: str) -> RowCheck:
     condition = f"{column} NOT IN (SELECT o.{key} FROM {target} o WHERE o.{key} IS NOT NULL)"
-    return RowCheck(table, condition, f"with a {column} that {target} has not", column, (table, target), drops=True)
+    return RowCheck(
+        table, condition, f"with a {column} that is missing in {target}", column, (table, target), drops=True
+    )
 
 
 _OF_QUERIES = (
@@ -88,8 +90,8 @@ _OF_QUERIES = (
 )  # fmt: skip
 
 _PRUNED = "(SELECT coalesce(min(p.t1), 0) FROM answers p)"
-"""--keep drops matches and documents that end before a time, and keeps no answer that does. So everything that begins
-later must exist."""
+"""--keep drops matches and documents that end before a time, and all such answers, so everything that begins later must
+exist."""
 
 _LACK_MATCHES = f"""t0 >= {_PRUNED} AND answer IN (
   SELECT l.answer FROM answer_matches l WHERE l.match NOT IN (SELECT m.match FROM match_rows m))"""
@@ -125,11 +127,11 @@ ON_DUCKDB = (
     _refers("bound", "grp", "groups", "grp"),
     _refers("r_doc", "docid", "r_docts", "docid"),
 )
-"""Checks of the join state. On Spark it is evicted by files, so that its tables keep different documents."""
+"""Checks of the join state. On Spark it is evicted file by file, so its tables keep different documents."""
 
 
 class StoreCheck:
-    """Checks a store that no other process writes. Counts what was compared in `files` and `rows`."""
+    """Checks a store that no other process writes. `files` and `rows` count what was compared."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -146,7 +148,7 @@ class StoreCheck:
             for fault in self._files_of_spark(damaged) if self.engine == SPARK else self._log():
                 yield fault
                 if fault.place in (protocol.SPARK_MANIFESTS, protocol.DUCKDB_FILE):
-                    return  # what it says of the rest is not true
+                    return  # it cannot be trusted about the rest
             with closing(_reader(self._directory)) as reader:
                 yield from self._tables(reader, damaged)
                 yield from self._postings(reader, damaged)
@@ -195,14 +197,14 @@ class StoreCheck:
                         yield Damage(place, str(error))
                         continue
                     remedy = f"leaves out its {pluralise(file.rows, 'row')} of {table}"
-                    # Postings may have more documents than the tables then.
+                    # Afterwards postings may have more documents than the tables.
                     left_out = Repairs((path,), files=((table, file.name),), postings=True)
                     yield Damage(place, str(error), remedy, left_out)
 
     # ------------------------------------------------------------ tables
 
     def _tables(self, reader: JoinEngine, damaged: set[str]) -> Iterator[Damage]:
-        """Reads all values of all tables, of which DuckDB compares the checksums."""
+        """Reads all values of all tables, for DuckDB to verify their checksums."""
         for table in reader.schema.tables:
             if table in damaged:
                 continue
@@ -244,7 +246,7 @@ class StoreCheck:
             last = max(noted[3] - 1, reader.highest("answers", "last_seq"), reader.highest("earlier_outputs", "seq"))
             for sink, value in read_settings(reader, SINK_PREFIX).items():
                 if (acked := Position.from_setting(value).acked) > last:
-                    yield Damage("settings", f"the sink {sink} has output {acked}, and the last one is {last}")
+                    yield Damage("settings", f"the sink {sink} has output {acked}, but the last one is {last}")
             for table, column in (("gaps", "last"), ("undelivered", "seq")):
                 what = f"about outputs after {last}, the last one"
                 checks += (RowCheck(table, f"{column} > {last}", what, column, (table,), drops=True),)
@@ -281,7 +283,7 @@ def _reader(directory: Path) -> JoinEngine:
 
 
 def _unknown(file: RunFile, low: int | None, known: Ints) -> int:
-    """The number of documents of a run that are not evicted, and not among the known ones."""
+    """The number of documents of a run that are neither evicted nor known."""
     step, found = CHECKED_AT_ONCE // file.head.types[0].itemsize, set[int]()
     for first in range(0, len(file.postings), step):
         some = file.postings.range(first, min(first + step, len(file.postings)))
@@ -296,7 +298,7 @@ def _unknown(file: RunFile, low: int | None, known: Ints) -> int:
 
 
 def apply(directory: Path, repairs: Repairs) -> None:
-    """Mends a store that this process holds. Raises StoreError, OSError."""
+    """Repairs a store that this process holds. Raises StoreError, OSError."""
     (_mend_spark if stored_engine(directory) == SPARK else _mend_duckdb)(directory, repairs)
     for path in repairs.moved:
         if path.exists():
@@ -326,10 +328,10 @@ def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
                 connection.execute(f"DELETE FROM {table} WHERE {condition}")
             connection.commit()
     except duckdb.Error as error:
-        raise protocol.StoreError(f"the store cannot be mended: {error}; take an older copy of the store") from error
+        raise protocol.StoreError(f"the store cannot be repaired: {error}; use an older copy of the store") from error
     if repairs.mark:
         (directory / protocol.COMMITTED).unlink(missing_ok=True)
-    DuckDBEngine(directory, schema=SCHEMA).close()  # which writes the mark
+    DuckDBEngine(directory, schema=SCHEMA).close()  # closing writes the mark
 
 
 def _quarantine(directory: Path, path: Path) -> None:
@@ -340,7 +342,7 @@ def _quarantine(directory: Path, path: Path) -> None:
 def _mend_spark(directory: Path, repairs: Repairs) -> None:
     from join_stage.store.spark.manifests import Manifest, newest_files, write_data_file, write_manifest
 
-    if repairs.mark:  # the next pass sees what the older manifest names
+    if repairs.mark:  # the next pass sees what the older manifest lists
         (directory / protocol.COMMITTED).unlink(missing_ok=True)
         return
     schema = FLAT_STORE | SCHEMA
@@ -348,7 +350,7 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
     gone = repairs.files
     kept = {name: tuple(file for file in some if (name, file.name) not in gone) for name, some in files.items()}
     batch = 1 + protocol.manifest_batches(directory)[-1]
-    for table in {table: None for table, _ in repairs.rows}:  # none of the join state
+    for table in {table: None for table, _ in repairs.rows}:  # none is part of the join state
         lost = " OR ".join(f"({condition})" for name, condition in repairs.rows if name == table)
         with closing(_reader(directory)) as reader:
             rows = reader.select(f"SELECT * FROM {table} WHERE ({lost}) IS NOT TRUE").cast(schema.tables[table])
@@ -360,7 +362,7 @@ def _mend_spark(directory: Path, repairs: Repairs) -> None:
 
 
 def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list[Damage], StoreCheck]:
-    """Repairs at most `passes` times. Returns the mended and the remaining faults, and the last check."""
+    """Repairs up to `passes` times. Returns the repaired and the remaining faults, and the last check."""
     mended: list[Damage] = []
     while True:
         check = StoreCheck(directory)
@@ -380,19 +382,19 @@ def mend(directory: Path, passes: int = MOST_PASSES) -> tuple[list[Damage], list
 
 @click.command("check-store")
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--repair", is_flag=True, help="Mend what can be mended. Take a copy of DIR before.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired. Copy DIR first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 @debug_option
 @click.pass_context
 def check_store(context: click.Context, directory: Path, repair: bool, as_json: bool) -> None:
-    """Compare a store with its checksums and references, and say what is wrong.
+    """Verify the checksums and references of a store, and report faults.
 
     \b
     Examples:
       mmqjp check-store state/
       mmqjp check-store state/ --repair
 
-    No other process may hold the store. The exit status is 1 if anything is wrong (that --repair has not mended).
+    No other process may hold the store. The exit status is 1 if faults remain.
     """
     if repair and stored_engine(directory) is None:
         raise Failure(f"there is no store in {directory}: name the state directory of one")
@@ -404,21 +406,21 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
     if not faults:
         try:
             Session(state=directory, read_only=True, quiet=True).close()
-        except protocol.Outdated:  # it has no queries yet, as one that has lost all commits
+        except protocol.Outdated:  # it has no queries yet, or has lost all commits
             pass
         except (MmqjpError, OSError) as error:
             faults = [Damage(str(directory), f"it cannot be opened: {error}")]
     if as_json:
-        told = [fault.to_dict(mended=True) for fault in mended] + [fault.to_dict(mended=False) for fault in faults]
+        records = [fault.to_dict(mended=True) for fault in mended] + [fault.to_dict(mended=False) for fault in faults]
         counts = {"engine": check.engine, "files": check.files, "rows": check.rows}
-        click.echo(json.dumps(counts | {"faults": told}, ensure_ascii=False))
+        click.echo(json.dumps(counts | {"faults": records}, ensure_ascii=False))
     else:
-        for word, fault in [("mended", fault) for fault in mended] + [("wrong", fault) for fault in faults]:
-            remedy = f"; --repair {fault.remedy}" if fault.remedy else "; take an older copy of the store"
+        for word, fault in [("repaired", fault) for fault in mended] + [("wrong", fault) for fault in faults]:
+            remedy = f"; --repair {fault.remedy}" if fault.remedy else "; use an older copy of the store"
             if not fault.remedy and "older copy" in fault.what:
                 remedy = ""
             click.echo(f"{word}: {fault.place}: {printable_line(fault.what)}{remedy}")
         compared = f"{pluralise(check.files, 'file')} and {pluralise(check.rows, 'row')} compared"
-        click.echo(f"{compared}, {pluralise(len(faults), 'fault')}{f', {len(mended)} mended' if repair else ''}")
+        click.echo(f"{compared}, {pluralise(len(faults), 'fault')}{f', {len(mended)} repaired' if repair else ''}")
     if faults:
         context.exit(FAILED)

@@ -1,4 +1,4 @@
-"""The frame of the command line: commands imported when first used, and failures as one line or a traceback. Starting
+"""The command line: imports commands on first use, and reports failures as one line or a traceback. Starting
 `mmqjp --help` loads this module and little else."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEBUG = "mmqjp.debug"  # key in a context's `meta`, set by --debug
 
 
 _ADVICE = {
-    errno.ENOSPC: "make room on the disk, or write elsewhere",
+    errno.ENOSPC: "free some disk space, or write elsewhere",
     errno.EACCES: "check the permissions",
     errno.EPERM: "check the permissions",
     errno.EROFS: "write elsewhere",
@@ -77,7 +77,8 @@ class Failure(click.ClickException):
 
 
 class ScriptFailure(Failure):
-    """A script with mistakes, each shown in place. `may_lack_events`: it may be correct in a store with more events."""
+    """A script with mistakes, each shown in place. `may_lack_events`: it may be valid in a store that defines more
+    events."""
 
     def __init__(self, rendering: str, *, may_lack_events: bool = False) -> None:
         super().__init__(rendering)
@@ -122,7 +123,7 @@ class CommandLine(click.Group):
             formatter.write_dl(sorted((name, command.summary) for name, command in self.commands.known.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Takes --config after the command's name, too: no command has an option of that name."""
+        """Accepts --config after the command's name too: no command has an option of that name."""
         if ctx.parent is None:
             args = _config_first(args)
         return super().parse_args(ctx, args)
@@ -172,7 +173,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, MmqjpError):
         return str(error)
     if isinstance(error, sqlite3.Error):
-        return f"the fetcher's state cannot be used: {error}; make room on the disk, or restore an older copy of it"
+        return f"the fetcher's state cannot be used: {error}; free some disk space, or restore an older copy"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         advice = _ADVICE.get(error.errno or 0)

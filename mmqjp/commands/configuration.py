@@ -82,7 +82,7 @@ def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefi
 
 
 def _for_all(group: click.Group, key: str, value: Any, path: Path, prefix: str) -> DefaultMap:
-    """Applies a value to all commands of a group that have the option and accept the value, since options of one name
+    """Applies a value to all commands of a group that have the option and accept the value: options with the same name
     may differ. Raises UsageError if none accepts it."""
     found: DefaultMap = {}
     refused: click.UsageError | None = None
@@ -174,8 +174,8 @@ def _unknown(path: Path, key: str, known: Iterable[str]) -> click.UsageError:
 
 
 def table_of(given: Iterable[str], *, empty: bool = False) -> dict[str, Any]:
-    """Returns the table that texts like KEY=VALUE make. A value that begins with a bracket, a brace or a quote is TOML,
-    as are whole numbers, true and false; others are texts. An `empty` one may be given, and becomes None.
+    """Parses texts like KEY=VALUE into a table. A value that begins with a bracket, a brace or a quote is TOML, and so
+    are whole numbers, true and false; others are text. With `empty`, values may be empty, which gives None.
 
     >>> table_of(["kind=mail", 'to=["a@b.example"]', "most=5", "starttls=false"])
     {'kind': 'mail', 'to': ['a@b.example'], 'most': 5, 'starttls': False}
@@ -184,7 +184,7 @@ def table_of(given: Iterable[str], *, empty: bool = False) -> dict[str, Any]:
     for one in given:
         key, equals, value = one.partition("=")
         key = key.strip()
-        # What was given is not shown: it may be a secret.
+        # Messages do not quote values, which may be secrets.
         if not equals or not key.isprintable() or not key:
             raise click.UsageError("write KEY=VALUE for each key")
         if key in table:

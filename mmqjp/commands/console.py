@@ -1,6 +1,5 @@
-"""What the commands share: console, lazy loading, errors, signals, progress. Commands are imported on first use, so
-`mmqjp --help` imports none. A failure is one line on standard error with cause and remedy, and an exit status; --debug
-prints the traceback. Ctrl-C, SIGTERM and SIGHUP interrupt a call, request a stop, or reopen files."""
+"""What commands share: console, tables, signals, progress. Ctrl-C, SIGTERM and SIGHUP interrupt a call, request a stop,
+or reopen files."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from rich.text import Text
 from common.tools import observed
 from mmqjp.process import handling
 
-WIDTH = 100  # output columns if standard output is no terminal and COLUMNS is unset
+WIDTH = 100  # output columns if standard output is not a terminal and COLUMNS is unset
 
 
 def console() -> Console:
-    """Console on the current standard output; plain text of `width()` columns if it is no terminal."""
+    """Console on the current standard output; plain text of `width()` columns if it is not a terminal."""
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else width(), color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip

@@ -46,7 +46,7 @@ from xscl.syntax import Script
 @tz_option
 @debug_option
 def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, clock: TimeFormat) -> None:
-    """Run the packaged example: standing queries over a few small feeds, with what they find and why.
+    """Run the packaged example: standing queries over a few small feeds, with their matches and the reasons.
 
     \b
     Examples:
@@ -60,10 +60,10 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, c
         from mmqjp.commands.serve import serve
 
         with packaged_feeds() as directory, feeds_served(directory) as addresses, TemporaryDirectory() as state:
-            # All are there when the service begins, so that it tells the matches in the order of their times.
+            # All are fetched before the service starts, so that it reports matches in the order of their times.
             settings = Settings(own_agent(), spacing=0, allow_private=True)
             fetch_once(Job(read_lists(addresses).feeds, fetch_directory(Path(state)), settings))
-            click.echo("mmqjp: all matches are on the page Live, those of each query on a page of its own", err=True)
+            click.echo("mmqjp: all matches are on the page Live, and each query has a page of its own", err=True)
             options = ["--state", state, "--queries", directory / "demo.xscl", "--engine", engine, "--plan", plan]
             options += ["--allow-private", "--address", "127.0.0.1:0", "--open"]
             options += [] if master is None else ["--master", master]
@@ -92,7 +92,7 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None, c
         out.print(f"{count} matches on {DUCKDB} in {found.seconds:.1f} s. The same on {SPARK} ...")
         with example_run(SPARK, master, plan) as again:
             if again.lines != found.lines:
-                raise Failure(f"{SPARK} gives other lines: {len(again.outputs)} matches; please report this")
+                raise Failure(f"{SPARK} gives different lines: {len(again.outputs)} matches; please report this")
         out.print(f"The same {count} matches on {SPARK} in {again.seconds:.1f} s, most of it for starting Spark.")
         out.print("Now try your own queries and feeds:")
     else:

@@ -70,8 +70,8 @@ Notes = Mapping[str, drops.FeedNotes]
 def table_lines(
     feeds: Iterable[FeedState], notes: Notes, width: int, clock: TimeFormat, kept: Mapping[str, FeedItems] | None = None
 ) -> Iterator[str]:
-    """Formats a table, with the items that are `kept` of a feed, and when the last new one came, unless None. Addresses
-    end lines, uncut; what else is said has its own, `width` wide if words allow."""
+    """Formats a table; with `kept`, also the number of stored items of each feed and the time of the last new one.
+    Addresses end lines, uncut; other remarks go on their own lines, wrapped to `width` if possible."""
 
     def minute(moment: int) -> str:
         return clock.minute(moment) if moment else "-"
@@ -105,16 +105,16 @@ def listed_as_json(
 ) -> Iterator[bytes]:
     """Yields a JSON line per feed. Times are ISO 8601 in UTC; null for never."""
     for feed in feeds:
-        told = asdict(drops.FeedSummary.of(feed, notes))
+        fields = asdict(drops.FeedSummary.of(feed, notes))
         items = FeedItems() if kept is None else kept.get(feed.shown, FeedItems())
-        told |= {"items": None if kept is None else items.items, "last_new": items.last}
-        times = {key: told[key] for key in ("checked_at", "changed_at", "next_check", "last_new")}
-        yield json_line(told | {key: None if time is None else iso_utc(time) for key, time in times.items()})
+        fields |= {"items": None if kept is None else items.items, "last_new": items.last}
+        times = {key: fields[key] for key in ("checked_at", "changed_at", "next_check", "last_new")}
+        yield json_line(fields | {key: None if time is None else iso_utc(time) for key, time in times.items()})
 
 
 DEFAULTS, LIMITS = Settings(""), ReplyLimits()
 
-KEPT = "what was fetched is kept; the same command continues from there"
+KEPT = "what was fetched is stored; the same command continues from there"
 
 LISTED = 3  # maximum number of failures or new feeds in a summary
 KNOWN = ""  # value of `--fetch` without a LIST: the feeds in the state
@@ -150,7 +150,7 @@ def configured_settings(context: click.Context) -> SettingsOf:
 
 
 def secret_values(context: click.Context, file: Path) -> SecretValue:
-    """Returns a function that gives the values of secrets to the fetcher with a state file."""
+    """Returns a function that looks up secrets for the fetcher with a state file."""
     secrets = Secrets(tables_of(context)().secrets, drops.secrets_home(file))
     return lambda name: drops.secret_value(secrets, name)
 
@@ -162,7 +162,7 @@ _finite = partial(duration, callback=finite_duration)
 class FetchOptions:
     """How feeds are fetched. Durations are microseconds."""
 
-    interval: int = _finite("--interval", "1h", "Time between two fetches of a feed, unless it asks for longer.")
+    interval: int = _finite("--interval", "1h", "Time between two fetches of a feed, unless it asks for more.")
     robots: bool = option("--robots", is_flag=True, help="Obey the robots.txt of each host.")
     user_agent: str = option(
         "--user-agent", metavar="TEXT", callback=user_agent,
@@ -177,7 +177,9 @@ class FetchOptions:
     spacing: int = _finite("--spacing", "1s", "Time between two requests to one host.")
     timeout: int = _finite("--timeout", f"{LIMITS.total:g}s", "Longest time for a whole response.")
     connect_timeout: int = _finite("--connect-timeout", f"{LIMITS.connect:g}s", "Longest time for connecting.")
-    read_timeout: int = _finite("--read-timeout", f"{LIMITS.read:g}s", "Longest time that a server may be silent.")
+    read_timeout: int = _finite(
+        "--read-timeout", f"{LIMITS.read:g}s", "Longest time to wait for the next bytes of a response."
+    )
     most_bytes: int = number("--most-bytes", LIMITS.body, "Largest response, also after decompression.")
     most_redirects: int = number("--most-redirects", LIMITS.hops, "Most redirects to follow.", AtLeast(0))
     allow_private: bool = option(
@@ -198,11 +200,12 @@ class FetchOptions:
 
 
 def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> FeedLists:
-    """Returns what `--fetch` names; without lists, nothing: the feeds of the state. Raises UsageError without one."""
+    """Returns the feeds that `--fetch` names; none if it has no lists, which means those of the state. Raises
+    UsageError without a state."""
     if KNOWN not in lists:
         return read_lists(lists)
     if set(lists) != {KNOWN}:
-        raise click.UsageError("--fetch is given with a LIST and without; mmqjp feeds add adds feeds to a state")
+        raise click.UsageError("--fetch is given both with and without a LIST; mmqjp feeds add adds feeds to a state")
     if state is None or not drops.has_feeds(state):
         raise click.UsageError("--fetch without a LIST needs a --state with feeds; name a LIST, or see mmqjp feeds add")
     return NO_LIST
@@ -229,12 +232,12 @@ async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[Feed
         if sys.stderr.isatty():
             click.echo(f"\r{report.counts.total():,} fetched, {report.counts[Outcome.NEW]:,} new", nl=False, err=True)
 
-    report, feeds = await job.run(watch=watch, stop=stop, told=show_progress)
+    report, feeds = await job.run(watch=watch, stop=stop, on_visit=show_progress)
     return report, feeds, stop.is_set()
 
 
 def fetch_once(job: Job, kept: str = KEPT) -> FetchReport:
-    """Fetches what is due, and prints a summary. Raises Interrupted, saying `kept`, on Ctrl-C and SIGTERM."""
+    """Fetches due feeds, and prints a summary. Raises Interrupted, with the message `kept`, on Ctrl-C and SIGTERM."""
     report, feeds, signalled = asyncio.run(until_signalled(job, watch=False))
     print_fetch_summary(report, feeds)
     if signalled:
@@ -270,7 +273,7 @@ def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
 
 WAIT = 5.0  # seconds to wait for a running fetch to apply a change
 
-LATER = "; the fetch that is running will take it in"
+LATER = "; the running fetch will apply it"
 
 
 _state_option = click.option(
@@ -288,7 +291,7 @@ _allow_private_option = click.option(
 @click.group()
 @debug_option
 def feeds() -> None:
-    """Show and change what is known of fetched feeds.
+    """Show and change the list of fetched feeds and their settings.
 
     \b
     Examples:
@@ -305,7 +308,7 @@ def feeds() -> None:
 @tz_option
 @debug_option
 def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
-    """List the feeds: their last status, when they are fetched next, what you call them, and what went wrong.
+    """List the feeds: last status, time of the next fetch, your title and folder, and errors.
 
     \b
     Example:
@@ -324,7 +327,7 @@ def list_feeds(state: Path, as_json: bool, clock: TimeFormat) -> None:
 
 
 def _kept_items(state: Path) -> dict[str, FeedItems] | None:
-    """Returns the items of each feed that the store of a state keeps; None without a store, or if that is busy."""
+    """Returns the items that a state's store keeps of each feed; None without a store, or if it is busy."""
     if not state.is_dir() or stored_engine(state) is None:
         return None
     from mmqjp.commands.manage_queries import client  # no other command here needs a store
@@ -342,21 +345,23 @@ def _kept_items(state: Path) -> dict[str, FeedItems] | None:
 @click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS|LIST...")
 @click.option(
     "--state", metavar="PATH", required=True, type=click.Path(path_type=Path),
-    help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file. It is made if it is missing.",
+    help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file. Created if missing.",
 )  # fmt: skip
-@click.option("--folder", metavar="NAME", default="", help="The folder to put the feeds into, as News or News/World.")
-@click.option("--title", metavar="TEXT", default="", help="What you call the feed.  [default: its own title]")
+@click.option(
+    "--folder", metavar="NAME", default="", help="The folder to put the feeds into, such as News or News/World."
+)
+@click.option("--title", metavar="TEXT", default="", help="Your title for the feed.  [default: its own title]")
 @click.option(
     "--history", metavar="DURATION", help="How far back to read the feed's older pages, like 2y. INF: all of them."
 )
 @_allow_private_option
-@click.option("--set", "keys", metavar="KEY=VALUE", multiple=True, help="A setting, as of mmqjp feeds set.")
+@click.option("--set", "keys", metavar="KEY=VALUE", multiple=True, help="A setting, as in mmqjp feeds set.")
 @debug_option
 def add(
     addresses: tuple[str, ...], state: Path, folder: str, title: str, history: str | None,
     allow_private: tuple[str, ...], keys: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Add feeds, or give feeds that are known already a folder, a title or settings.
+    """Add feeds, or give known feeds a folder, a title or settings.
 
     \b
     Examples:
@@ -364,10 +369,9 @@ def add(
       mmqjp feeds add subscriptions.opml --state crawl/
       mmqjp feeds add https://example.org/feed --history 2y --set interval=30min --state crawl/
 
-    A LIST is an OPML file or a text file with one address per line. The feeds
-    are fetched by mmqjp fetch without a LIST, and by mmqjp run, stream and
-    serve with --fetch without a LIST. Settings that an OPML file has of a feed
-    are taken over, but for those that could harm: mmqjp feeds set sets them.
+    A LIST is an OPML file or a text file with one address per line. The feeds are fetched by mmqjp fetch without a
+    LIST, and by mmqjp run, stream and serve with --fetch without a LIST. Settings in an OPML file are taken over,
+    except those that could do harm, which only mmqjp feeds set sets.
     """
     folder, title = _name(folder, "--folder"), _name(title, "--title")
     table = _table(keys, allow_private) | ({} if history is None else {"history": history})
@@ -379,7 +383,7 @@ def add(
     named = {feed.url: feed for feed in (drops.feed_named(one) for one in addresses if one not in files)}
     named |= {feed.url: feed for feed in listed.feeds}
     if title and len(named) > 1:
-        raise click.UsageError("--title is for one feed, and several are given")
+        raise click.UsageError("--title is for one feed, but several are given")
     known = drops.known_feeds(file) if file.exists() else []
     settings = configured_settings(click.get_current_context()).over(_settings(file))
     outside, refused = list(named.values()), list[str]()
@@ -398,10 +402,10 @@ def add(
     made = change_feeds(file, FeedChange(add=tuple(added), settings=of_folders), WAIT) if added else True
     there = {feed.url for feed in known}
     new = [feed.url for feed in added if feed.url not in there]
-    told = f"{pluralise(len(new), 'new feed')}, {pluralise(len(known) + len(new), 'feed')} in all"
+    summary = f"{pluralise(len(new), 'new feed')}, {pluralise(len(known) + len(new), 'feed')} in all"
     if again := len(added) - len(new):
-        told += f"; {again:,} {'was' if again == 1 else 'were'} there already"
-    click.echo(f"mmqjp: {told}{'' if made else LATER}", err=True)
+        summary += f"; {again:,} {'was' if again == 1 else 'were'} there already"
+    click.echo(f"mmqjp: {summary}{'' if made else LATER}", err=True)
     if again:
         _print_first([without_credentials(url) for url in new], "")
 
@@ -421,15 +425,17 @@ def _print_first(lines: Sequence[str], where: str) -> None:
 
 @feeds.command("set")
 @click.argument("given", nargs=-1, metavar="[ADDRESS]... [KEY=VALUE]...")
-@click.option("--folder", "folders", metavar="NAME", multiple=True, help="A folder, for what its feeds do not set.")
-@click.option("--all", "for_all", is_flag=True, help="All feeds, for what neither they nor their folders set.")
+@click.option(
+    "--folder", "folders", metavar="NAME", multiple=True, help="A folder; its settings apply unless a feed has its own."
+)
+@click.option("--all", "for_all", is_flag=True, help="All feeds; applies unless a feed or its folder has its own.")
 @_allow_private_option
 @_state_option
 @debug_option
 def set_feeds(
     given: tuple[str, ...], folders: tuple[str, ...], for_all: bool, allow_private: tuple[str, ...], state: Path
 ) -> None:
-    """Change how feeds are asked and read. A key without a value (KEY=) gets its default.
+    """Change how feeds are fetched and read. A key without a value (KEY=) gets its default.
 
     \b
     Examples:
@@ -439,15 +445,13 @@ def set_feeds(
       mmqjp feeds set http://nas.lan/feed --allow-private nas.lan --state crawl/
       mmqjp feeds set --all --allow-private 192.168.1.0/24 --state crawl/
 
-    docs/fetching.md describes all keys. A VALUE that begins with a bracket, a
-    brace or a quote is TOML. A fetch that is running takes the change in, and
-    asks with it the next time. Settings of the configuration file are changed
-    there.
+    docs/fetching.md describes all keys. A VALUE that begins with a bracket, a brace or a quote is TOML. A running fetch
+    applies the change to its next requests. Settings in the configuration file are changed there.
     """
     addresses = [one for one in given if not _KEY.match(one)]
     table = _table([one for one in given if _KEY.match(one)], allow_private)
     if not table:
-        raise click.UsageError("write what to set, as in interval=30min")
+        raise click.UsageError("write a setting, such as interval=30min")
     if not (addresses or folders or for_all):
         raise click.UsageError("name feeds by their addresses, or folders with --folder, or --all")
     file = drops.state_file(state)
@@ -468,7 +472,9 @@ def set_feeds(
         configured = (where.feeds if scope == "feed" else where.folders).get(name, NONE).to_table()
         if fixed := sorted(configured.keys() & table.keys()):
             what = without_credentials(name) or "all feeds"
-            click.echo(f"mmqjp: the configuration sets {', '.join(fixed)} of {what}, which goes before", err=True)
+            click.echo(
+                f"mmqjp: the configuration also sets {', '.join(fixed)} of {what} and takes precedence", err=True
+            )
     click.echo(f"mmqjp: {pluralise(len(scopes), 'setting')} changed{'' if made else LATER}", err=True)
 
 
@@ -478,7 +484,7 @@ def set_feeds(
 @_state_option
 @debug_option
 def show(address: str, as_json: bool, state: Path) -> None:
-    """Show what is set of a feed, by itself, its folders and the configuration. Secrets have their names only.
+    """Show a feed's settings: its own, its folders' and the configuration's. Secrets are shown by name only.
 
     \b
     Example:
@@ -493,7 +499,7 @@ def show(address: str, as_json: bool, state: Path) -> None:
         with data_file(None) as output:
             output.write(json_line({"url": feed.shown, "settings": table}))
         return
-    click.echo(f"{printable_line(feed.shown)}{'' if table else ': nothing is set'}")
+    click.echo(f"{printable_line(feed.shown)}{'' if table else ': no settings'}")
     for key, value in table.items():
         click.echo(f"  {key} = {printable_line(value if isinstance(value, str) else json.dumps(value))}")
     if found.verify is False:
@@ -505,7 +511,7 @@ def show(address: str, as_json: bool, state: Path) -> None:
 @_state_option
 @debug_option
 def read_secret(name: str, state: Path) -> None:
-    """Store a secret that settings name, such as a password. It is read from standard input, and never shown.
+    """Store a secret that settings refer to, such as a password. It is read from standard input, and never shown.
 
     \b
     Examples:
@@ -517,7 +523,7 @@ def read_secret(name: str, state: Path) -> None:
     click.echo(f"mmqjp: {name}: stored", err=True)
 
 
-UNVERIFIED = "{}: the certificate is not checked, so anybody on the way can read and change what is fetched"
+UNVERIFIED = "{}: the certificate is not checked, so anybody in between can read and change what is fetched"
 
 _KEY = re.compile(r"[a-z_]+=")
 
@@ -534,7 +540,7 @@ def _settings(file: Path) -> SettingsOf:
 
 
 def _require_secrets(settings: FeedSettings, file: Path) -> None:
-    """Raises an InputError for a secret that is not known: somebody may have written the secret in its place."""
+    """Raises an InputError for an unknown secret: the user may have written the value instead of the name."""
     value = secret_values(click.get_current_context(), file)
     for one in settings.secrets():
         value(one.name)
@@ -545,7 +551,7 @@ def _require_secrets(settings: FeedSettings, file: Path) -> None:
 @_state_option
 @debug_option
 def remove(addresses: tuple[str, ...], state: Path) -> None:
-    """Remove feeds. They are not fetched any more; what was fetched stays.
+    """Remove feeds. They are no longer fetched; fetched versions stay.
 
     \b
     Example:
@@ -562,20 +568,20 @@ def remove(addresses: tuple[str, ...], state: Path) -> None:
 @_state_option
 @debug_option
 def rename(address: str, title: str, state: Path) -> None:
-    """Call a feed by another title. With an empty TITLE, it has its own title again.
+    """Give a feed another title. An empty TITLE restores its own.
 
     \b
     Example:
       mmqjp feeds rename https://example.org/feed "My news" --state crawl/
 
-    The entries that are fetched from then on have it as their feed_title.
+    Entries fetched from then on have it as their feed_title.
     """
     name = _name(title, "TITLE")
     with FetchStore(drops.state_file(state), write=True) as store:
         for feed in _chosen(store.feeds(), [address], state):
             store.commit(replace(feed, title=name))
-            told = f"is called {printable_line(name)}" if name else "has its own title"
-            click.echo(f"mmqjp: {feed.shown} {told}", err=True)
+            outcome = f"is called {printable_line(name)}" if name else "has its own title"
+            click.echo(f"mmqjp: {feed.shown} {outcome}", err=True)
 
 
 @feeds.command()
@@ -606,7 +612,7 @@ def export(state: Path, output: Path | None, passwords: bool) -> None:
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @debug_option
 def retry(state: Path, addresses: tuple[str, ...]) -> None:
-    """Make feeds due now: those of the addresses, even if they are gone for good, or else all that failed.
+    """Make feeds due now: those with these addresses, even if they are gone for good, or else all that failed.
 
     \b
     Example:
@@ -649,10 +655,10 @@ def given_or_configured(context: click.Context, parameter: click.Parameter, valu
 @click.option("--warc", is_flag=True, help="Write WARC files instead of one directory per feed.")
 @click.option(
     "--state", metavar="FILE", type=click.Path(path_type=Path),
-    help=f"Where to store what is known of each feed.  [default: {STATE_FILE} in the directory of --out]",
+    help=f"Where to store the state of each feed.  [default: {STATE_FILE} in the directory of --out]",
 )  # fmt: skip
 @click.option(
-    "--once/--watch", default=True, help="Fetch what is due and stop, or keep running until Ctrl-C.  [default: once]"
+    "--once/--watch", default=True, help="Fetch due feeds and stop, or keep running until Ctrl-C.  [default: once]"
 )
 @with_options(FetchOptions, "options")
 @feed_memory_option
@@ -669,7 +675,7 @@ def fetch(lists: tuple[str, ...], out: Path, warc: bool, state: Path | None, onc
     A LIST is an OPML file, a text file with one address per line, or an address. Without one, the feeds of earlier runs
     and of mmqjp feeds add are fetched.
 
-    A fetch that is interrupted or killed loses nothing: the same command continues from there.
+    An interrupted or killed fetch loses nothing: the same command continues from there.
     """
     listed = read_lists(lists)
     fetch_state = out / STATE_FILE if state is None else drops.state_file(state)

@@ -1,6 +1,5 @@
-"""Output of commands: its formats, and where it goes: output files, dead letters, and the configured sinks; also opens
-the engine that the options describe. Without a named format, a terminal gets a table and everything else JSON lines.
-`run` counts and reports dead letters and writes them to a file."""
+"""Output of commands: formats, output files, dead letters and configured sinks; also opens the engine that the options
+describe. By default, a terminal gets a table and everything else JSON lines."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json", "jsonl", "ndjson", "html", "markdown")
 
-FOR_PEOPLE = ("table", "html", "markdown")  # formats that by default show the newest SHOWN matches, in groups
+FOR_PEOPLE = ("table", "html", "markdown")  # formats that by default show the newest SHOWN matches, grouped
 
 SHOWN = 1_000
 
@@ -62,7 +61,7 @@ UTC_NAME, LOCAL = "UTC", "local"
 
 
 class ZoneType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """Click type of a time zone by its name, or `local`: the format of times in it."""
+    """Click type of a time zone by name, or `local`; converts it to the format of times in that zone."""
 
     name = "zone"
 
@@ -73,7 +72,7 @@ class ZoneType(click.ParamType):  # type: ignore[type-arg]  # generic in the new
             return IN_UTC if value == UTC_NAME else TimeFormat()
         try:
             return TimeFormat(ZoneInfo(value))
-        except (ZoneInfoNotFoundError, ValueError, OSError):  # of names that lead to no file of a zone
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # raised for names without a zone file
             known = available_timezones()
             advice = f"write a name like Europe/Berlin, {UTC_NAME} or {LOCAL}"
             missing = "" if known else "; this system knows no time zones: install tzdata"
@@ -83,13 +82,13 @@ class ZoneType(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 
 tz_option = click.option(
     "--tz", "clock", metavar="ZONE", type=ZoneType(), envvar="MMQJP_TZ", default=UTC_NAME,
-    help="The time zone of what is shown, such as Europe/Berlin; local: that of this machine. Default: MMQJP_TZ, else "
+    help="The time zone of times shown, such as Europe/Berlin; local: that of this machine. Default: MMQJP_TZ, else "
     f"the configuration, else {UTC_NAME}.",
 )  # fmt: skip
 
 output_option = click.option(
     "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Where to write. The file is written anew. Default, or with -: standard output.",
+    help="Where to write; an existing file is replaced. Default, or with -: standard output.",
 )  # fmt: skip
 
 
@@ -100,7 +99,7 @@ def chosen_format(form: str | None, output: Path | None) -> str:
 
 
 def clock_of(form: str, clock: TimeFormat) -> TimeFormat:
-    """Returns the format of times in a format of matches: for programs, they are in UTC."""
+    """Returns the format of times in a format of matches; formats for programs use UTC."""
     return clock if form in FOR_PEOPLE else IN_UTC
 
 
@@ -143,7 +142,7 @@ def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
     try:
         yield Console(file=text, width=width(), color_system=None, highlight=False, emoji=False)
     finally:
-        text.detach()  # whoever opened the file closes it
+        text.detach()  # the caller closes the file
 
 
 LISTED_QUERIES = 5  # maximum number of ended or replaced queries in a message
@@ -158,15 +157,15 @@ def chosen_engine(
     *,
     feeds: bool = False,
 ) -> EngineChoice:
-    """Resolves --engine. Says that "auto" chose Spark, which takes long to start; other choices on terminals only.
+    """Resolves --engine. Reports that "auto" chose Spark, which is slow to start; other choices on terminals only.
     `paths` are the documents whose size may decide. `only_spark` has the values of Spark-only options by name. Raises
-    UsageError if one of them, or `master`, is given and the engine is another."""
+    UsageError if one of them, or `master`, is given with another engine."""
     given = [name for name, value in {"--master": master, **(only_spark or {})}.items() if value is not None]
     documents = input_bytes(paths, MOST_FOR_DUCKDB, feeds=feeds) if engine == AUTO and paths and not given else None
     choice = choose_engine(engine, state, given[0] if given else None, documents)
     if given and choice.engine != SPARK:
         why = f" ({choice.why})" if choice.why else ""
-        raise click.UsageError(f"{given[0]} is for the engine spark, and the engine is {choice.engine}{why}")
+        raise click.UsageError(f"{given[0]} is for the engine spark, but the engine is {choice.engine}{why}")
     if choice.why and (choice.engine == SPARK or sys.stderr.isatty()):
         click.echo(f"mmqjp: on {choice.engine}: {printable_line(choice.why)}", err=True)
     return choice
@@ -179,7 +178,8 @@ def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
 
 
 def open_engine(engine: str | SparkSession, state: Path | None = None, *, shared: bool = False, **more: Any) -> Session:
-    """Opens the engine, which logs no dead letters. A terminal shows that Spark starts, and queries open."""
+    """Opens the engine without logging of dead letters. A terminal shows the progress of starting Spark and opening
+    queries."""
     with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")
@@ -187,7 +187,7 @@ def open_engine(engine: str | SparkSession, state: Path | None = None, *, shared
 
 
 def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeMode) -> list[str]:
-    """Registers a file's new queries. Returns messages on those that end or change."""
+    """Registers a file's new queries. Returns messages about those that end or change."""
     before = dict(engine.registry.subscriptions)
     try:
         with progress_shown():
@@ -276,7 +276,7 @@ class DeadLetters:
 
 
 def tables_of(context: click.Context) -> Callable[[], SinkTables]:
-    """Returns a function that reads the sinks and secrets of the command's configuration, afresh on each call."""
+    """Returns a function that reads the sinks and secrets of the command's configuration again on each call."""
     return partial(sinks_of, context.find_root().params.get("config"))
 
 

@@ -1,4 +1,4 @@
-"""`mmqjp items`: the items that a store keeps, newest first, by feed, time and words."""
+"""`mmqjp items`: lists stored items, newest first, filtered by feed, time and words."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FOR_PEOPLE = ("t0", "title", "from", "url")
 @click.option("--feed", metavar="ADDRESS", default="", help="Only items of the feed with this address.")
 @click.option(
     "--since", metavar="TIME|DURATION",
-    help="Only items from this time on, such as 2026-07-16, or not older, such as 2d.",
+    help="Only items since this time, such as 2026-07-16, or within a duration, such as 2d.",
 )  # fmt: skip
 @click.option(
     "--search", metavar="WORDS", default="",
-    help="Only items with all of these words, whatever their case, in the title, authors, categories, description or "
+    help="Only items with all of these words, ignoring case, in the title, authors, categories, description or "
     "content; of other documents, in the text.",
 )  # fmt: skip
 @click.option(
@@ -45,16 +45,17 @@ def items(
     feed: str, since: str | None, search: str, limit: int, form: str | None, clock: TimeFormat, output: Path | None,
     state: Path, wait: float,
 ) -> None:  # fmt: skip
-    """List the items that a store keeps, the newest first.
+    """List the items that a store keeps, newest first.
 
     \b
     Examples:
       mmqjp items --state state/ --since 2d
       mmqjp items --state state/ --search "ferry strike" --format csv --output items.csv
 
-    An item is an entry of a feed, or any other document from outside. Of an entry that has changed, the newest version
-    is listed. table, html and markdown show time, title, origin and address; csv, json and jsonl more, with times in
-    UTC. The views items and versions have the same in SQL (mmqjp query). A running service answers beside its work.
+    An item is an entry of a feed, or any other document from outside. Only the newest version of a changed entry is
+    listed. table, html and markdown show time, title, origin and address; csv, json and jsonl show more, with times in
+    UTC. The SQL views items and versions have the same data (mmqjp query). A running service answers without
+    interrupting its work.
     """
     chosen = formats.chosen_format(form, output)
     wanted = ItemFilter(feed.strip(), None if since is None else time_since(since, clock), None, search)

@@ -1,5 +1,5 @@
 """Commands for a store's queries, with or without a running service: subscribe, pause, list, sharing, status and
-others. `sharing` shows what queries share and its cost; `status` how far the store has come."""
+others. `sharing` shows what queries share and what it costs, `status` the progress of the store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXT_WIDTH = 60  # maximum number of characters of a query's text in a list
 
 
 def store_options(command: Decorated) -> Decorated:
-    """Adds the options of commands on a store: location, and time limit for an answer."""
+    """Adds the options of commands on a store: its location, and a time limit for the answer."""
     state = state_option("The state directory of the store. A service may be running on it.", required=True)
     return state(wait_option()(debug_option(command)))
 
@@ -48,8 +48,8 @@ def client(
     shared: bool = False,
     run_sinks: RunSinks | None = None,
 ) -> Client:
-    """Returns a client of a store, which `engine` creates if missing. `reader` is the engine that reads, a Spark store
-    beside the process that holds it; `run_sinks` runs sink commands if none holds the store."""
+    """Returns a client of a store, which `engine` creates if missing. `reader` is the engine that reads a Spark store
+    beside the process that holds it; `run_sinks` runs sink commands if no process holds the store."""
     kind = stored_engine(state) or (engine and choose_engine(engine).engine)
     if kind is None:
         advice = "check --state, or create one with mmqjp stream or mmqjp subscribe"
@@ -69,27 +69,27 @@ def print_changed(names: list[str], word: str) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
-@click.option("--add", is_flag=True, help="Keep the existing queries of the same names.")
-@click.option("--backfill", is_flag=True, help="Also answer the queries over all documents that are kept.")
+@click.option("--add", is_flag=True, help="Keep existing queries with the same names.")
+@click.option("--backfill", is_flag=True, help="Also answer the queries over all stored documents.")
 @shared_option
 @store_options
 @engine_option
 def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, wait: float, engine: str) -> None:
-    """Register the queries of a file, in place of those of the same names.
+    """Register the queries of a file, replacing those with the same names.
 
     \b
     Example:
       mmqjp subscribe stories.xscl --state state/
 
-    They are answered from the next batch on, for documents that arrive from then on. A running service keeps running.
-    --engine is used only if the store does not exist yet.
+    They are answered from the next batch on, for documents that arrive from then on. A running service need not be
+    restarted. --engine applies only if the store does not exist yet.
     """
     arguments = {"text": text_for_store(file), "add": add, "backfill": backfill}
     try:
-        with progress_shown():  # if no service runs, this process registers them
+        with progress_shown():  # without a running service, this process registers them
             changed = client(state, wait, engine, shared=shared).ask("subscribe", arguments)
     except CommandError as error:
-        if "\n" not in str(error):  # it is no rendering of mistakes
+        if "\n" not in str(error):  # not a listing of mistakes
             raise
         raise ScriptFailure(f"{printable_line(str(file))}: {error}") from error
     print_changed(changed, "subscribed")
@@ -98,7 +98,8 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
 def command_on_name(
     words: str, name: str, what: str, change: Callable[[Path, float, str], list[str]], done: str
 ) -> click.Command:
-    """Returns the command `words`, which changes what has a name. `name` is that of the example, `what` the help."""
+    """Returns the command `words`, which changes something by name. `name` is used in the example, `what` is the
+    help."""
 
     @click.command(words.split()[-1], help=f"{what}\n\n\b\nExample:\n  mmqjp {words} {name} --state state/")
     @click.argument("name")
@@ -116,23 +117,23 @@ def _change(do: str, what: str, done: str) -> click.Command:
     return command_on_name(do, "same_story", what, change, done)
 
 
-unsubscribe = _change("unsubscribe", "Remove all queries of a name.", "removed")
-_PAUSE = "Pause the queries of a name: they give no outputs, and never see the documents that arrive meanwhile."
+unsubscribe = _change("unsubscribe", "Remove all queries with a name.", "removed")
+_PAUSE = "Pause the queries with a name: they give no outputs, and never see documents that arrive in the meantime."
 pause = _change("pause", _PAUSE, "paused")
-resume = _change("resume", "Resume the paused queries of a name.", "resumed")
+resume = _change("resume", "Resume the paused queries with a name.", "resumed")
 
 
 @click.command("list")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each name, or each query of NAME.")
-@click.option("--history", is_flag=True, help="List the texts that NAME has had, with dates, the newest first.")
-@click.option("--xscl", is_flag=True, help="Print all queries and definitions as one script, as they were typed.")
+@click.option("--history", is_flag=True, help="List all texts of NAME so far, with dates, newest first.")
+@click.option("--xscl", is_flag=True, help="Print all queries and definitions as one script, in their original form.")
 @tz_option
 @store_options
 def list_queries(
     name: str | None, state: Path, as_json: bool, history: bool, xscl: bool, clock: TimeFormat, wait: float
 ) -> None:
-    """List the query names, the number of queries of each, and which are paused.
+    """List the query names, the number of queries with each, and which are paused.
 
     \b
     Examples:
@@ -141,11 +142,11 @@ def list_queries(
       mmqjp list same_story --history --state state/
       mmqjp list --xscl --state state/ > queries.xscl
 
-    With NAME, list the queries of that name: their text as it was typed, when they were added, and whether and why they
-    are paused.
+    With NAME, list the queries with that name: their original text, when they were added, and whether and why they are
+    paused.
     """
     if (history and name is None) or (xscl and (name is not None or as_json or history)):
-        raise click.UsageError("--history needs a NAME; --xscl goes with no NAME and no other format")
+        raise click.UsageError("--history needs a NAME; --xscl takes neither a NAME nor another format")
 
     def show(found: Any) -> None:
         texts = (truncate(_on_one_line(row.get("source", row["text"])), TEXT_WIDTH) for row in found)
@@ -180,20 +181,20 @@ def list_queries(
 @click.argument("name")
 @click.option(
     "--to", "time", metavar="TIME",
-    help="The text that it had at this time, as list --history shows them. Default: the one before the present text.",
+    help="The text as of this time; list --history shows the times. Default: the text before the current one.",
 )  # fmt: skip
 @tz_option
 @store_options
 def rollback(name: str, time: str | None, clock: TimeFormat, state: Path, wait: float) -> None:
-    """Subscribe to an earlier text of a name again, in place of its queries.
+    """Restore an earlier text of a name, in place of its current queries.
 
     \b
     Examples:
       mmqjp rollback same_story --state state/
       mmqjp rollback same_story --to 2026-07-16T14:02:00Z --state state/
 
-    mmqjp list NAME --history shows the texts. That one becomes the newest; the others stay, so this can be rolled back
-    as well.
+    mmqjp list NAME --history shows the texts. The restored one becomes the newest and the others stay, so a rollback
+    can itself be rolled back.
     """
     store = client(state, wait)
     found = store.ask(TEXTS, {"name": name})
@@ -206,7 +207,7 @@ def rollback(name: str, time: str | None, clock: TimeFormat, state: Path, wait: 
     earlier = found[1:] if until is None else [row for row in found if row["at"] <= until]
     if not earlier:
         when = "" if until is None else f" at {clock.iso(until)}"
-        advice = f"mmqjp list {name} --history shows those that are kept"
+        advice = f"mmqjp list {name} --history lists the stored ones"
         raise Failure(f"{printable_line(name)} has no {'earlier ' if until is None else ''}text{when}: {advice}")
     chosen = earlier[0]
     changed = store.ask("subscribe", {"text": chosen["text"], "add": False})
@@ -214,7 +215,7 @@ def rollback(name: str, time: str | None, clock: TimeFormat, state: Path, wait: 
 
 
 def print_found(found: Any, show: Callable[[Any], object], *, as_json: bool) -> None:
-    """Prints an answer: by `show`, or as JSON, of a list a line for each item."""
+    """Prints an answer with `show`, or as JSON, with one line for each item of a list."""
     if not as_json:
         show(found)
         return
@@ -223,7 +224,7 @@ def print_found(found: Any, show: Callable[[Any], object], *, as_json: bool) -> 
 
 
 def _on_one_line(source: str) -> str:
-    """A text as it was typed, without comments."""
+    """A query's text on one line, without comments."""
     return printable_line(" ".join(split_script(source)[0].split()))
 
 
@@ -235,14 +236,15 @@ NAMES = 3  # maximum number of query names per template
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print what is shared as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
     "--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
     help="Also draw queries, rows and templates into a file.",
 )  # fmt: skip
 @store_options
 def sharing(as_json: bool, svg: Path | None, state: Path, wait: float) -> None:
-    """Show which templates and rows of R_T the registered queries share, what they cost, and what one more would.
+    """Show which templates and rows of R_T the registered queries share, what they cost, and what one more query would
+    cost.
 
     \b
     Examples:
@@ -261,7 +263,7 @@ def sharing(as_json: bool, svg: Path | None, state: Path, wait: float) -> None:
 
 def _print_sharing(found: Sharing) -> None:
     queries = pluralise(found.queries, "query", "queries")
-    click.echo(f"{queries}, {found.forms:,} of them different but for names and windows")
+    click.echo(f"{queries}, {found.forms:,} of them distinct apart from names and windows")
     rows = f"{pluralise(found.rows, 'row')} of R_T in {pluralise(found.templates, 'template')}"
     click.echo(f"they have {rows}, over {pluralise(found.patterns, 'step')} of patterns")
     numbers = ("template", "rows", "subscribers", "last batch", "one more row")
@@ -289,7 +291,7 @@ MOST_LISTED = 10  # maximum number of queries listed with equal-time pairs
 @tz_option
 @store_options
 def status(state: Path, as_json: bool, clock: TimeFormat, wait: float) -> None:
-    """Show how far the streams of a store have come and what it keeps.
+    """Show the progress of a store's streams, and what it keeps.
 
     \b
     Example:
@@ -338,11 +340,11 @@ def _print_status(clock: TimeFormat, found: Any) -> None:
 
 
 def _too_late(count: int) -> str:
-    return f"{pluralise(count, 'document')} came too late to change what it told"
+    return f"{pluralise(count, 'document')} came too late to change its earlier outputs"
 
 
 def _waiting(absence: Mapping[str, Any], clock: TimeFormat) -> str:
-    """Says what absences wait for, of a `mmqjp.answers.absence.PendingAbsence`."""
+    """Describes what absences wait for, from a `mmqjp.answers.absence.PendingAbsence`."""
     documents = pluralise(absence["documents"], "document waits", "documents wait")
     if absence["until"] is None:
         return documents

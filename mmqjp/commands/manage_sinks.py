@@ -64,7 +64,7 @@ def print_sink(row: _Row, now: int, clock: TimeFormat) -> None:
 
 def print_failed(found: Mapping[str, Sequence[_Row]], clock: TimeFormat) -> None:
     if not found["undelivered"] and not found["gaps"]:
-        click.echo("nothing: the sink got, or will get, all that it wants")
+        click.echo("nothing: the sink has received, or will receive, all its outputs")
     for row in (*found["undelivered"], *found["gaps"]):
         if "seq" in row:
             what = f"output {row['seq']} ({row['id']}) after {pluralise(row['tries'], 'try', 'tries')}"
@@ -109,7 +109,7 @@ def sinks() -> None:
       mmqjp sinks list --state state/
       mmqjp sinks add alerts kind=webhook url=https://example.org/hook --state state/
 
-    Sinks of the configuration file are changed there; mmqjp sinks reload has a running service read it again. Others
+    Sinks in the configuration file are changed there; mmqjp sinks reload makes a running service read it again. Others
     are added and changed with these commands. docs/sinks.md describes all keys.
     """
 
@@ -118,7 +118,7 @@ def sinks() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each sink.")
 @store_options
 def list_sinks(state: Path, wait: float, as_json: bool) -> None:
-    """List the sinks: what they are, where they deliver to, and how far they are behind.
+    """List the sinks: kind, destination, and how far each is behind.
 
     \b
     Example:
@@ -133,7 +133,7 @@ def list_sinks(state: Path, wait: float, as_json: bool) -> None:
 @tz_option
 @store_options
 def show(name: str, state: Path, wait: float, as_json: bool, clock: TimeFormat) -> None:
-    """Show a sink: its state, its last failure and its definition. Secrets have their names only.
+    """Show a sink: its state, its last failure and its definition. Secrets are shown by name only.
 
     \b
     Example:
@@ -160,7 +160,7 @@ def add(name: str, keys: tuple[str, ...], start: str | None, state: Path, wait: 
       mmqjp sinks add chat kind=webhook 'url={secret = "slack"}' 'queries=["same_*"]' wait=30s --state state/
       mmqjp sinks add archive kind=parquet path=archive --from start --state state/
 
-    KEY and VALUE are those of the configuration file. A VALUE that begins with a bracket, a brace or a quote is TOML.
+    KEY and VALUE are as in the configuration file. A VALUE that begins with a bracket, a brace or a quote is TOML.
     """
     add_sink(_client(state, wait).ask, state, name, table_of(keys) | ({} if start is None else {"from": start}))
     click.echo(f"{name}: added")
@@ -171,7 +171,7 @@ def add(name: str, keys: tuple[str, ...], start: str | None, state: Path, wait: 
 @click.argument("keys", nargs=-1, required=True, metavar="KEY=VALUE...")
 @store_options
 def set_keys(name: str, keys: tuple[str, ...], state: Path, wait: float) -> None:
-    """Change keys of a sink. It goes on from where it is. A key without a value (KEY=) gets its default.
+    """Change keys of a sink. It continues from its position. A key without a value (KEY=) gets its default.
 
     \b
     Example:
@@ -189,16 +189,15 @@ def _change(do: str, what: str, done: str) -> None:
     sinks.add_command(command_on_name(f"sinks {do}", "alerts", what, change, done))
 
 
-_change("pause", "Pause a sink. It keeps its place, as far back as its backlog allows.", "paused")
-_change("resume", "Let a sink that was paused, has stopped or waits try again at once.", "resumed")
+_change("pause", "Pause a sink. It keeps its position, as far back as its backlog allows.", "paused")
+_change("resume", "Make a sink that is paused, stopped or waiting try again at once.", "resumed")
 
 
 @sinks.command()
 @click.argument("name")
 @store_options
 def test(name: str, state: Path, wait: float) -> None:
-    """Send a test message, which has no outputs, and say what came of it. Where a sink writes files, one is written
-    and removed.
+    """Send a test message without outputs, and report the result. A sink that writes files writes one and removes it.
 
     \b
     Example:
@@ -208,7 +207,7 @@ def test(name: str, state: Path, wait: float) -> None:
     """
     problem = try_sink(_client(state, wait).ask, name, wait) if is_held(state) else _tested_here(state, wait, name)
     if problem is None:
-        problem = f"no answer within {wait:g} s; give it more with --wait"
+        problem = f"no answer within {wait:g} s; allow more with --wait"
     if problem:
         raise Failure(f"the test of {name} failed: {problem}")
     click.echo(f"{name}: the test was acknowledged")
@@ -220,7 +219,7 @@ def test(name: str, state: Path, wait: float) -> None:
 @tz_option
 @store_options
 def failed(name: str, state: Path, wait: float, as_json: bool, clock: TimeFormat) -> None:
-    """Show what a sink did not get: outputs that its receiver refused, and those that were given up.
+    """Show what a sink did not get: outputs that its receiver refused, and outputs that were given up.
 
     \b
     Example:
@@ -238,17 +237,17 @@ def failed(name: str, state: Path, wait: float, as_json: bool, clock: TimeFormat
 )  # fmt: skip
 @store_options
 def replay(name: str, start: str, state: Path, wait: float) -> None:
-    """Deliver again what a sink wants, from an output or a time on.
+    """Deliver a sink's outputs again, from an output or a time on.
 
     \b
     Example:
       mmqjp sinks replay alerts --from 2026-05-04T10:30:00Z --state state/
 
-    Only what the store still keeps can be delivered again. Messages have the same ids as before.
+    Only outputs that the store still keeps can be delivered again. Messages have the same ids as before.
     """
     read_start(start)
     again = _client(state, wait).ask("sinks-replay", {"name": name, "from": start})
-    click.echo(f"{name}: {'delivers again' if again else 'nothing to deliver again from there on; its place stays'}")
+    click.echo(f"{name}: {'delivers again' if again else 'nothing to deliver again from there on; its position stays'}")
 
 
 @sinks.command()
@@ -256,24 +255,25 @@ def replay(name: str, start: str, state: Path, wait: float) -> None:
 @state_option("The state directory of the store.", required=True)
 @debug_option
 def secret(name: str, state: Path) -> None:
-    """Make a secret, keep it in the state, and print it this once. Sinks name it as NAME.
+    """Create a secret, store it in the state, and print it this once. Sinks refer to it as NAME.
 
     \b
     Example:
       mmqjp sinks secret hook --state state/
 
-    It is 32 random bytes, as Standard Webhooks writes them. It lies in secrets/NAME of the state, for you alone.
+    It is 32 random bytes, encoded as in Standard Webhooks, in the file secrets/NAME of the state, which only you can
+    read.
     """
     click.echo(make_secret(state, name))
 
 
-_change("remove", "Remove a sink, and its place. What it has written stays.", "removed")
+_change("remove", "Remove a sink and its position. What it has written stays.", "removed")
 
 
 @sinks.command()
 @store_options
 def reload(state: Path, wait: float) -> None:
-    """Have a running service read the sinks and secrets of its configuration file again.
+    """Make a running service read the sinks and secrets of its configuration file again.
 
     \b
     Example:
@@ -287,7 +287,7 @@ def _client(state: Path, wait: float) -> Client:
 
 
 def _tested_here(state: Path, wait: float, name: str) -> str | None:
-    """Sends a test from this process. Returns "" or the reason of failure, None if there is no answer in time."""
+    """Sends a test from this process. Returns "", or the reason of a failure; None if there is no answer in time."""
     found = _client(state, wait).ask(SINKS, {"name": name})
     tables = tables_of(click.get_current_context())()
     definition = tables.sinks[name] if found["file"] else read_live(state, name, found["definition"])

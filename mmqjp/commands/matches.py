@@ -1,5 +1,5 @@
-"""Commands that read a store: `matches`, `query` (SQL), `show` (documents), `why` and `why-not`. A running service
-answers for a store that it holds; otherwise this process opens it."""
+"""Commands that read a store: `matches`, `query` (SQL), `show` (documents), `why` and `why-not`. If a running service
+holds the store, it answers; otherwise this process opens the store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LISTED = 10
 @click.option("--query", "name", metavar="NAME", help="Only the matches of this query.")
 @click.option(
     "--since", metavar="TIME|DURATION",
-    help="Only matches whose last document is from this time on, such as 2026-07-16, or not older, such as 2d.",
+    help="Only matches whose last document is since this time, such as 2026-07-16, or within a duration, such as 2d.",
 )  # fmt: skip
 @click.option(
     "--limit", metavar="N", type=options.AtLeast(1),
@@ -68,8 +68,8 @@ def matches(
       mmqjp matches --state state/ --format html --output matches.html
 
     For each match: the documents with title, site and link, the values that made them match, and what the query
-    SELECTs. table, html and markdown group matches by query, newest first; csv, json and jsonl have one after the
-    other, oldest first, with times in UTC. A running service answers between two batches.
+    SELECTs. table, html and markdown group matches by query, newest first; csv, json and jsonl list them oldest first,
+    with times in UTC. A running service answers between two batches.
     """
     chosen = formats.chosen_format(form, output)
     most = formats.SHOWN if limit is None and chosen in formats.FOR_PEOPLE else limit
@@ -86,7 +86,7 @@ def matches(
 
 SelectRows = Callable[[str], list[dict[str, Any]]]
 MatchesAfter = Callable[[MatchFilter, int], Iterator[ShownMatch]]
-"""Yields the matches that pass a filter, numbered above a number."""
+"""Yields the matches that pass a filter and are numbered above a number."""
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def store_of(asked: Client) -> Iterator[tuple[SelectRows, MatchesAfter]]:
 
 
 def registered_texts(select: SelectRows, name: str | None) -> dict[str, list[str]]:
-    """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
+    """Returns the texts of registered queries by name: of one name, or of all unless there are too many."""
     condition = "" if name is None else f" AND name = '{name}'"
     most = formats.MOST_TEXTS + 1
     rows = select(f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {most}")
@@ -128,7 +128,7 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
 @click.command()
 @click.argument("sql")
 @formats.format_option
-@click.option("--raw", is_flag=True, help="Leave values as they are stored: times in microseconds, nodes as text.")
+@click.option("--raw", is_flag=True, help="Leave values as stored: times in microseconds, nodes as text.")
 @formats.tz_option
 @formats.output_option
 @click.option(
@@ -145,7 +145,7 @@ def _check_name(select: SelectRows, name: str, state: Path) -> None:
 )  # fmt: skip
 @click.option(
     "--engine", type=click.Choice(ENGINES), default=AUTO, show_default=True,
-    help="Whose SQL it is. auto: DuckDB's, which needs no Java; spark: that of Spark, for stores on Spark.",
+    help="The SQL dialect. auto: DuckDB's, which needs no Java; spark: Spark's, for stores on Spark.",
 )  # fmt: skip
 @store_options
 @click.pass_context
@@ -160,18 +160,18 @@ def query(
       mmqjp query "SELECT query, count(*) AS outputs FROM outputs GROUP BY query" --state state/
       mmqjp query "SELECT id, t0 FROM documents ORDER BY t0" --state state/ --format csv --output documents.csv
 
-    Columns with the names of times (t0, t1, added_at, ...) are shown as times: in csv, json and jsonl in UTC. A running
-    service answers beside its work, which takes precedence. The tables are only read, as of one batch.
+    Columns named like times (t0, t1, added_at, ...) are shown as times, in csv, json and jsonl in UTC. A running
+    service answers at low priority, without interrupting its work. The tables are read-only, as of one batch.
     """
     chosen = formats.chosen_format(form, output)
     asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
     longest = float("inf") if timeout is None else wait + timeout
     check_output(output)
-    # A configuration that says spark for all commands does not mean that a store on DuckDB cannot be queried.
+    # A configuration with spark for all commands must not keep a store on DuckDB from being queried.
     given = context.get_parameter_source("engine") is ParameterSource.COMMANDLINE
     stored = stored_engine(state)
     if given and engine == SPARK and stored == DUCKDB:
-        raise Failure(f"the store in {state} is on duckdb, whose SQL it takes: leave out --engine spark")
+        raise Failure(f"the store in {state} is on duckdb and takes DuckDB's SQL: leave out --engine spark")
     found = client(state, longest, reader=SPARK if engine == stored == SPARK else DUCKDB).ask(QUERY, asked)
     columns = found["columns"]
     rows = found["rows"] if raw else format_rows(columns, found["rows"], formats.clock_of(chosen, clock))
@@ -191,15 +191,12 @@ MOST_STORED = 1_000  # default limit of stored documents read
 @click.argument("paths", nargs=-1, metavar="PATH...", type=click.Path(path_type=Path))
 @options.feeds_option
 @options.time_xpath_option
-@click.option(
-    "--limit", metavar="N", type=options.AtLeast(1), help="Show the first N documents, whatever their shapes."
-)
+@click.option("--limit", metavar="N", type=options.AtLeast(1), help="Show the first N documents, regardless of shape.")
 @click.option("--full", is_flag=True, help="Shorten nothing on a terminal.")
 @click.option("--id", "identity", metavar="ID", help="Only documents with this id.")
 @click.option("--stream", metavar="NAME", help="Only documents of this stream.")
 @options.state_option(
-    "Show the documents that a store keeps, in place of those of paths: the first 1,000 without --limit. A service may "
-    "be running on it."
+    "Show the documents of a store instead of paths: the first 1,000 without --limit. A service may be running on it."
 )
 @options.wait_option()
 @formats.tz_option
@@ -215,7 +212,7 @@ def show(
       mmqjp show feeds/ --feeds
       mmqjp show --state state/ --stream S --limit 3
 
-    Documents with the same paths are of one shape. A few of each shape are shown, and the others are counted.
+    Documents with the same set of paths have one shape. A few of each shape are shown, and the others counted.
     """
     if state is not None and paths:
         raise click.UsageError("give paths or --state; the queries of a name are shown by mmqjp list NAME --state DIR")
@@ -323,8 +320,8 @@ def why(id: str, as_json: bool, clock: TimeFormat, state: Path, wait: float) -> 
       mmqjp why e3c019be --state state/
       mmqjp why 9 --state state/ --json
 
-    ID is the id of an output as output lines have it, the beginning of one, or its number (seq). A running service
-    answers beside its work.
+    ID is the id of an output, as in output lines, the beginning of one, or its number (seq). A running service answers
+    without interrupting its work.
     """
     found = client(state, wait).ask(WHY, {"id": id})
     print_found(found, lambda _: terminal.print_why(OutputWhy.from_dict(found), clock, console()), as_json=as_json)
@@ -337,17 +334,17 @@ def why(id: str, as_json: bool, clock: TimeFormat, state: Path, wait: float) -> 
 @formats.tz_option
 @store_options
 def why_not(query: str, documents: tuple[str, ...], as_json: bool, clock: TimeFormat, state: Path, wait: float) -> None:
-    """Show why documents give no output of a query, or how far the kept documents get in it.
+    """Show why documents give no output of a query, or how far the stored documents get in it.
 
     \b
     Examples:
       mmqjp why-not same_story "Old pier reopens" https://example.org/pier --state state/
       mmqjp why-not same_story --state state/
 
-    QUERY is a name. A DOC is a document's id, as output lines have it, or the address or title of an item if only one
-    has it. The first thing that is in the way is told: of one DOC also which kept documents came nearest, and without
-    any, how many of the newest 10,000 kept documents get past each part of the query. A running service answers beside
-    its work.
+    QUERY is a name. A DOC is a document's id, as in output lines, or the address or title of an item if it is unique.
+    The first condition that fails is shown; for a single DOC also which stored documents came nearest, and without any
+    DOC, how many of the newest 10,000 documents get past each part of the query. A running service answers without
+    interrupting its work.
     """
 
     def show(found: Any) -> None:

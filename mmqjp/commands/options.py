@@ -33,12 +33,12 @@ from xscl.text import XsclErrors
 
 FEED_FORMS = ("item", "raw")
 
-LARGEST = 10**17  # largest number of an option; ten times as much fits a store's 64 bits
+LARGEST = 10**17  # largest number of an option; ten times as much fits into a store's 64 bits
 ADDS = "adds"  # key in the metadata of a field: the decorator that adds its option to a command
 
 
 def given_by(adds: Callable[[Any], Any]) -> Any:
-    """Returns a field of a dataclass of options, whose option a decorator adds."""
+    """Returns a field of a dataclass of options; a decorator adds its option."""
     return field(metadata={ADDS: adds})
 
 
@@ -48,7 +48,7 @@ def option(*names: str, **settings: Any) -> Any:
 
 
 def with_options(kind: type, name: str = "given") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds the options that a dataclass describes, which the command gets as one value, called `name`."""
+    """Adds the options that a dataclass describes; the command gets them as one argument called `name`."""
     described = [one for one in fields(kind) if ADDS in one.metadata]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,11 +92,11 @@ plan_option = click.option(
 
 def patterns_option(*places: str) -> Callable[[Decorated], Decorated]:
     """Adds --patterns with these choices."""
-    sql = " sql: in a database, where their operators allow it; without --state only." if SQL in places else ""
+    sql = " sql: in a database, as far as their operators allow it; only without --state." if SQL in places else ""
     return click.option(
         "--patterns", type=click.Choice(places), default=DRIVER, show_default=True,
-        help="Where event queries are answered, with the same matches. executors: on those of Spark, parted by a value "
-        f"that all events of a match have in common.{sql}",
+        help="Where event queries are answered, with the same matches. executors: on Spark's, partitioned by a value "
+        f"that all events of a match share.{sql}",
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def _limit_feed_memory(context: click.Context, parameter: click.Parameter, value
 feed_memory_option = click.option(
     "--feed-memory", metavar="N", type=AtLeast(LEAST_MEMORY), envvar=MEMORY_VARIABLE, expose_value=False,
     callback=_limit_feed_memory,
-    help="Most memory of the process that parses feeds, in bytes. A feed that takes more is a dead letter. "
+    help="Memory limit of the process that parses feeds, in bytes. A feed that needs more is a dead letter. "
     f"Default: {MEMORY_VARIABLE}, else the configuration, else {MEMORY}.",
 )  # fmt: skip
 
@@ -136,28 +136,28 @@ def feeds_option(command: Decorated) -> Decorated:
 
 versions_option = click.option(
     "--versions", type=click.Choice(["keep", "ignore"]), default="keep", show_default=True,
-    help="Whether a changed entry of a feed is a new document.",
+    help="Whether a changed entry of a feed becomes a new document.",
 )  # fmt: skip
 
 
 def bound(name: str, default: int, text: str) -> Any:
     """Returns a field for an option that bounds what a query may do."""
-    return number(name, default, f"{text} A query that would have more is paused.")
+    return number(name, default, f"{text} A query that would exceed it is paused.")
 
 
 most_versions_option = click.option(
     "--most-versions", metavar="N", type=AtLeast(1), default=MOST_VERSIONS, show_default=True,
-    help="How many versions of a feed's entry become documents, and how many entries that differ only in their "
-    "guids. The others are dead letters.",
+    help="How many versions of a feed's entry become documents, and how many entries that differ in their guids "
+        "alone. The others are dead letters.",
 )  # fmt: skip
 
 time_xpath_option = click.option(
-    "--time-xpath", metavar="XPATH", help="Where a document has its time: an XML file, or a line with --json."
+    "--time-xpath", metavar="XPATH", help="Where a document has its time: an XML file or, with --json, a line."
 )  # fmt: skip
 
 json_option = click.option(
     "--json", is_flag=False, flag_value="plain", type=click.Choice(get_args(JsonForm)),
-    help="Each line of .jsonl, .ndjson is a document in JSON itself. typed: its elements have the types of values.",
+    help="Each line of .jsonl or .ndjson is itself a document in JSON. typed: elements carry the types of values.",
 )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def read_script(path: Path) -> tuple[str, Script]:
 
 
 def text_for_store(path: Path) -> str:
-    """Returns a query file's text for a store, which resolves and judges missing events. Raises Failure."""
+    """Returns a query file's text for a store, which resolves events that the file lacks. Raises Failure."""
     try:
         return read_script(path)[0]
     except ScriptFailure as failure:
@@ -216,7 +216,7 @@ def wait_option(text: str = "How long to wait if another process holds the store
 
 shared_option = click.option(
     "--shared", is_flag=True,
-    help="Let the umask decide who may read and write the state, which otherwise only you can.",
+    help="Let the umask decide who may access the state; by default only you can.",
 )  # fmt: skip
 
 
@@ -247,14 +247,18 @@ class PerStreamType(click.ParamType):  # type: ignore[type-arg]  # generic in th
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
     """Adds --lateness; `default` is for unnamed streams."""
-    help = "How far a watermark is behind the visits of feeds, or behind the newest document of a stream without feeds,"
-    help = f"{help} like 1h, or on one stream, like news=2h. INF: there is none."
+    help = (
+        "How far a watermark stays behind the visits of feeds, or behind the newest document of a stream without feeds,"
+    )
+    help = f"{help} like 1h, or for one stream, like news=2h. INF: no watermark."
     return _option("--lateness", default, help)
 
 
 def settle_option(default: str) -> Callable[[Decorated], Decorated]:
     """Adds --settle; `default` is for unnamed streams."""
-    help = "How long events wait for earlier ones before event queries are answered, like 10min, or on one stream, like"
+    help = (
+        "How long events wait for earlier ones before event queries are answered, like 10min, or for one stream, like"
+    )
     return _option("--settle", default, f"{help} news=2h. INF: to the end of the run.")
 
 
@@ -272,7 +276,7 @@ def parse_belated(context: click.Context, parameter: click.Parameter, value: str
 
 def belated_option(command: Decorated) -> Decorated:
     """Adds --belated."""
-    help = "What to do with documents that end before the watermark, or on one stream, like news=drop: take them, or"
+    help = "What to do with documents that end before the watermark, or for one stream, like news=drop: take them, or"
     help = f"{help} drop them as dead letters."
     return _option("--belated", BELATED[0], help, f"[STREAM=]{'|'.join(BELATED)}", parse_belated)(command)
 
@@ -288,7 +292,7 @@ def _option(
         found = dict(values)
         if len(found) < len(values):
             value = metavar.removeprefix("[STREAM=]")
-            advice = f"write {value} once for all streams, and STREAM={value} once for each other"
+            advice = f"write {value} once for all streams, and STREAM={value} once for each exception"
             raise click.BadParameter(f"a stream is named twice; {advice}")
         others = found.pop(OTHER_STREAMS, parse(context, parameter, default))
         return {OTHER_STREAMS: others, **found} if found else others

@@ -49,8 +49,8 @@ LISTED = 3
 
 
 def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) -> Iterator[str]:
-    """Yields a line per query with the most pairs, and one for the rest. `ties` has pairs by query name, most first;
-    those of `at_least` are lower bounds."""
+    """Yields a line for each query with the most pairs, and one for the rest. `ties` counts pairs by query name,
+    largest first; counts of names in `at_least` are lower bounds."""
     for name, count in islice(ties.items(), LISTED):
         pairs = f"{'at least ' * (name in at_least)}{pluralise(count, 'pair has', 'pairs have')} equal times"
         yield f"{name}: {pairs}, so that neither document follows the other; JOIN UNORDERED matches them, too"
@@ -59,7 +59,7 @@ def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) ->
         yield f"{more}{sum(rest.values()):,} more pairs with equal times of {len(rest):,} other queries"
 
 
-LISTED_QUERIES = 10  # maximum number of paused queries, and of those that wait, that are reported
+LISTED_QUERIES = 10  # maximum number of paused, and of waiting, queries reported
 
 
 def report_paused(engine: Session) -> None:
@@ -71,7 +71,8 @@ def report_paused(engine: Session) -> None:
 
 
 def report_waiting(engine: Session, *, is_over: bool) -> None:
-    """Without a state a run `is_over`: what waits is undecided because the last visits of feeds were earlier."""
+    """Reports waiting queries. If the run `is_over` (no state), they stay undecided because the last visits of feeds
+    were earlier."""
     waiting, never = engine.waiting_absences(), engine.never_decided()
     for name, pending in islice(waiting.items(), LISTED_QUERIES):
         count = pending.documents
@@ -86,7 +87,7 @@ def report_waiting(engine: Session, *, is_over: bool) -> None:
 
 
 def report_dates(histories: Sequence[History]) -> None:
-    """Reports entries that are dated after their fetch, or with a date that cannot be read."""
+    """Reports entries dated after their fetch, or with an unreadable date."""
     future = sum((history.future for history in histories), Counter[str]())
     undated = sum((history.undated for history in histories), Counter[str]())
     for counts, how in ((future, "dated after the fetch"), (undated, "with a date that cannot be read")):
@@ -110,7 +111,7 @@ def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
         click.echo(f"  and {dead.count - len(dead.reasons):,} more", err=True)
 
 
-NOT_KEPT = "without --state nothing is kept"
+NOT_KEPT = "without --state nothing is stored"
 
 _InputBatch = tuple[Sequence[SourceItem], CommitMetadata | MetadataOf]
 """Items, and the metadata to commit with them."""
@@ -120,8 +121,8 @@ _OF_ENGINE = frozenset(signature(Session).parameters) - {"engine"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What `run` and the services have in common. Durations are microseconds. Fields without an option are options of
-    the subclasses, which describe them differently."""
+    """Options shared by `run` and the services. Durations are microseconds. Subclasses add the options of fields
+    without one, with different descriptions."""
 
     paths: tuple[Path, ...]
     queries_path: Path | None
@@ -129,11 +130,11 @@ class EngineOptions:
     lists: tuple[str, ...] = option(
         "--fetch", "lists", metavar="LIST", multiple=True, is_flag=False, flag_value=KNOWN,
         help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
-        "repeated. Without a LIST: the feeds that the state knows.",
+        "repeated. Without a LIST: the feeds in the state.",
     )  # fmt: skip
     keep_drops: int | None = duration(
         "--keep-drops", "1d",
-        "How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
+        "How long to keep fetched versions after they are read; a feed's newest always stays. INF: forever.",
     )  # fmt: skip
     fetching: FetchOptions = given_by(with_options(FetchOptions, "fetching"))
     feeds: EntryForm | None = given_by(options.feeds_option)
@@ -150,12 +151,12 @@ class EngineOptions:
     max_matches: int = bound("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time.")
     max_outputs: int = bound(
         "--max-outputs", MAX_OUTPUTS,
-        f"Most outputs of an event query at 10,000 times in a row, of another one for {BLOCK:,} documents in a row.",
+        f"Most outputs of an event query in 10,000 consecutive times, of any other in {BLOCK:,} consecutive documents.",
     )  # fmt: skip
     max_work: int = bound(
         "--max-work", MAX_WORK,
-        "Most steps of a query for one document, or at one time; ten times as many for "
-        f"{BLOCK:,} documents in a row.",
+        "Most steps of a query for one document, or at one time; ten times as many in "
+        f"{BLOCK:,} consecutive documents.",
     )  # fmt: skip
     max_partial: int = bound(
         "--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time.",
@@ -181,17 +182,17 @@ class RunOptions(EngineOptions):
         "--queries", "queries_path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="The queries, in XSCL. Default: the queries of --state.",
     )  # fmt: skip
-    state: Path | None = given_by(options.state_option("Where to keep queries, documents and matches for later runs."))
+    state: Path | None = given_by(options.state_option("Where to store queries, documents and matches for later runs."))
     output: Path | None = option(
         "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-        help="Where to write the output lines. With --state they are appended, else the file is written anew, as it is "
-        "in other formats than jsonl. Default, or with -: standard output.",
+        help="Where to write the output lines. With --state they are appended; otherwise, and in formats other than "
+        "jsonl, the file is replaced. Default, or with -: standard output.",
     )  # fmt: skip
     lateness: Lateness = given_by(options.lateness_option("INF"))
     idle_after: int | None = duration(
         "--idle-after", "INF",
-        "How long a feed may be without a complete visit before others go on without it, at least twice its own "
-        "interval. INF: as long as the run reads; at its end it is 1h.",
+        "How long a feed may lack a complete visit before others proceed without it, at least twice its own "
+        "interval. INF: as long as the run reads; 1h at its end.",
     )  # fmt: skip
     settle: Lateness = given_by(options.settle_option("INF"))
     patterns: str = given_by(options.patterns_option(*PLACES))
@@ -199,7 +200,7 @@ class RunOptions(EngineOptions):
     clock: TimeFormat = given_by(formats.tz_option)
     dead_letters_path: Path | None = option(
         "--dead-letters", "dead_letters_path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-        help="Where to write the documents that were rejected, with the reasons, as JSON lines.",
+        help="Where to write rejected documents, with the reasons, as JSON lines.",
     )  # fmt: skip
     batch_size: int = number("--batch-size", BATCH_DOCUMENTS, "How many documents to process and commit together.")
 
@@ -216,12 +217,13 @@ def run(given: RunOptions) -> None:
       mmqjp run --queries stories.xscl --documents feeds/ --feeds --output matches.jsonl
       mmqjp run --queries stories.xscl --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    A second run with the same --state continues where the first one ended. Queries that are still in the file
-    continue, and the others of the state end. New outputs are appended to the output file. A document that cannot be
-    read is left out, counted and reported on standard error.
+    A second run with the same --state continues where the first one ended. Queries that are still in the file continue;
+    others in the state end. New outputs are appended to the output file. Unreadable documents are left out, counted and
+    reported on standard error.
 
-    On a terminal, the matches of this run are shown as a table; otherwise they are written as JSON lines. A run in
-    another format than jsonl does not count as having written the lines: with --state, the next run in jsonl does.
+    On a terminal, the matches of this run are shown as a table; otherwise they are written as JSON lines. Only a run in
+    jsonl counts as having written the output lines: with --state, outputs shown in other formats are written by the
+    next run in jsonl.
     """
     paths, lists, state, queries_path, feeds = given.paths, given.lists, given.state, given.queries_path, given.feeds
     if not paths and not lists:
@@ -236,7 +238,7 @@ def run(given: RunOptions) -> None:
     versions, most_versions, batch_size = given.versions, given.most_versions, given.batch_size
     new_history = partial(History, versions, most_versions, keep=ID_RETENTION)
     history, fetched_history = new_history(), new_history()
-    of_json = () if given.json is None else (given.json,)  # without it, what was read before is known
+    of_json = () if given.json is None else (given.json,)  # without it, known documents are skipped
     reading = reading_of(feeds, given.time_xpath, versions, most_versions, *of_json)
     tails = tails_of(paths, feeds=feeds, time_xpath=given.time_xpath, json=given.json, prefix=FILES + reading)
     only_spark = options.only_on_spark(given.patterns)
@@ -281,7 +283,7 @@ def run(given: RunOptions) -> None:
                     dead.add(opened.last_dead_letters())
                 if delivery is not None:
                     written = delivery.write(opened.lines(delivery.acked))
-                    if written:  # noted only now: what was not written is not delivered
+                    if written:  # recorded only now: outputs count as delivered once written
                         delivery.save_position()
                 else:
                     written = show_new(opened, before, chosen, given.output, given.clock)
@@ -350,7 +352,7 @@ def _files(rereading: Rereading | None) -> str:
 
 
 def show_new(engine: Session, before: int, form: str, output: Path | None, clock: TimeFormat) -> int:
-    """Shows the outputs numbered above `before`, for people the newest only. Returns their number."""
+    """Shows the outputs numbered above `before`, in formats for people only the newest. Returns their number."""
     count = engine.count_delivered(before)
     first = max(before, engine.last_seq - formats.SHOWN) if form in formats.FOR_PEOPLE else before
     found = shown_outputs(engine, engine.outputs(first))

@@ -65,7 +65,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
         return None
     found = options.parse_duration(context, parameter, value)
     if found is None:
-        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and stop")
+        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read available documents and stop")
     return found / 1_000_000
 
 
@@ -79,13 +79,13 @@ class StreamOptions(EngineOptions):
     )  # fmt: skip
     queries_path: Path | None = option(
         "--queries", "queries_path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Queries to start with, in XSCL. They replace those of the same names. To change them later, use "
+        help="Queries to start with, in XSCL. They replace those with the same names. To change them later, use "
         "subscribe and unsubscribe.",
     )  # fmt: skip
     state: Path = option(
         "--state", "--warehouse", "state", metavar="DIR", required=True,
         type=click.Path(file_okay=False, path_type=Path),
-        help="Where to keep queries, documents, matches and offsets.",
+        help="Where to store queries, documents, matches and offsets.",
     )  # fmt: skip
     output: Path | None = option(
         "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
@@ -107,13 +107,13 @@ class StreamOptions(EngineOptions):
     )  # fmt: skip
     trigger: float | None = option(
         "--trigger", metavar="DURATION", default="1s", show_default=True, callback=trigger,
-        help="Longest time between two looks for new documents, and on Spark between two micro-batches; "
-        f"{AVAILABLE_NOW}: read what is there and stop.",
+        help="Longest time between two polls for new documents, and on Spark between two micro-batches; "
+        f"{AVAILABLE_NOW}: read available documents and stop.",
     )  # fmt: skip
     idle_after: int | None = duration(
         "--idle-after", "1h",
-        "How long a stream must be silent before it advances with the clock, or a feed without a complete visit before "
-        "others go on without it, at least twice its own interval. INF: never.",
+        "How long a stream must be silent before it advances with the clock, or a feed lack a complete visit before "
+        "others proceed without it, at least twice its own interval. INF: never.",
     )  # fmt: skip
     max_ahead: int | None = duration(
         "--max-ahead", "1d", "How far ahead of the clock a document may be. INF: no limit."
@@ -140,7 +140,7 @@ class StreamOptions(EngineOptions):
         help="The format of the events on standard error.",
     )  # fmt: skip
     question_timeout: float | None = duration(
-        "--question-timeout", "5min", "Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
+        "--question-timeout", "5min", "Longest time for a mmqjp query, whatever its --timeout. INF: no limit.",
         options.seconds,
     )  # fmt: skip
 
@@ -161,20 +161,19 @@ _BackgroundTask = Callable[[Session, Log, Event], AbstractContextManager[FreeMem
 
 def run_service(given: StreamOptions, beside: _BackgroundTask | None = None, public_url: str = "") -> None:
     """Runs a service until Ctrl-C or SIGTERM, or until its sources are read. With `beside`, sources and `--output` are
-    optional, and feeds added later are fetched too; hubs of feeds are subscribed to if they find the page at
-    `public_url`."""
+    optional, and feeds added later are fetched too; with `public_url`, it subscribes at the hubs of feeds."""
     only_spark: dict[str, object] = {"--checkpoint": given.checkpoint, "--source-format": given.source_format}
     only_spark |= options.only_on_spark(given.patterns)
     choice = chosen_engine(given.engine, given.state, given.master, only_spark=only_spark)
     if (beside is None or given.source_format) and bool(given.paths or given.lists) == bool(given.source_format):
-        raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
+        raise click.UsageError("name a source, with --source, --fetch or --source-format")
     if given.source_options and given.source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
     script = None if given.queries_path is None else options.read_script(given.queries_path)[1]
     fetches = bool(given.lists) or (beside is not None and given.source_format is None)
     subscribed = feeds_to_fetch(given.lists, given.state) if fetches else None
     metrics, read_tables = Metrics(SharedLog(standard_log(given.log_form))), tables_of(click.get_current_context())
-    read_tables()  # raises now what is wrong with the sinks of the configuration
+    read_tables()  # raises early for errors in the sinks of the configuration
     target = check_output(given.output)
     session = None
     if choice.engine == SPARK:
@@ -193,7 +192,7 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None, pub
                 _serve_metrics(metrics, given.metrics_port, given.metrics_address)
             drops = None if subscribed is None else DropDirectory(fetch_directory(given.state), given.keep_drops)
             spool = Spool(given.state)
-            # On Spark one question may use half of the cores: two would leave none for the batches.
+            # On Spark one question may use half of the cores: two would leave none for batches.
             max_running = MAX_RUNNING if session is None else 1
             questions = QuestionRunner(opened, spool, metrics, given.question_timeout, max_running=max_running)
             frees = [questions.free_memory]
@@ -203,7 +202,7 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None, pub
                 given, opened, session, sink, spool, metrics, drops, read_tables, around, should_reopen=should_reopen,
                 free_memory=lambda: True in [free() for free in frees],
             )  # fmt: skip
-            if session is None:  # on Spark an empty batch takes as long as another one
+            if session is None:  # on Spark an empty batch takes as long as any other
                 opened.load()
             why = {"because": choice.why} if choice.why else {}
             queries = len(opened.registry.subscriptions)
@@ -221,13 +220,15 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None, pub
 
 @contextmanager
 def _pipe_that_may_break() -> Iterator[None]:
-    """Raises Failure for a file whose reader has gone."""
+    """Raises Failure if a pipe's reader has gone."""
     try:
         yield
     except BrokenPipeError as error:
-        if error.filename is None:  # the reader of standard error: there is nobody to tell
+        if error.filename is None:  # the reader of standard error: nobody could see a message
             raise
-        raise Failure(f"the reader of {error.filename} has gone; what it missed is written after a restart") from error
+        raise Failure(
+            f"the reader of {error.filename} has gone; lines that it missed are written after a restart"
+        ) from error
 
 
 def _serve_metrics(metrics: Metrics, port: int, address: str) -> None:
@@ -303,11 +304,11 @@ def address(context: click.Context, parameter: click.Parameter, value: str) -> t
     except ValueError:
         host = port = None
     if not host or port is None or parts.netloc != value or parts.username is not None:
-        raise click.BadParameter(f"{value!r:.80} is no address; write HOST:PORT, like {ADDRESS} (port 0: any free one)")
+        raise click.BadParameter(f"{value!r:.80} is not an address: write HOST:PORT, such as {ADDRESS} (port 0: any)")
     return host, port
 
 
-_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*", re.ASCII)  # that of a public URL
+_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*", re.ASCII)  # of a public URL
 
 
 def public_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
@@ -323,7 +324,7 @@ def public_url(context: click.Context, parameter: click.Parameter, value: str | 
     is_whole = value[: len(host)].lower() == host and value[len(host) :].rstrip("/") == path
     if not value.isprintable() or not is_whole or not _PATH.fullmatch(path) or not host.startswith(("http:", "https:")):
         advice = "write one like https://stories.example.org or https://example.org/stories"
-        raise click.BadParameter(f"{value!r:.80} is no URL of a site; {advice}")
+        raise click.BadParameter(f"{value!r:.80} is not a URL of a site; {advice}")
     return host + path
 
 
@@ -335,13 +336,13 @@ def public_url(context: click.Context, parameter: click.Parameter, value: str | 
 )  # fmt: skip
 @click.option(
     "--public-url", metavar="URL", callback=public_url,
-    help="The URL, perhaps with a path, of the page behind a proxy. Hubs of feeds push to it.",
+    help="The public URL of the page behind a proxy, with its path if it has one. Hubs of feeds push to it.",
 )  # fmt: skip
 @click.option("--no-token", is_flag=True, help="Let everybody on this machine use the page.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @debug_option
 def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_token: bool, opens: bool) -> None:
-    """Show queries and what they match in a browser, and answer queries over documents as they arrive.
+    """Show queries and their matches in a browser, and answer queries over documents as they arrive.
 
     \b
     Examples:
@@ -349,17 +350,17 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
       mmqjp serve --state state/ --fetch subscriptions.opml --output matches.jsonl
       mmqjp serve --state state/ --address 0.0.0.0:8765 --public-url https://stories.example.org
 
-    Takes the options of mmqjp stream, and fetches the feeds that are added in the page. Without sources, it shows what
-    is there. If a service runs on the state already, the page is served beside it: name no sources then. Prints a link
-    that logs a browser in once. Without --output, no output lines are written.
+    Takes the options of mmqjp stream, and also fetches feeds that are added in the page. Without sources, it shows
+    existing data. If a service already runs on the state, the page is served beside it: name no sources then. Prints a
+    link that logs in a browser once. Without --output, no output lines are written.
     """
     from mmqjp.web.serving import PageOptions, listen
     from mmqjp.web.site import is_loopback
 
     if given.trigger is None:
-        raise click.UsageError("the page is served until it is stopped: --trigger is a duration here")
+        raise click.UsageError("the page is served until stopped: here --trigger must be a duration")
     if no_token and not is_loopback(address[0]):
-        raise click.UsageError(f"--no-token is for loopback addresses, such as {ADDRESS}: others need the token")
+        raise click.UsageError(f"--no-token is only for loopback addresses, such as {ADDRESS}; others need the token")
     holder = holder_of(given.state)
     of_service = {
         "--source": given.paths or None, "--fetch": given.lists or None, "--source-format": given.source_format or None,
@@ -387,7 +388,9 @@ def _served_beside(
     from mmqjp.web.site import PUSH_TOKEN, TOKEN, token_of
 
     for name in () if page.no_token else (TOKEN, PUSH_TOKEN):
-        token_of(Path(page.state), name)  # made before the service has started, for programs that wait for that
+        token_of(
+            Path(page.state), name
+        )  # created before the service reports that it has started: programs may wait for that
     reader = None if stored_engine(Path(page.state)) == SPARK else CursorReader(engine)
     with page_process(page, listening, reader, log, stop):
         yield (lambda: False) if reader is None else reader.free_memory
@@ -409,21 +412,21 @@ def _serve_attached(page: PageOptions, listening: socket.socket) -> None:
 
 @click.command("feed-link")
 @click.argument("name")
-@click.option("--revoke", is_flag=True, help="Revoke the link first. A new one is printed.")
+@click.option("--revoke", is_flag=True, help="Revoke the link first; a new one is printed.")
 @click.option(
     "--public-url", metavar="URL", callback=public_url,
-    help=f"The URL under which readers find mmqjp serve. Default: http://{ADDRESS}.",
+    help=f"The URL at which feed readers reach mmqjp serve. Default: http://{ADDRESS}.",
 )  # fmt: skip
 @store_options
 def feed_link(name: str, revoke: bool, public_url: str, state: Path, wait: float) -> None:
-    """Print the link of a query's feed, for a feed reader. mmqjp serve answers it.
+    """Print the link of a query's feed, for a feed reader. mmqjp serve serves it.
 
     \b
     Examples:
       mmqjp feed-link same_story --state state/
       mmqjp feed-link same_story --state state/ --revoke
 
-    Whoever has the link can read the feed, without a token. Each link can be revoked by itself.
+    Anybody with the link can read the feed, without a token. Each link can be revoked separately.
     """
     store = client(state, wait)
     if revoke:
@@ -443,7 +446,7 @@ def stream(given: StreamOptions) -> None:
       mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
       mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
 
-    The documents, matches and offsets of a batch are committed together, so a service that is killed continues where it
+    The documents, matches and offsets of a batch are committed together, so a killed service continues where it
     stopped. If the output file is moved away, a new one is created with the next lines, or at once on SIGHUP.
     """
     run_service(given)

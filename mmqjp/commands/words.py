@@ -1,4 +1,4 @@
-"""`mmqjp words`: learns the weights of words by which similar() compares texts."""
+"""`mmqjp words`: learns the weights of words that similar() uses to compare texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from xscl.algebra.weights import is_weights_name, learnt_weights, write_weights
 @click.group("words")
 @debug_option
 def words_group() -> None:
-    """Learn how much words say about whether two texts tell the same story.
+    """Learn how much each word says about whether two texts tell the same story.
 
     \b
     Example:
@@ -36,17 +36,17 @@ def words_group() -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
 @options.feeds_option
 @options.time_xpath_option
-@options.state_option("The store that gets the table, or that is to come.", required=True)
+@options.state_option("The store that gets the table; it need not exist yet.", required=True)
 @debug_option
 def learn(name: str, paths: tuple[Path, ...], feeds: EntryForm | None, time_xpath: str | None, state: Path) -> None:
-    """Make a table of weights from documents, as many as there are: the fewer have a word, the more it weighs.
+    """Create a table of weights from documents, the more the better: the fewer have a word, the more it weighs.
 
     \b
     Example:
       mmqjp words learn press-2026 archive/ --feeds --state state/
 
-    A store weighs words by a table for general texts. DECLARE WEIGHTS "NAME"; at the beginning of a script chooses
-    another one for a store that has no queries yet. A table keeps its name for good: the store belongs to it.
+    By default a store weighs words by a table for general texts. DECLARE WEIGHTS "NAME"; at the beginning of a script
+    chooses another one for a store that has no queries yet. A table keeps its name for good: stores depend on it.
     """
     if not is_weights_name(name):
         raise click.BadParameter('write letters, digits, "-", "_" and ".", such as press-2026', param_hint="NAME")

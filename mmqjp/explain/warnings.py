@@ -82,7 +82,7 @@ def _impossible(expr: exp.Expr) -> Iterator[Problem]:
     text = literal.value
     if name not in _TEXTS or not text:
         return
-    # A host alone is no address.
+    # A host alone is not an address.
     given = exp.derive(name, f"http://{text}/" if name == "host" and "/" not in text else text)
     if given != text:
         message = f"{name}(...) never {said.format(to_xscl(literal))}: this {holds} holds"
@@ -112,7 +112,7 @@ def _variables_in_filters(block: syntax.Block) -> Iterator[Problem]:
             continue
         name, bound = first.test.local, names.get(first.test.local)
         if bound is None or bound.step.test.local == name or path.span.start != first.test.span.start:
-            continue  # it is no variable, or an element of that name is likely, or ./ in front of it says so
+            continue  # it is not a variable, or an element of that name is likely, or ./ in front of it says so
         hint = f"write the path from this filter's node to it, or ./{name} for an element"
         if bound.step is context or bound.owner is context:
             steps = (*(bound.path if bound.owner is context else ()), *path.steps[1:])
@@ -273,7 +273,8 @@ class _Checker:
             if what == "a time" and not isinstance(other, exp.Number):
                 continue
             hint = 'compare it with a time, such as "2026-07-16"' if what == "a time" else "compare it with = or !="
-            self._warn(f"{_named(places)} holds {what}, which is no number: this {_holds(expr)} holds", expr.span, hint)
+            message = f"{_named(places)} holds {what}, which is not a number: this {_holds(expr)} holds"
+            self._warn(message, expr.span, hint)
             return
 
     def _of_times(self, expr: exp.Compare, other: exp.Expr) -> bool:
@@ -563,10 +564,10 @@ def warnings_of(text: str, script: syntax.Script, feeds: EntryForm | None) -> li
 
     def problems(query: syntax.Query) -> Iterator[Problem]:
         yield from stream_warnings(query, published, feeds=feeds is not None)
-        told = list(condition_warnings(query))
-        yield from told
+        yielded = list(condition_warnings(query))
+        yield from yielded
         if feeds == "item":
-            places = [problem.span for problem in told]
+            places = [problem.span for problem in yielded]
             yield from (problem for problem in item_warnings(query, published) if problem.span not in places)
 
     lines = Lines(text)

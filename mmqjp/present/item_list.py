@@ -279,10 +279,10 @@ def item_details(select: ReadRows, docid: int) -> ItemDetails | None:
         return None
     (row,) = rows
     item, said = _item_and_fields(row)
-    told = " ".join((said.first("title"), said.first("description")))
+    words = " ".join((said.first("title"), said.first("description")))
     outputs = _outputs(select, row)
     return ItemDetails(
-        docid, item, row["taken_at"], said.every, said.first("feed_url"), said.first("author"), heaviest_words(told),
+        docid, item, row["taken_at"], said.every, said.first("feed_url"), said.first("author"), heaviest_words(words),
         (row["xml"] or "")[:LONGEST_RAW], row["characters"], _versions(select, row), outputs[:MOST_OUTPUTS],
         len(outputs) > MOST_OUTPUTS,
     )  # fmt: skip

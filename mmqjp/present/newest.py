@@ -70,15 +70,15 @@ class NewestMatches:
     def newest(self, name: str, before: OutputOrder | None, most: int, *, numbered: bool = False) -> NewestPage:
         """Returns a name's newest outputs before a position. Unless `numbered`, `seq` may be -1, and `xml` is empty."""
         self.forget_what_was_dropped()
-        told = self.recent.newest(name, before, most + 1)
-        shown = told[:most]
+        outputs = self.recent.newest(name, before, most + 1)
+        shown = outputs[:most]
         if numbered:
             groups = {one.answer.first_seq for one in shown if one.seq < 0}
             numbers = {key: seq for group in groups for key, seq in self.recent.numbers(name, group).items()}
             shown = [one._replace(seq=numbers.get(one.key[:2], one.seq)) for one in shown]
         bodies = self.recent.bodies(_later(shown)) if numbered else {}
         places = tuple(one.place for one in shown)
-        return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(told) > most else None)
+        return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(outputs) > most else None)
 
     def cards(self, name: str, before: OutputOrder | None, most: int) -> NewestPage:
         """As `newest`, but each story only as it was told last, unless another one took it up."""
@@ -87,28 +87,28 @@ class NewestMatches:
             return found
         shown, at, is_end = list[StoredOutput](), before, False
         for _ in range(MOST_LOOKS):
-            told = self.recent.newest(name, at, LOOKED_AT + 1)
-            shown += self._told_last(told[:LOOKED_AT])
-            is_end = len(told) <= LOOKED_AT
+            outputs = self.recent.newest(name, at, LOOKED_AT + 1)
+            shown += self._told_last(outputs[:LOOKED_AT])
+            is_end = len(outputs) <= LOOKED_AT
             if is_end or len(shown) > most:
                 break
-            at = told[LOOKED_AT - 1].place
+            at = outputs[LOOKED_AT - 1].place
         if len(shown) > most:
             at, is_end = shown[most - 1].place, False
         places = tuple(one.place for one in shown[:most])
         return NewestPage(self._matches(shown[:most], {}), places, None if is_end else at)
 
-    def _told_last(self, told: Sequence[StoredOutput]) -> Iterator[StoredOutput]:
-        bodies, select = self.recent.bodies(_later(told)), self.recent.select
-        stories = [story_of(_xml(one, bodies))[0] for one in told]
-        numbers = gathered((one.form, (one.answer.answer, id)) for one, id in zip(told, stories, strict=True) if id)
+    def _told_last(self, outputs: Sequence[StoredOutput]) -> Iterator[StoredOutput]:
+        bodies, select = self.recent.bodies(_later(outputs)), self.recent.select
+        stories = [story_of(_xml(one, bodies))[0] for one in outputs]
+        numbers = gathered((one.form, (one.answer.answer, id)) for one, id in zip(outputs, stories, strict=True) if id)
         over = set[tuple[int, str]]()
         for form, some in numbers.items():
             last = {row["story"]: row["answer"] for row in story_lists(select, form or "", {id for _, id in some})}
             mergers = story_mergers(select, form or "", min(number for number, _ in some))
             merged = {id for listed in mergers for id in read_listed(listed)[1]}
             over |= {(number, id) for number, id in some if last.get(id, number) > number or id in merged}
-        yield from (one for one, id in zip(told, stories, strict=True) if (one.answer.answer, id) not in over)
+        yield from (one for one, id in zip(outputs, stories, strict=True) if (one.answer.answer, id) not in over)
 
     def between(self, after: int, until: int, name: str | None = None, *, whole: bool = True) -> tuple[ShownMatch, ...]:
         """Returns the outputs, of all names or one, with `after` < seq <= `until`, in order; with XML if `whole`."""
@@ -170,15 +170,15 @@ def shown_matches(
 ) -> Iterator[ShownMatch]:
     """Yields outputs as matches, whose XML was read only where it has values."""
     bodies = recent.bodies(_later(one for one in outputs if any(selects_values(text, one.form) for text in one.texts)))
-    told = []
+    wanted = []
     for one in outputs:
         answer = one.answer
         output = Output(
             one.name, answer.t0, answer.t1, answer.documents, answer.streams, read_nodes(answer.nodes),
             _xml(one, bodies), one.id, one.seq,
         )  # fmt: skip
-        told.append(UnexplainedOutput(output, answer.behind[:MOST_MATCHES], one.texts, one.form))
-    return (match for match, _ in explained_matches(told, recent.documents, reasons=reasons))
+        wanted.append(UnexplainedOutput(output, answer.behind[:MOST_MATCHES], one.texts, one.form))
+    return (match for match, _ in explained_matches(wanted, recent.documents, reasons=reasons))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,17 +193,17 @@ class UnexplainedOutput:
 
 
 def explained_matches(
-    told: Sequence[UnexplainedOutput], documents: RememberedDocuments, *, reasons: bool = True, whole: bool = False
+    outputs: Sequence[UnexplainedOutput], documents: RememberedDocuments, *, reasons: bool = True, whole: bool = False
 ) -> Iterator[tuple[ShownMatch, str]]:
     """Yields outputs as matches, and the texts of their queries, "" where the reason does not tell which it is. Without
     `reasons`, none is sought; unless `whole`, they have only joined values and join conditions, and stories only those
     members that lists show."""
-    records = documents.with_parts({docid for one in told for docids in one.behind for docid in docids})
-    stories = dict(_stories(told, documents.select, whole=whole))
-    wanted = (source for place, one in enumerate(told) if place not in stories for source in _sources(one.output))
+    records = documents.with_parts({docid for one in outputs for docids in one.behind for docid in docids})
+    stories = dict(_stories(outputs, documents.select, whole=whole))
+    wanted = (source for place, one in enumerate(outputs) if place not in stories for source in _sources(one.output))
     named = ((member.id, member.stream) for _, members in stories.values() for member in members)
     items = _source_items(chain(wanted, named), records, documents)
-    for place, one in enumerate(told):
+    for place, one in enumerate(outputs):
         xml = one.output.xml
         if place in stories:
             story, members = stories[place]
@@ -216,15 +216,15 @@ def explained_matches(
 
 
 def _stories(
-    told: Sequence[UnexplainedOutput], select: SelectFn, *, whole: bool
+    outputs: Sequence[UnexplainedOutput], select: SelectFn, *, whole: bool
 ) -> Iterator[tuple[int, tuple[ShownStory, list[StoryMember]]]]:
     """Yields the places of the outputs of stories, each with its story and the members that are shown, in order. What
     an output lists, later ones of the story do not."""
-    of_form = gathered((one.form or "", place) for place, one in enumerate(told) if one.output.story)
+    of_form = gathered((one.form or "", place) for place, one in enumerate(outputs) if one.output.story)
     for form, places in of_form.items():
-        lists = StoryLists(select, form, {told[place].output.story for place in places})
+        lists = StoryLists(select, form, {outputs[place].output.story for place in places})
         for place in places:
-            output = told[place].output
+            output = outputs[place].output
             story, named = read_story(output.xml)
             members = sorted({*named, *lists.members(story.id, output.t1, story.members)})
             yield place, (story, members if whole else shown_members(members))
@@ -338,8 +338,8 @@ def shown_outputs(engine: Session, outputs: Iterable[Output], *, reasons: bool =
     for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
         behind = engine.matches_behind(page) if reasons else {}
         texts = texts_by_form(select, {output.query for output in page})
-        told = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
-        yield from (match for match, _ in explained_matches(told, RememberedDocuments(select), reasons=reasons))
+        unexplained = [_unexplained(one, behind.get(one.seq, ()), texts.get(one.query, {})) for one in page]
+        yield from (match for match, _ in explained_matches(unexplained, RememberedDocuments(select), reasons=reasons))
 
 
 def _unexplained(

@@ -148,10 +148,10 @@ class EventSources:
         if not unseen:
             what = f"none of the outputs of {name} is made of the document"
             return terms.FunnelStage("event", name, 0, "events").told(what)
-        told = _unseen(self._known.query, time := max(one.t1 for one in unseen))
+        reason = _unseen(self._known.query, time := max(one.t1 for one in unseen))
         if self._sees(time):
-            told = "a backfill published it, and the query, which was there before, did not get it", ""
-        return terms.FunnelStage("unseen", name, 0, "events").told(*told)
+            reason = "a backfill published it, and the query, which was there before, did not get it", ""
+        return terms.FunnelStage("unseen", name, 0, "events").told(*reason)
 
 
 def refusal(select: SelectFn, record: Record) -> str | None:
@@ -248,8 +248,8 @@ def event_why(select: SelectFn, shown: ShownMatch, form: str) -> OutputWhy | Non
             with suppress(terms.Exhausted):
                 work = terms.StepBudget(MAX_EVENT_STEPS)
                 events = EventSources(select, known, records, interval, work, at=output.t1)
-                if (told := _told_by(known.stream, events, work, output)) is not None:
-                    filling, reason = told
+                if (traced := _told_by(known.stream, events, work, output)) is not None:
+                    filling, reason = traced
                     seen = (one for part in filling.parts for one in part.events if one.output)
                     fed = {one.output: Fed(one.output, one.query, one.documents) for one in seen}
                     return OutputWhy(replace(shown, reason=reason), tuple(fed.values()), known.query.text, filling)
@@ -422,8 +422,8 @@ class OutputWhy:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
-        fed, told = from_json(tuple[Fed, ...], found["fed"]), found["events"]
-        events = None if told is None else from_json(terms.Filling, told)
+        fed, filling = from_json(tuple[Fed, ...], found["fed"]), found["events"]
+        events = None if filling is None else from_json(terms.Filling, filling)
         links = from_json(tuple[StoryLink, ...], found["links"])
         return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events, links)
 
@@ -446,8 +446,8 @@ def why_output(
     output = output_of_row(row)
     docids = (lookup.matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
     texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], terms.MOST_QUERIES)
-    told = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
-    ((match, text),) = explained_matches([told], documents, whole=True)
+    unexplained = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
+    ((match, text),) = explained_matches([unexplained], documents, whole=True)
     text = text or next(iter(texts), "")
     if match.story is not None:
         return OutputWhy(match, (), text, links=tuple(_links(documents, match)))

@@ -162,8 +162,8 @@ def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool)
             batches = _rows(rows, "batches")
             times = dict(zip(batches["batch"].to_pylist(), batches["committed_at"].to_pylist(), strict=True))
             committed_at = pa.array(map(times.get, answers["batch"].to_pylist()), pa.int64())
-            told = answers.append_column("committed_at", committed_at).select(ANSWER_COLUMNS)
-            news.answers = recipients.AnswerTable(told, behind, _rows(rows, "withheld"))
+            columns = answers.append_column("committed_at", committed_at).select(ANSWER_COLUMNS)
+            news.answers = recipients.AnswerTable(columns, behind, _rows(rows, "withheld"))
             length = pc.add(pc.utf8_length(answers["head"]), pc.utf8_length(answers["tail"]))
             texts = answers.select(["answer", "head", "tail"]).filter(pc.less_equal(length, LONGEST_XML))
             news.texts = sort_into_blocks(texts.slice(max(len(texts) - MOST_NEW_ROWS, 0)), "answer")
@@ -211,23 +211,23 @@ class NewsReader:
     def read(self, before: StoreCursor, *, is_first: bool, are_many: bool) -> News:
         """Returns the news since `before`. `is_first` reads the newest answers; `are_many` skips members."""
         if self._since is not None and (committed := self._since(before.mark)) is not None:
-            if not is_first and (told := committed_news(before, committed, are_many=are_many)) is not None:
-                return told
+            if not is_first and (news := committed_news(before, committed, are_many=are_many)) is not None:
+                return news
             before = before._replace(mark=committed.mark)
         return self._asked(before, is_first=is_first, are_many=are_many)
 
     def _asked(self, before: StoreCursor, *, is_first: bool, are_many: bool) -> News:
         heading = self._select(lookup.recent_counts_sql(before.batch, before.docid)).to_pylist()
-        told = {row["what"]: row for row in heading}
-        rows = {what: row["n"] for what, row in told.items()}
-        new, arrived = told["new answers"], told["new documents"]
+        by_name = {row["what"]: row for row in heading}
+        rows = {what: row["n"] for what, row in by_name.items()}
+        new, arrived = by_name["new answers"], by_name["new documents"]
         known = before._replace(
             answers=rows["answers"],
             documents=rows["documents"],
             registered=rows["memberships"] + rows["added_queries"],
-            changes=(sum(rows[table] for table in CHANGED), told["added_queries"]["qid"]),
-            numbers=told["numbers"]["text"],
-            seq=max(before.seq, -1 if (earlier := told["earlier_outputs"]["seq"]) is None else earlier),
+            changes=(sum(rows[table] for table in CHANGED), by_name["added_queries"]["qid"]),
+            numbers=by_name["numbers"]["text"],
+            seq=max(before.seq, -1 if (earlier := by_name["earlier_outputs"]["seq"]) is None else earlier),
             earlier=rows["earlier_outputs"],
             are_withheld=rows["withheld"] > 0,
         )
@@ -483,8 +483,8 @@ class RecentAnswers:
         if body is None or members is None:
             return None
         texts = sorted({one.text for one in members.named(name) if one.form == answer.form})[:MOST_QUERIES]
-        told = {"id": id, "seq": found.seq, "qid": found.qid, "query": name, "texts": texts, "xml": body.xml(name)}
-        return answer._asdict() | told
+        fields = {"id": id, "seq": found.seq, "qid": found.qid, "query": name, "texts": texts, "xml": body.xml(name)}
+        return answer._asdict() | fields
 
     def numbers(self, name: str, group: int) -> dict[tuple[int, int], int]:
         """Returns the numbers of a name's outputs in a group, in order, by answer and qid."""
@@ -497,8 +497,8 @@ class RecentAnswers:
 
     def _read(self, sql: str) -> list[recipients.StoredOutput]:
         """Returns the outputs that SQL gives as `answer`, `qid` and `seq`, but for those dropped meanwhile."""
-        told = self.select(sql).to_pylist()
-        later = [row for row in told if row["answer"] >= 0]
+        found_rows = self.select(sql).to_pylist()
+        later = [row for row in found_rows if row["answer"] >= 0]
         found: dict[tuple[int, int], recipients.StoredOutput] = {}
         if later:
             among = lookup.value_rows(row["answer"] for row in later)
@@ -513,8 +513,8 @@ class RecentAnswers:
                     name, identity, texts = query["name"], Identity(query["identity"]), (query["text"],)
                     of_query = row["qid"], name, identity, query["form"]
                     found[row["answer"], row["qid"]] = recipients.StoredOutput(answer, *of_query, texts, row["seq"])
-        found |= self._read_earlier([row["seq"] for row in told if row["answer"] < 0])
-        keys = ((row["answer"], row["qid"] if row["answer"] >= 0 else row["seq"]) for row in told)
+        found |= self._read_earlier([row["seq"] for row in found_rows if row["answer"] < 0])
+        keys = ((row["answer"], row["qid"] if row["answer"] >= 0 else row["seq"]) for row in found_rows)
         return [found[key] for key in keys if key in found]
 
     def _read_earlier(self, numbers: Collection[int]) -> dict[tuple[int, int], recipients.StoredOutput]:

@@ -263,8 +263,8 @@ def print_why(found: OutputWhy, clock: content.TimeFormat, out: Console) -> None
 
 
 def sections(found: OutputWhy, clock: content.TimeFormat) -> Iterator[tuple[str, list[content.Fact]]]:
-    told = content.reason_facts(found.match)
-    conditions = [fact for fact in content.filters(found.match) if fact not in told]
+    reasons = content.reason_facts(found.match)
+    conditions = [fact for fact in content.filters(found.match) if fact not in reasons]
     filled = [] if found.events is None else list(content.events(found.events, clock))
     times = content.timings(found.match) if found.events is None else list(content.spans(found.events))
     name, plain = (partial(content.FactToken, kind) for kind in ("name", "plain"))

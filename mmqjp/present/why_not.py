@@ -169,11 +169,11 @@ class _Scan:
 
     def verdicts(self) -> list[Verdict]:
         """Returns one verdict, or those of the first choices of documents that pass all."""
-        found, told = self._evidence.result(), self.readable.told
+        found, fewest = self._evidence.result(), self.readable.told
         partners = found.partners
         if partners is not None and found.incomplete:
             return [self._failed(found)]
-        if partners is not None and None not in self.placed[told:] and len(self.placed) > told:
+        if partners is not None and None not in self.placed[fewest:] and len(self.placed) > fewest:
             if partners.rows:
                 return [self._partners(partners, "these documents are partners")]
             return [self._failed(partners)]
@@ -379,16 +379,18 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
     if (said := untold(select, at, known, shown)) is not None:
         return said
     t0 = min(one.t0 for events in match.values() for one in events)
-    if pattern.apart and (told := lookup.outputs_between_times(select, shown.query, t0, known, known, 1)):
-        what = f"a match from {iso_utc(told[0]['t0'])} to {iso_utc(told[0]['t1'])} was told, and is not over before"
-        hint = f"NON OVERLAPPING tells the first of several; this is output {told[0]['id']}"
+    if pattern.apart and (earlier := lookup.outputs_between_times(select, shown.query, t0, known, known, 1)):
+        what = (
+            f"a match from {iso_utc(earlier[0]['t0'])} to {iso_utc(earlier[0]['t1'])} was told, and is not over before"
+        )
+        hint = f"NON OVERLAPPING tells the first of several; this is output {earlier[0]['id']}"
         return replace(shown, kind="overlapping", part="NON OVERLAPPING", message=what, hint=hint)
     last = list(match.values())[-1][-1]
     if isinstance(pattern, Together) and (
-        told := lookup.outputs_between_times(select, shown.query, last.t1, last.t1, last.t1, 1)
+        earlier := lookup.outputs_between_times(select, shown.query, last.t1, last.t1, last.t1, 1)
     ):
         what = f"all matches that end at {iso_utc(last.t1)} with {event_text(last)} have one output"
-        hint = f"its document is that of this event; see output {told[0]['id']}"
+        hint = f"its document is that of this event; see output {earlier[0]['id']}"
         return replace(shown, kind="counted", part="ALL MATCHES TOGETHER", message=what, hint=hint)
     if isinstance(pattern, NearPattern) and pattern.budget is not None:
         what = "they match, but a part of the match was not kept"
@@ -544,8 +546,8 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     sizes = {qid: (one.told, len(one.blocks)) for qid, one in readable.items()}
     fitting = [query for query in known if any(True for _ in placements(readable[query.qid], records))]
     if not fitting:
-        told, most = max(sizes.values())
-        which = f": {told} in an output, {most - told} in a partner" if told < most else ""
+        fewest, most = max(sizes.values())
+        which = f": {fewest} in an output, {most - fewest} in a partner" if fewest < most else ""
         what = f"{count} documents are named, and the query reads {most}{which}"
         return WhyNot(name, "blocks", what, text=text, items=items)
     whole = [query for query in fitting if count in sizes[query.qid]]
@@ -569,7 +571,7 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
 
 
 def story_why_not(select: SelectFn, name: str, asked: Sequence[str], text: str) -> WhyNot:
-    """Returns why documents are in no story of a name together: as a rule, why they are no pair."""
+    """Returns why documents are in no story of a name together: as a rule, why they are not a pair."""
     found = replace(explain_missing_output(select, name + PAIRS, asked), query=name)
     ids = [lookup.ids_with(select, name, {item.id}, MOST_LISTED) for item in found.items]
     outputs = [output_why.found_output(select, id) for id in dict.fromkeys(chain(*ids))]

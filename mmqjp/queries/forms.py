@@ -533,7 +533,7 @@ class RowTargets:
             if test.id not in self._parts:
                 self._parts[test.id] = LiteralGroup(test, group)
             part = self._parts[test.id]
-            assert isinstance(part, LiteralGroup), "a test's id is no key of a group"
+            assert isinstance(part, LiteralGroup), "a test's id is not a key of a group"
             part.add(group, test)
         self._waiting = {}
         return self._parts.values()

@@ -103,7 +103,7 @@ def _words(text: str) -> str:
     if not any(one.isalnum() for one in "".join(parts)):
         raise InvalidValue("write at least one word")
     if lacking := [one for one in parts if not any(map(str.isalnum, one))]:
-        raise InvalidValue(f"{lacking[0]} is no word: leave it out")
+        raise InvalidValue(f"{lacking[0]} is not a word: leave it out")
     return ", ".join(map(literal, parts))
 
 
@@ -143,7 +143,7 @@ def _name(text: str) -> str:
         parse_script(f"FROM S//item->a PUBLISH {text}")
     except (InvalidValue, XsclErrors):
         raise InvalidValue(
-            "write a name of letters, digits, - and _ that begins with a letter and is no word of the language"
+            "write a name of letters, digits, - and _ that begins with a letter and is not a word of the language"
         ) from None
     return text
 
@@ -220,8 +220,8 @@ class Recipe:
             except InvalidValue as error:
                 wrong[one.name] = str(error)
         if wrong:
-            told = "; ".join(f"{name}: {message}" for name, message in wrong.items())
-            raise BadRecipe(told, wrong)
+            text = "; ".join(f"{name}: {message}" for name, message in wrong.items())
+            raise BadRecipe(text, wrong)
         return found
 
     def script(self, values: Mapping[str, str]) -> str:

@@ -506,5 +506,5 @@ def _check(ask: SendCommand, definition: SinkDefinition) -> None:
     if names := named_secrets(definition.options):
         known = ask("sinks-secrets", {})
         if any(secret.name not in known for secret in names):
-            told = ", ".join(known) or "none"
-            raise BadSink(f"a secret is named that is not known (known: {told}); mmqjp sinks secret makes one")
+            listed = ", ".join(known) or "none"
+            raise BadSink(f"a secret is named that is not known (known: {listed}); mmqjp sinks secret makes one")

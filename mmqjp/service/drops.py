@@ -193,7 +193,7 @@ def as_opml(feeds: Sequence[FeedState], settings: SettingsOf, *, passwords: bool
 
 
 def feed_named(address: str) -> FeedState:
-    """Returns a new feed of an address. Raises NoSuchFeed if it is no web address."""
+    """Returns a new feed of an address. Raises NoSuchFeed if it is not a web address."""
     try:
         return feed_of_address(address)
     except FetchError as error:
@@ -242,7 +242,7 @@ def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: st
     chosen: dict[str, FeedState] = {}
     for address in addresses:
         spellings, shown = {address}, redact_userinfo(address)
-        with suppress(FetchError):  # an address that cannot be fetched is no feed's
+        with suppress(FetchError):  # an address that cannot be fetched is not a feed's
             feed = feed_of_address(address)
             spellings, shown = {address, feed.url}, feed.shown
         found = [feed for feed in known if feed.url in spellings] or [feed for feed in known if feed.shown in spellings]
@@ -269,7 +269,7 @@ def fetching(job: Job, log: Log, stop: Event, *, watch: bool) -> Iterator[None]:
         log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)
 
     async def fetch() -> None:
-        report, feeds = await job.run(watch=watch, stop=end, told=log_visit, event=log.event)
+        report, feeds = await job.run(watch=watch, stop=end, on_visit=log_visit, event=log.event)
         counts = {one.value.replace(" ", "_"): report.counts[one] for one in Outcome if one is not Outcome.PAGE}
         pages = {"older_pages": report.pages} if report.pages else {}
         log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts, **pages)

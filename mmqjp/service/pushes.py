@@ -114,7 +114,7 @@ def read_push(command: Command, now: Now = now_us) -> Iterator[InputItem]:
             id, stream = given.get("id") or f"sha256:{digest}", given.get("stream") or DEFAULT_STREAM
             refuse_own_stream(stream)
             time = _time(given.get("time"))
-            parse_time(0 if time is None else time)  # what is wrong with it is no fault of the document
+            parse_time(0 if time is None else time)  # what is wrong with it is not a fault of the document
             try:
                 if kind == JSON:
                     yield read_json(body, id, stream, time, now, typed="types" in given)

@@ -80,7 +80,7 @@ def _why_not(asked: SelectQuestion, arguments: Mapping[str, Any]) -> object:
     no output of the query named `query`, as a `WhyNot`; without documents, returns the query's `QueryFunnels`."""
     documents = arguments.get("documents") or []
     if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
-        raise BadCommand("the documents of the question are no list of texts")
+        raise BadCommand("the documents of the question are not a list of texts")
     if len(documents) > MOST_DOCUMENTS:
         raise BadCommand(f"{len(documents)} documents are named, and {MOST_DOCUMENTS} are looked at")
     name = text_argument(arguments, "query")

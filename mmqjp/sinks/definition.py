@@ -133,7 +133,7 @@ def check_deliverable(found: SinkDefinition) -> None:
 
 
 def check_web_address(url: str, keys: OptionTable, key: str = "url") -> None:
-    """Raises BadSink if a text is no http(s) URL, or has a user name or password. The message never shows it."""
+    """Raises BadSink if a text is not an http(s) URL, or has a user name or password. The message never shows it."""
     parts = _split_address(url)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise keys.bad(key, "write an http or https address")
@@ -299,7 +299,7 @@ class SinkDefinition:
 
     @property
     def by(self) -> str | None:
-        """The name of the numbers that choose what a digest shows, "" for none; None if it is no digest."""
+        """The name of the numbers that choose what a digest shows, "" for none; None if it is not a digest."""
         return self.options.by if isinstance(self.options, MailOptions) else None
 
     def closes(self, opened: int) -> int | None:

@@ -253,7 +253,7 @@ class Secrets:
             return url
         found = self.value(url)
         if not _host(found):
-            raise SecretError(f"the secret {url.name} is no http or https address")
+            raise SecretError(f"the secret {url.name} is not an http or https address")
         return found
 
     def shown_address(self, url: str | SecretName) -> str:
@@ -325,7 +325,7 @@ def _from_file(name: str, path: Path) -> str:
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise SecretError(f"the secret {name} cannot be read: {path} is no file")
+                raise SecretError(f"the secret {name} cannot be read: {path} is not a file")
             if status.st_mode & _READ_BY_OTHERS:
                 raise SecretError(f"the secret {name} is refused: others can read {path}; chmod 600 {path}")
             content = file.read(MOST_BYTES + 1)

@@ -86,7 +86,7 @@ class DeliveryGroup:
     )  # fmt: skip
 
     def __init__(self, output: Output, opened: int, closes: int, most: int, by: str | None) -> None:
-        """The group is a digest unless `by` is None; "" is no number."""
+        """The group is a digest unless `by` is None; "" is not a number."""
         self.first, self.t0 = output.seq, output.t0
         self.opened = self.newest = opened
         self.closes, self.count, self.size = closes, 0, 0

@@ -79,10 +79,10 @@ class CommandReceiver(Receiver):
             words.close()
         return self._verdict(status, words.text)
 
-    def _verdict(self, status: int, told: bytes) -> DeliveryResult:
+    def _verdict(self, status: int, reply: bytes) -> DeliveryResult:
         if not status:
             return ACKNOWLEDGED
-        words = self._secrets.redacted(printable_line(told.decode("utf-8", "replace")))
+        words = self._secrets.redacted(printable_line(reply.decode("utf-8", "replace")))
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         reason = f"{self._command[0]} {ended}{': ' if words else ''}{words}"
         return down(reason) if status < 0 or status == TRY_LATER else refused(reason)
@@ -198,8 +198,8 @@ class MailReceiver(Receiver):
         return refused(reason) if all(code >= 500 for code, _ in answers.values()) else down(reason)
 
     def _reason(self, answers: Mapping[str, _SmtpReply]) -> str:
-        told = "; ".join(f"{what}: {code} {text}" for what, (code, text) in list(answers.items())[:5])
-        return f"{self._options.host} refused {self._secrets.shown(told, MAX_REPLY_CHARACTERS)}"
+        refusals = "; ".join(f"{what}: {code} {text}" for what, (code, text) in list(answers.items())[:5])
+        return f"{self._options.host} refused {self._secrets.shown(refusals, MAX_REPLY_CHARACTERS)}"
 
 
 MOST_READ = 2_000  # bytes read of a reply, which may say why a message was refused

@@ -69,12 +69,12 @@ class StoreWeights:
         name, version = chosen["name"], chosen.get("version")
         if name == GENERAL:
             table = general_weights()
-            told = (
+            message = (
                 f"this version of mmqjp has another table of weights {name}: install the version that wrote the store"
             )
         else:
             path = weights_path(self._directory or Path(), name)
-            told = f"{path} is not the table of weights by which this store was written: put that back, from a copy"
+            message = f"{path} is not the table of weights by which this store was written: put that back, from a copy"
             try:
                 table = open_weights(path)
             except FileNotFoundError:
@@ -84,7 +84,7 @@ class StoreWeights:
             except (OSError, InvalidValue) as error:
                 raise StoreError(f"{path} cannot be read: {error}") from error
         if version is not None and table.version != version:
-            raise StoreError(told)
+            raise StoreError(message)
         return table
 
 

@@ -90,14 +90,14 @@ class StoreFeeds:
         numbers = atom.archive_range(number)
         if number < 0 or (found := self._recent.of_feed(name, 0)) is None or numbers.stop > _last_seq(found) + 1:
             return None
-        told = self._recent.between(numbers.start - 1, numbers.stop - 1, name)[::-1]
+        outputs = self._recent.between(numbers.start - 1, numbers.stop - 1, name)[::-1]
         (kept,) = self._recent.select(lookup.kept(numbers.start, numbers.stop))["kept"].to_pylist()
         if kept != atom.SIZE:  # then some may have been dropped before the others were read
             return ArchiveGone()
-        if not told:
+        if not outputs:
             before = self._seq_before(name, numbers.start)
             return FeedContents((), None, found.since) if before is None else Earlier(atom.archive_of(before))
-        entries, is_whole = self._entries_of(told)
+        entries, is_whole = self._entries_of(outputs)
         return FeedContents(entries, number - 1 if number else None, found.since) if is_whole else ArchiveGone()
 
     def revoked(self, name: str) -> int:
@@ -111,17 +111,17 @@ class StoreFeeds:
             known = self._revoked = version, {row["key"]: int(row["value"]) for row in rows}
         return known[1]
 
-    def _entries_of(self, told: Sequence[StoredOutput]) -> tuple[tuple[atom.AtomEntry, ...], bool]:
+    def _entries_of(self, outputs: Sequence[StoredOutput]) -> tuple[tuple[atom.AtomEntry, ...], bool]:
         """Returns the entries of outputs, and whether they are complete: documents and commit times may be deleted."""
-        found = self._entries.found(one.key for one in told)
-        new = [one for one in told if one.key not in found]
+        found = self._entries.found(one.key for one in outputs)
+        new = [one for one in outputs if one.key not in found]
         for one, match in zip(new, shown_matches(self._recent, new, reasons=False), strict=True):
             committed_at = one.answer.committed_at
             is_whole = committed_at is not None and all(item.is_kept for item in match.items)
             entry = atom.entry_of(match, one.answer.t1 if committed_at is None else committed_at)
             found[one.key] = entry, is_whole
             self._entries.put(one.key, found[one.key])
-        return tuple(found[one.key][0] for one in told), all(found[one.key][1] for one in told)
+        return tuple(found[one.key][0] for one in outputs), all(found[one.key][1] for one in outputs)
 
     def _made(self, name: str, new: OfFeed, known: _Kept | None) -> _Kept:
         last_seq = _last_seq(new)
@@ -137,19 +137,21 @@ class StoreFeeds:
         self._kept.put(name, found)
         return found
 
-    def _count(self, name: str, told: Sequence[StoredOutput], begin: int) -> int:
+    def _count(self, name: str, outputs: Sequence[StoredOutput], begin: int) -> int:
         """Returns how many of the newest outputs are in a feed: NEWEST, or all numbered from `begin` on."""
-        later = sum(one.answer.first_seq >= begin for one in told)
-        groups = {one.answer.first_seq for one in told if one.answer.first_seq < begin <= one.answer.last_seq}
+        later = sum(one.answer.first_seq >= begin for one in outputs)
+        groups = {one.answer.first_seq for one in outputs if one.answer.first_seq < begin <= one.answer.last_seq}
         for group in groups:  # one that is archived in part: its outputs are numbered
             later += sum(number >= begin for number in self._recent.numbers(name, group).values())
         return max(atom.NEWEST, later)
 
-    def _seq_before(self, name: str, before: int, told: Sequence[StoredOutput] = ()) -> int | None:
+    def _seq_before(self, name: str, before: int, outputs: Sequence[StoredOutput] = ()) -> int | None:
         """Returns a query's greatest output number below another, or one in its archive, given the newest outputs."""
         newest = self._recent.newest
-        while told := [one for one in told if one.answer.first_seq < before][:1] or newest(name, (before, -1, -1), 1):
-            first, last = told[0].answer.first_seq, told[0].answer.last_seq
+        while outputs := [one for one in outputs if one.answer.first_seq < before][:1] or newest(
+            name, (before, -1, -1), 1
+        ):
+            first, last = outputs[0].answer.first_seq, outputs[0].answer.last_seq
             if last < before and atom.archive_of(first) == atom.archive_of(last):
                 return first
             numbers = [number for number in self._recent.numbers(name, first).values() if number < before]

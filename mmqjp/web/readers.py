@@ -510,8 +510,8 @@ class PipeReader:
         if said["mark"] is None or said["sizes"] is None:
             return None if said["mark"] is None else protocol.Committed(said["mark"], None)
         parts = pairwise(accumulate(said["sizes"].values(), initial=0))
-        told = {name: unpacked(rows[begin:end]) for name, (begin, end) in zip(said["sizes"], parts, strict=True)}
-        return protocol.Committed(said["mark"], told)
+        tables = {name: unpacked(rows[begin:end]) for name, (begin, end) in zip(said["sizes"], parts, strict=True)}
+        return protocol.Committed(said["mark"], tables)
 
     def refresh(self) -> None:
         with suppress(StoreProcessGone, TooSlow):

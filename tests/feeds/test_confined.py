@@ -88,14 +88,14 @@ def test_what_parses_strangers_bytes_is_not_believed(kind: str):
     """A process that was taken over writes what it likes, and it stays text."""
     module._finish_all()
     said = f"import os, signal; os.write(os.open('/proc/self/fd/4', os.O_WRONLY), {NONSENSE[kind]!r}); signal.pause()"
-    with pytest.raises(ConfinedError, match="answered nonsense"):
+    with pytest.raises(ConfinedError, match="invalid answer"):
         assert confined(exec, said, size=0) is not None, "nonsense"
     assert confined(mul, 2, 4, size=0) == 8, "its process is not asked again"
 
 
 def test_answers_and_times_are_bounded_by_the_size_of_the_input(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "ANSWER", 1 << 20)
-    with pytest.raises(ConfinedError, match=r"\Awhat is read of it takes more than 1,048,576 bytes\Z"):
+    with pytest.raises(ConfinedError, match=r"\Aits content takes more than 1,048,576 bytes\Z"):
         confined(mul, "x", 1 << 20, size=0)
     assert len(confined(mul, "x", 1 << 20, size=10)) == 1 << 20
     with pytest.raises(ConfinedError, match="more than 1,048,576 bytes"):
@@ -168,6 +168,6 @@ def test_a_feed_and_a_list_that_give_attributes_defaults_are_refused(form):
     feed = b"<rss version='2.0'><channel><item><title>t</title><enclosure/></item></channel></rss>"
     (reject,) = read_entries(b"\n" + declared + feed, Origin("f.xml", 0), form)
     assert isinstance(reject, Reject)
-    assert reject.reason == "f.xml: the DOCTYPE gives attributes defaults, which are not read"
+    assert reject.reason == "f.xml: the DOCTYPE declares default attributes, which are not supported"
     outside = declared.replace(b"<!ATTLIST enclosure url CDATA 'https://a.example/'>", b"")
     assert list(History().settle(read_entries(outside + feed, Origin("f.xml", 0))))

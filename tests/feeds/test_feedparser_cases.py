@@ -32,12 +32,12 @@ OTHERWISE = {
     "content of a media type that is not text is left out":
         "atom10/entry_content_base64 atom10/entry_content_base64_2 namespace/atommathml namespace/atomsvgdesc "
         "namespace/atomsvgtitle",
-    "an id is no address, and stays as it is": "base/http_entry_id_base_docuri",
+    "an id is not an address, and stays as it is": "base/http_entry_id_base_docuri",
     "of several dates the first is read": "atom/entry_updated_multiple_values",
     "a text of a media type is left out":
         "atom10/entry_summary_base64 atom10/entry_summary_base64_2 atom10/entry_title_base64 "
         "atom10/entry_title_base64_2",
-    "what a file is about is no category of the entry":
+    "what a file is about is not a category of the entry":
         "media-rss/item_media_category_multiple media-rss/item_media_category_term",
     "the title of a file is not the entry's": "media-rss/item_media_title1",
     "the description of a file is not the entry's": "media-rss/media_group",

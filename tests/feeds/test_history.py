@@ -95,7 +95,7 @@ def test_an_entry_that_changes_for_ever_is_stopped_with_a_reject_that_has_its_na
             judged = [history.judge(one) for one in seen(fetched(hour), entry)]
             rejects += [one for one in judged if isinstance(one, Reject)]
             history = again(history, most=3)
-    assert rejects[0].reason == f"3.xml: {cause}3 versions are taken, --most-versions takes more"
+    assert rejects[0].reason == f"3.xml: {cause}at most 3 versions are taken; --most-versions raises the limit"
     assert [one.raw for one in rejects] == [item_xml(entry).decode() for entry in entries[3:]]
     assert [one.time for one in rejects] == [START + hour * HOUR for hour in range(3, len(entries))]
     history, sizes = History(most=2), []  # of what is known of an entry that changes without end

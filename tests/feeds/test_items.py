@@ -188,7 +188,7 @@ def test_the_item_s_own_links_are_no_mentions_and_those_to_others_are():
     hrefs = "http://f.example/1/#more https://f.example/1.mp3 https://g.example/2 https://f.example/id #n1"
     content = "".join(f'&lt;a href="{href}">l&lt;/a>' for href in hrefs.split())
     assert mentioned(atom(f'{own}<content type="html">{content}</content>')) == ["https://g.example/2"]
-    # What is no page is no mention.
+    # What is no page is not a mention.
     others = ["javascript:alert(1)", "mailto:a@b.example", "data:text/html,x", "ftp://f.example/", "https://", ""]
     others += ["http://[::1", f"https://f.example/{'x' * LONGEST_ADDRESS}", "magnet:?xt=1", "\ud800"]
     for href in others:

@@ -51,8 +51,8 @@ def test_json_becomes_elements(text: str, inside: str):
     ("text", "cause"),
     [
         ("", "not JSON: Expecting value at column 1"),
-        ('{"a": NaN}', "not JSON: NaN is no number"),
-        ('{"a": -Infinity}', "not JSON: -Infinity is no number"),
+        ('{"a": NaN}', "not JSON: NaN is not a number"),
+        ('{"a": -Infinity}', "not JSON: -Infinity is not a number"),
         ('{"a": 01}', "not JSON: Expecting ',' delimiter at column 8"),
         ('\n{"a" 1}', "not JSON: Expecting ':' delimiter at line 2, column 6"),
         ('{"a": 1} x', "not JSON: Extra data at column 10"),

@@ -34,7 +34,7 @@ def test_json_lines_plain_and_compressed(tmp_path, name):
         *(('{"id": "d"}', '"xml" is missing'), ('{"id": "d", "xml": 5}', '"xml" is not a string')),
         ('{"id": 5, "xml": "<a/>"}', "id is a non-empty text"),
         ('{"id": "d", "xml": "<a/>", "stream": null}', "stream is a non-empty text"),
-        ('{"id": "d", "xml": "<a/>", "stream": "mmqjp:visits"}', "are not filled from outside"),
+        ('{"id": "d", "xml": "<a/>", "stream": "mmqjp:visits"}', "are reserved"),
         ('{"id": "d", "xml": "<a/>", "time": "soon"}', "'soon' is not an ISO-8601 date"),
         ('{"id": "d", "xml": "<a/>", "time": [2, 1]}', "must not end before it starts"),
         ('{"id": "d", "xml": "<a/>", "time": 1700000000}', "Unix seconds, and numbers are microseconds"),
@@ -174,7 +174,7 @@ def test_the_time_is_where_the_xpath_says(tmp_path):
     # So is a document without its time.
     write(tmp_path / "d" / "z.xml", "<a><when>Wed, 06 May 2026 12:00:00 GMT</when></a>")
     for xml, cause in (
-        *(("<a><when/></a>", "no date"), ("<a><when>soon</when></a>", "'soon', which is no date")),
+        *(("<a><when/></a>", "not a date"), ("<a><when>soon</when></a>", "'soon', which is not a date")),
         *(("<a/>", "//when finds nothing"), ("<a>", "not well-formed"), ("", "not well-formed")),
     ):
         write(tmp_path / "d" / "t" / "a.xml", xml)
@@ -222,7 +222,7 @@ def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
     lines = write(tmp_path / "more" / "x.jsonl", json.dumps(LINES[0]))
     beside = write(tmp_path / "a.json", '{"version": "https://jsonfeed.org/version/1.1", "items": [{"id": "1"}]}')
     found = [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")]
-    assert found == ["a.json", *names, "d1"], "it is no sidecar"
+    assert found == ["a.json", *names, "d1"], "it is not a sidecar"
     beside.unlink()
     lines.unlink()
     assert all(etree.fromstring(d.xml).findtext("channel_title") == "C" for d in read(tmp_path, feeds="raw"))

@@ -219,7 +219,7 @@ def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(server, live
         query.run(failing=failing)
     query.run()
     assert len(query.rows()) == 4 + 3  # "2" was met before
-    with pytest.raises(SourceError, match="a state goes with one query and its checkpoint"):
+    with pytest.raises(SourceError, match="a state belongs to one query and its checkpoint"):
         Query(FeedSource(live)).run()
     assert by_id(documents(query.rows())) == by_id(here(tmp_path / "live" / "drops"))
 
@@ -227,7 +227,7 @@ def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(server, live
 def test_what_is_no_crawl_or_cannot_be_fetched_is_said(live):
     for options, words in (
         *(({}, "no path"), ({"path": "/nowhere"}, "no such file or directory")),
-        *(({"path": "s3://bucket/x"}, "what is at s3: cannot be read"), ({"path": "/", "feeds": "atom"}, "no form of")),
+        *(({"path": "s3://bucket/x"}, "s3: addresses cannot be read"), ({"path": "/", "feeds": "atom"}, "no form of")),
         ({"path": "/", "maxFilesPerTrigger": "0"}, "no number of files"),
     ):
         with pytest.raises(SourceError, match=words):

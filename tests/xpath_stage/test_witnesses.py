@@ -202,7 +202,7 @@ def distinct_tags(count: int) -> str:
 def test_many_tags():
     script = "//*->x JOIN {x = y, 1 h} //t70/b->y; //t71->x JOIN {x = y, 1 h} /r[./t90[./b = '1']][./t7 = '2']/t8->y"
     hold(script, [distinct_tags(3_000)])
-    # Those that no query knows are no states.
+    # Those that no query knows are not states.
     stage = standing("//b->x JOIN {x = y, 1 h} //t7->y", Limits(states=100))
     stage.evaluate(in_stream_s([distinct_tags(2000)]))
     assert stage.stage.counters()["states"] <= 100 + 3 + 1

@@ -197,7 +197,7 @@ def pattern_from_json(text: str) -> PatternNode:
     try:
         return _node(json.loads(text))
     except (TypeError, RecursionError) as error:
-        raise InvalidValue(f"{text[:80]!r} is no tree pattern") from error
+        raise InvalidValue(f"{text[:80]!r} is not a tree pattern") from error
 
 
 def _json(node: PatternNode) -> str:
@@ -222,11 +222,11 @@ def _node(plain: Any) -> PatternNode:
         known = False
     known = known and axis in _AXES and kind in get_args(exp.NodeKind)
     if not known or not isinstance(uri, str) or not isinstance(local, str):
-        raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
+        raise InvalidValue(f"{str(plain)[:80]!r} is not a tree pattern")
     for one in conditions:
         sort, text = one
         if not isinstance(text, str) or sort not in ("=", "?"):
-            raise InvalidValue(f"{str(one)[:80]!r} is no condition")
+            raise InvalidValue(f"{str(one)[:80]!r} is not a condition")
     found = tuple([Condition(literal=text) if sort == "=" else Condition(xpath=text) for sort, text in conditions])
     inside = found, tuple(map(_node, children))
     return PatternNode(axis, shared_test(kind, uri, local), *inside, functions=tuple(functions))

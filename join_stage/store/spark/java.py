@@ -202,7 +202,7 @@ def memory_bytes(read: Callable[[Path], str] = Path.read_text) -> int | None:
     with suppress(ValueError, OSError, AttributeError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _GROUP_LIMITS:
-        with suppress(ValueError, OSError):  # "max" is no number
+        with suppress(ValueError, OSError):  # "max" is not a number
             found.append(int(read(path)))
     return min(found, default=None)
 

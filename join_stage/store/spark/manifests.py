@@ -174,7 +174,7 @@ def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
         return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            f"the store is damaged: {path} is no manifest of mmqjp ({error}); take an older copy of the store"
+            f"the store is damaged: {path} is not a manifest of mmqjp ({error}); take an older copy of the store"
         ) from error
 
 
@@ -281,11 +281,11 @@ def _bounds(path: str, column: str) -> tuple[Ints, Ints]:
     ranges = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
-        told = group.column(place).statistics
-        if told is not None and told.has_min_max:
-            ranges.append((told.min, told.max))
+        statistics = group.column(place).statistics
+        if statistics is not None and statistics.has_min_max:
+            ranges.append((statistics.min, statistics.max))
         else:
-            is_empty = told is not None and told.has_null_count and told.null_count == group.num_rows
+            is_empty = statistics is not None and statistics.has_null_count and statistics.null_count == group.num_rows
             ranges.append((0, -1) if is_empty else (_LEAST, _GREATEST))
     low, high = np.array(ranges, np.int64).reshape(-1, 2).T
     return low, high

@@ -64,8 +64,8 @@ def loss(error: BaseException) -> StoreError | None:
         )
     if any(word in text for word in _STOPPED):
         return StoreError(ENDED)
-    if told := _OURS.findall(text):
-        name, message = told[-1]
+    if messages := _OURS.findall(text):
+        name, message = messages[-1]
         return (DamagedRun if name == DamagedRun.__name__ else StoreError)(message.strip())
     if _OTHER_PYTHON.search(text):
         return StoreError(

@@ -113,9 +113,9 @@ def builder_router(site: Site, routes: APIRouter) -> None:
             if do == "try":
                 with site.slow():
                     trial = Backtest.from_dict(site.ask(BACKTEST, {"text": text}))
-                told = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
+                summary = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
                 widen = list(widenings(recipe, given, trial))
-                return page(request, recipe, given, trial=trial, told=told, widen=widen)
+                return page(request, recipe, given, trial=trial, summary=summary, widen=widen)
             site.ask("subscribe", {"text": text, "add": False, "backfill": bool(given.get("backfill"))})
         except BadRecipe:
             return page(request, recipe, given)

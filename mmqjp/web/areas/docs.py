@@ -178,7 +178,7 @@ def _add_anchors(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
 
 def _point_links(tokens: Iterable[Token]) -> Iterator[Token]:
     """Yields tokens with links among pages that stay in the site. Others open elsewhere, and do not learn from where;
-    what leads to a file that is not shown is no link."""
+    what leads to a file that is not shown is not a link."""
     leads = True
     for token in tokens:
         if token.type == "link_open":

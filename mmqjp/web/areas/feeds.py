@@ -307,17 +307,21 @@ def _row(
     notes: Mapping[str, FeedNotes],
     feed: FeedState,
 ) -> FeedRow:
-    told = FeedSummary.of(feed, notes)
-    signs: dict[Health, object] = {"stopped": told.stopped, "failing": told.errors, "new": told.checked_at is None}
+    summary = FeedSummary.of(feed, notes)
+    signs: dict[Health, object] = {
+        "stopped": summary.stopped,
+        "failing": summary.errors,
+        "new": summary.checked_at is None,
+    }
     health: Health = next((health for health, has in signs.items() if has), "well")
-    interval = told.interval or HOUR
-    read_to, furthest, is_waited_for = visits.get(told.url, _FeedTime(None, 0, False))
-    visited_at = told.checked_at if health == "well" else read_to
-    late = read_to is not None and not told.stopped and now - read_to > 2 * interval
+    interval = summary.interval or HOUR
+    read_to, furthest, is_waited_for = visits.get(summary.url, _FeedTime(None, 0, False))
+    visited_at = summary.checked_at if health == "well" else read_to
+    late = read_to is not None and not summary.stopped and now - read_to > 2 * interval
     holds = is_waited_for and furthest - (read_to or 0) > interval
-    kept = items.get(told.url, FeedItems())
+    kept = items.get(summary.url, FeedItems())
     return FeedRow(
-        **asdict(told), health=health, visited_at=visited_at, read_to=read_to, late=late, holds=holds, kept=kept
+        **asdict(summary), health=health, visited_at=visited_at, read_to=read_to, late=late, holds=holds, kept=kept
     )
 
 

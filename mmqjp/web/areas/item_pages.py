@@ -71,7 +71,7 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 def _begin_of(day: str) -> int:
     if not _DAY.fullmatch(day):
-        raise InvalidValue(f"day: {day!r} is no day: write it as 2026-07-16")
+        raise InvalidValue(f"day: {day!r} is not a day: write it as 2026-07-16")
     try:
         return IN_UTC.read(day)
     except ValueError:
@@ -141,9 +141,9 @@ def items_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/items/{docid:int}", response_class=HTMLResponse)
     def item(request: Request, docid: int) -> Response:
         found = details(site, docid)
-        told = {one.query for one in found.outputs}
+        named = {one.query for one in found.outputs}
         tally = site.tallies.current()
-        names = [name for name in tally.names if name not in told][:MOST_NAMES]
+        names = [name for name in tally.names if name not in named][:MOST_NAMES]
         return site.render(request, "item.html", found=found, recipes=recipes_of(found), names=names)
 
     @routes.get("/items/{docid:int}/why-not")

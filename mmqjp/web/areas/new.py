@@ -185,8 +185,8 @@ def new_router(site: Site, routes: APIRouter) -> None:
         try:
             if do == "try":
                 trial = Backtest.from_dict(backtest(text))
-                told = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
-                return page(request, **given, trial=trial, told=told)
+                summary = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
+                return page(request, **given, trial=trial, summary=summary)
             names = subscribe(text, add, backfill).names
         except InputError as error:
             return page(request, 400, **given, error=str(error))

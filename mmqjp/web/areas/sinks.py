@@ -251,8 +251,8 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         except InputError as error:
             field, message = field_of(str(error), name)
             known = field == "name" or any(one.name == field for one in FORMS[kind].fields)
-            told = {"wrong": {field: message}} if known else {"error": str(error)}
-            return listed(request, 400, kind, given, **told)
+            errors = {"wrong": {field: message}} if known else {"error": str(error)}
+            return listed(request, 400, kind, given, **errors)
         return back(name, "added")
 
     @routes.post("/sinks/secrets", response_class=HTMLResponse)

@@ -149,7 +149,7 @@ ENDS = [
     ("another scheme", {"/1": paged(1, "ftp://a.example/x")}, "1 older page read, to the end", 4),
     ("no address", {"/1": paged(1, "http://[::1")}, "1 older page read, to the end", 4),
     ("too large", {"/1": paged(1) + " " * 100_000}, "larger than 100,000 bytes", 2),
-    ("inside the network", {"/1": paged(1, "http://192.168.7.7/2")}, "only public addresses are fetched from", 4),
+    ("inside the network", {"/1": paged(1, "http://192.168.7.7/2")}, "only public addresses are allowed", 4),
     ("there by a redirect", {"/1": answer(302, Location="http://192.168.7.7/")}, "only public", 2),
     ("not well-formed", {"/1": paged(1, "/2").replace("</feed>", "")}, "2 older pages read, to the end", 6),
     ("none", {"/0": paged(0)}, "0 older pages read; the feed names no older page", 2),
@@ -215,7 +215,7 @@ def test_a_chain_is_bounded(server, fetching, monkeypatch):
     assert "5 older pages read" in archives.chain_text(chain_of(fetching, server.url("/0")))
     monkeypatch.setattr(archives, "MOST_BYTES", 1_000)
     fetching.run(server.url("/7"))
-    assert "the most that is read are 0 MiB" in archives.chain_text(chain_of(fetching, server.url("/7")))
+    assert "stopped at the limit of 0 MiB" in archives.chain_text(chain_of(fetching, server.url("/7")))
 
 
 def test_pages_of_a_host_are_asked_for_as_politely_as_feeds(server, fetching):

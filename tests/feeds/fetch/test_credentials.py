@@ -123,7 +123,7 @@ def test_an_address_that_is_refused_shows_no_password(
 
 def test_a_refused_address_with_a_password_says_what_to_write(tmp_path: Path):
     result = mmqjp("feeds", "add", REFUSED.split()[0], "--state", tmp_path / "crawl")
-    assert "is no address: in a name or password, write / as %2F" in result.stderr
+    assert "is not an address: in a name or password, write / as %2F" in result.stderr
     missing = mmqjp("fetch", tmp_path / "me@work" / "list.txt", "--out", tmp_path / "crawl")
     assert f"{tmp_path}/me@work/list.txt: no such file" in missing.stderr
 

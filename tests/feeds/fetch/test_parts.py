@@ -240,7 +240,7 @@ def test_lists_that_cannot_be_read(tmp_path):
     file = tmp_path / "list"
     for content, cause in (
         *((b"<rss><channel>", "not well-formed"), (b"<rss/>", "not OPML"), (b"\xff\xfe\x00", "not a text")),
-        (b"<opml" + b"<outline a='" * 2_000, "its outlines cannot be made out"),
+        (b"<opml" + b"<outline a='" * 2_000, "its outlines cannot be recognised"),
         (b"<!DOCTYPE o [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><opml><body>&e;</body></opml>", "from outside"),
     ):
         file.write_bytes(content)

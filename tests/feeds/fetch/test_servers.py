@@ -109,7 +109,7 @@ def test_an_endless_feed_a_slow_drip_and_silence_end(server, fetching):
     assert "larger than 100,000 bytes" in failures(fetching, server.url("/endless"))[0]
     fetching.limits = QUICK
     errors = failures(fetching, server.url("/drip"), server.url("/silence"))
-    assert errors == [f"no whole answer within {QUICK.total:g} s", "the server is silent"]
+    assert errors == [f"no complete answer within {QUICK.total:g} s", "the server does not answer"]
 
 
 def test_what_is_no_answer(server, fetching):
@@ -151,7 +151,7 @@ def test_an_error_of_our_own_is_that_feeds_failure_and_a_damaged_state_is_not(se
     fetching.later(3600)
     with closing(sqlite3.connect(fetching.directory / STATE_FILE)) as database, database:
         database.execute("UPDATE hosts SET asked_at = asked_at + 1")
-    with pytest.raises(SourceError, match="a row of hosts is not what was written"):
+    with pytest.raises(SourceError, match="a row of hosts has a wrong digest"):
         fetching.run(good)
     assert fetching.feed(good).last_error == ""
 
@@ -170,7 +170,7 @@ def test_what_poses_as_a_feed_is_not_kept(server, fetching):
     bodies = [*pages, "<svg/>", "", '{"version": "1"}']
     urls = [server.serve(f"/{n}", body, Content_Type="application/rss+xml") for n, body in enumerate(bodies)]
     assert failures(fetching, *urls, server.serve("/nothing", b"", 304)) == [
-        *["it is a page, and names no feed"] * 2, *["the answer is not a feed"] * 3, "the server answered 304",
+        *["it is a web page that links to no feed"] * 2, *["the answer is not a feed"] * 3, "the server answered 304",
     ]  # fmt: skip
 
 
@@ -219,8 +219,8 @@ def test_redirects_that_lead_nowhere(server, fetching):
             ("file:///etc/passwd", "'file:/etc/passwd' is not an http or https addr"),
         ),
         *(("gopher://x/", "is not an http or https address"), ("http://[::1", "Invalid URL in location header")),
-        *(("", "without saying where"), ("http://127.0.0.1:99999/", "99999 is no port")),
-        ("http://127.0.0.1:0/", "0 is no port"),
+        *(("", "without saying where"), ("http://127.0.0.1:99999/", "99999 is not a port")),
+        ("http://127.0.0.1:0/", "0 is not a port"),
     ]
     server.serve("/there", b"", 302, Location="/0")
     for n in range(1, 9):
@@ -231,7 +231,7 @@ def test_redirects_that_lead_nowhere(server, fetching):
     assert len(server.log) <= len(cases) + 1 + 5
 
 
-ONLY_PUBLIC = "only public addresses are fetched from"
+ONLY_PUBLIC = "only public addresses are allowed"
 
 
 def guarded(fetching, **names):
@@ -280,7 +280,7 @@ def test_a_name_is_resolved_once_for_a_connection_and_that_address_connected_to(
     assert server.log[0].host == f"rebound.test:{server.port}"
     fetching.later(3600)
     assert outcomes(fetching.run(url)) == {"failed": 1}
-    assert "rebound.test leads to 10.0.0.7" in fetching.feed(url).last_error
+    assert "rebound.test resolves to 10.0.0.7" in fetching.feed(url).last_error
 
 
 OPENSSL = shutil.which("openssl")

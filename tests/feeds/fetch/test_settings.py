@@ -94,31 +94,31 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"proxy": "http://a.example:x"}, "proxy: write http://HOST:PORT"),
     ({"headers": "X: y"}, "headers: write a table"),
-    ({"headers": {"X Y": "z"}}, "headers: 'X Y' is no name of a header"),
-    ({"headers": {"X": "a\r\nSet-Cookie: b=c"}}, "headers: X: a line break or control character is in it"),
-    ({"headers": {"X\r\nY": "z"}}, "is no name of a header"),
+    ({"headers": {"X Y": "z"}}, "headers: 'X Y' is not a name of a header"),
+    ({"headers": {"X": "a\r\nSet-Cookie: b=c"}}, "headers: X: it has a line break or control character"),
+    ({"headers": {"X\r\nY": "z"}}, "is not a name of a header"),
     ({"headers": {"X": "é"}}, "headers: X: write printable ASCII"),
-    ({"headers": {"Host": "a.example"}}, "headers: Host is not set here; the fetcher sets it itself"),
+    ({"headers": {"Host": "a.example"}}, "headers: Host cannot be set here; the fetcher sets it itself"),
     ({"headers": {"authorization": "Basic x"}}, "write auth, user and password, or name a secret"),
     ({"headers": {"Cookie": "a=b"}}, "write cookies"),
     ({"headers": {"X": "1", "x": "2"}}, "headers: x is given twice"),
     ({"headers": {f"X-{n}": "1" for n in range(51)}}, "headers: write at most 50"),
-    ({"cookies": {"a b": "c"}}, "cookies: 'a b' is no name of a cookie"),
+    ({"cookies": {"a b": "c"}}, "cookies: 'a b' is not a name of a cookie"),
     ({"cookies": {"a": "b; Domain=x"}}, "cookies: a: write no blank, quote, comma, semicolon or backslash"),
     ({"cookies": {"a": "b\n"}}, "line break or control character"),
     ({"cookies": {f"a{n}": "x" * 1_500 for n in range(3)}}, "cookies: together they have more than 4,096 bytes"),
-    ({"user_agent": "a\nb"}, "user_agent: a line break"),
+    ({"user_agent": "a\nb"}, "user_agent: it has a line break"),
     ({"auth": "ntlm"}, "auth: write basic, digest or bearer"),
     ({"auth": "basic"}, "password: name the secret"),
-    ({"user": "a:b", "password": "pw"}, "user: a name has no colon"),
+    ({"user": "a:b", "password": "pw"}, "user: a user name cannot contain a colon"),
     ({"user": "a", "password": "My Secret!"}, "password: name a secret, do not write it here"),
-    ({"auth": "bearer", "user": "a", "password": "pw"}, "user: a bearer has a password, its token, and no user"),
-    ({"password": "pw"}, "user: write who asks"),
-    ({"encoding": "klingon"}, "encoding: 'klingon' is no encoding of the web"),
+    ({"auth": "bearer", "user": "a", "password": "pw"}, "user: with auth = bearer, write the token as password"),
+    ({"password": "pw"}, "user: write a user name"),
+    ({"encoding": "klingon"}, "encoding: 'klingon' is not an encoding of the web"),
     ({"identity": "./["}, "identity: not a path in XPath"),
     (
         {"identity": "guids"},
-        "identity: 'guids' is none of them; write guid, link, title, or a path such as ./identifier",
+        "identity: 'guids' is not an identity; write guid, link, title, or a path such as ./identifier",
     ),
     ({"keep": [""]}, "keep: write a text"),
     ({"keep": ["titel:x"]}, "keep: 'titel:x': there is no field 'titel'; the fields are title, text"),
@@ -128,8 +128,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"versions": "no"}, "versions: write keep or ignore"),
     ({"time": "now"}, "time: write own or arrival"),
     ({"verify": "no"}, "verify: write true or false"),
-    ({"verify": False, "ca": "own.pem"}, "ca: verify = false trusts everybody"),
-    ({"allow_private": "not a host"}, "allow_private: 'not a host' is no host; write a name like nas.lan"),
+    ({"verify": False, "ca": "own.pem"}, "ca: verify = false trusts any certificate"),
+    ({"allow_private": "not a host"}, "allow_private: 'not a host' is not a host; write a name like nas.lan"),
     ({"history": "long"}, "history: 'long' is not a duration"),
     ({"hub": 1}, "hub: write true or false"),
 ]
@@ -191,7 +191,7 @@ def test_a_list_keeps_settings_but_none_that_could_harm_who_takes_it_over():
     assert found.settings["https://a.example/"].to_table() == expected
     assert found.folders == {r"TV\/Radio": replace(NONE, hub=False)}
     (complaint,) = found.complaints
-    assert "proxy" in complaint and "not taken from a list; mmqjp feeds set sets it" in complaint
+    assert "proxy" in complaint and "ignored in a list; set it with mmqjp feeds set" in complaint
     bad = text.replace(b"30 min", b"soon")
     assert "is not a duration" in read_feed_list(bad, "the list").complaints[0]
 
@@ -299,7 +299,7 @@ def test_only_the_host_that_is_allowed_is_fetched_from_inside(server, fetching):
     server.serve("/feed", b"", 302, Location=server.url("/feed", "router.lan"))
     fetching.later(HOUR)
     fetching.run()
-    assert "router.lan leads to 127.0.0.1" in fetching.feed(urls[1]).last_error
+    assert "router.lan resolves to 127.0.0.1" in fetching.feed(urls[1]).last_error
 
 
 OPENSSL = shutil.which("openssl")

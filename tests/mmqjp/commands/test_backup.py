@@ -110,7 +110,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a changed byte": ("files/mmqjp.duckdb", _damaged, "mmqjp.duckdb is not what was backed up"),
     "a cut file": ("files/secrets/token", lambda path: path.write_text("x"), "token is not what was backed up"),
     "a file that is gone": ("files/drops/fetch.sqlite", Path.unlink, "fetch.sqlite is gone"),
-    "no manifest": ("backup.json", Path.unlink, "is no backup"),
+    "no manifest": ("backup.json", Path.unlink, "is not a backup"),
     "an empty manifest": ("backup.json", lambda path: path.write_text(""), "no manifest of a backup"),
     "another manifest": ("backup.json", lambda path: path.write_text('{"format": 1}'), "no manifest of a backup"),
     "a changed manifest": ("backup.json", lambda path: path.write_text(path.read_text().replace("true", "false")),

@@ -104,7 +104,7 @@ HELP: list[tuple[str, tuple[str, ...], str | None]] = [
     ("S/a[./z]", (NINE,), "there are n, m, k, j, i, h, g, f and others"),
     ('S/a[./* = "x"]', (NINE,), 'the values are "n" (in 1), "m" (in 1), "k" (in 1) and others'),
     (PAIRS, ("<a>One</a>", "<b>ONE</b>"), "use lower-case on both sides"),
-    (PAIRS, ("<a>https://x.example/1</a>", "<b>https://x.example/2</b>"), None),  # equal hosts are no hint
+    (PAIRS, ("<a>https://x.example/1</a>", "<b>https://x.example/2</b>"), None),  # equal hosts are not a hint
 ]  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def test_a_repair_leaves_nothing_to_repair(seed, stores, tmp_path):
         result = mmqjp("check-store", tmp_path / "copy", *options)
         assert result.exit_code in (0, 1), how
         assert "unexpected" not in result.output and "Traceback" not in result.output, how
-    assert "mended:" not in result.stdout, how
+    assert "repaired:" not in result.stdout, how
     if result.exit_code == 0:
         with suppress(Outdated):  # it has lost all commits
             outputs(tmp_path / "copy")

@@ -559,7 +559,7 @@ def test_settings_are_changed_shown_and_used_by_the_next_fetch(server, fetch, tm
         (["https://b.example/", "hub=false"], "is not a feed of"),
         (["https://a.example/", "headers={X"], "is no TOML"),
         (["https://a.example/", "hub=false", "hub=true"], "hub is given twice"),
-        (["https://a.example/", "hub=false", "--allow-private", "not a host"], "is no host"),
+        (["https://a.example/", "hub=false", "--allow-private", "not a host"], "is not a host"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(tmp_path, arguments, cause):
@@ -608,7 +608,7 @@ def test_a_list_sets_what_it_may_and_new_feeds_begin_with_their_settings(tmp_pat
         "mmqjp:interval='2h' mmqjp:proxy='http://evil.example:1'/></outline></body></opml>"
     )
     told = mmqjp("feeds", "add", tmp_path / "f.opml", "--set", "block=ad", "--history", "2y", *state)
-    assert told.exit_code == 0 and "proxy: not taken from a list" in told.stderr
+    assert told.exit_code == 0 and "proxy: ignored in a list" in told.stderr
     shown = json.loads(mmqjp("feeds", "show", "https://a.example/", "--json", *state).stdout)
     assert shown["settings"] == {"interval": "2 h", "block": ["ad"], "history": "730 d", "hub": False}
     assert 'text="A/B"' in mmqjp("feeds", "export", *state).stdout
@@ -630,7 +630,7 @@ def test_a_list_that_is_fetched_sets_its_keys_at_each_start(server, tmp_path, co
         return result.stderr, json.loads(mmqjp("feeds", "show", url, "--json", *state).stdout)["settings"]
 
     told, shown = fetched("mmqjp:user_agent='Me/1' mmqjp:ca='/etc/ca.pem' mmqjp:interval='2h'")
-    assert "ca: not taken from a list" in told and server.log[-1].headers["User-Agent"] == "Me/1"
+    assert "ca: ignored in a list" in told and server.log[-1].headers["User-Agent"] == "Me/1"
     assert shown == {"user_agent": "Me/1", "interval": "2 h", "hub": False}
     mmqjp("feeds", "set", url, "user_agent=You/1", "longest=3h", *state)
     mmqjp("feeds", "set", "--folder", "N", "hub=true", *state)

@@ -189,7 +189,7 @@ def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
     assert result.stderr.splitlines()[-1].startswith("mmqjp: error: no document was accepted: ")
     state = ("--state", tmp_path / "state")
     assert run(*state).exit_code == 0
-    assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are no failure
+    assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are not a failure
     assert run(documents=[]).exit_code == 0
 
 

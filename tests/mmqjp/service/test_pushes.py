@@ -126,7 +126,7 @@ def test_who_got_no_reply_sends_again_and_nothing_is_lost_or_repeated(place: Dir
     [
         ({"kind": XML, "time": "soon"}, b"<a/>", "'soon' is not an ISO-8601 date"),
         ({"kind": XML, "time": "1760000000"}, b"<a/>", "looks like Unix seconds"),
-        ({"kind": XML, "stream": "mmqjp:visits"}, b"<a/>", "not filled from outside"),
+        ({"kind": XML, "stream": "mmqjp:visits"}, b"<a/>", "reserved"),
         ({"kind": XML, "time": "9" * 20}, b"<a/>", "must fit in 64 bits"),
     ],
 )

@@ -302,7 +302,7 @@ def test_secrets_that_cannot_be_read(path, monkeypatch, tmp_path):
     assert "Is a directory" in refusal(secrets)
     path.rmdir()
     os.mkfifo(path, 0o600)
-    assert "is no file" in refusal(secrets)
+    assert "is not a file" in refusal(secrets)
     monkeypatch.delenv("MISSING", raising=False)
     assert refusal(secrets, "env") == "the secret env is not there: the environment has no MISSING"
     # An unknown name may be the secret itself.
@@ -344,7 +344,7 @@ def test_of_a_secret_address_only_the_host_is_shown(path):
     assert secrets.address("http://x/") == secrets.shown_address("http://x/") == "http://x/"
     path.write_text(VALUE)
     assert secrets.shown_address(name) == "secret slack"
-    with pytest.raises(SecretError, match=r"^the secret slack is no http or https address$"):
+    with pytest.raises(SecretError, match=r"^the secret slack is not an http or https address$"):
         secrets.address(name)
     path.unlink()
     assert secrets.shown_address(name) == "secret slack"

@@ -84,7 +84,7 @@ def test_what_is_filled_in_stays_a_string(key):
 
 WRONG = [
     ("my_words", "words", "", "at least one word"), ("my_words", "words", " , ,", "at least one word"),
-    ("my_words", "words", "ok, -", "is no word"), ("my_words", "words", "x" * 10_240, "at most 4,000"),
+    ("my_words", "words", "ok, -", "is not a word"), ("my_words", "words", "x" * 10_240, "at most 4,000"),
     ("my_words", "words", "x" * 600, "500 characters"), ("my_words", "words", ",".join("abcdefghij" * 6), "at most 50"),
     ("my_words", "words", "a\x00b", "control character"), ("my_words", "words", "a\ud800", "control character"),
     ("my_words", "where", "x", "choose one of"), ("my_words", "feed", "\x1b[31m", "control character"),

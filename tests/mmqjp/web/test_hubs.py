@@ -216,7 +216,7 @@ def test_what_goes_wrong_at_a_hub(world):
 
     world.found()
     for hub, cause in (
-        (failing(FetchError("192.168.1.1 leads to 192.168.1.1, and only public addresses are fetched from")), "only p"),
+        (failing(FetchError("192.168.1.1 resolves to 192.168.1.1, and only public addresses are allowed")), "only p"),
         (failing(HostPaused(START + 3 * HOUR)), "the hub asks to wait"),
         (lambda form: 410, "the hub answered 410"),
         (lambda form: 204, WAITS),

@@ -73,9 +73,9 @@ def test_items_are_found_by_words_feed_and_day(engine, api):
     ("asked", "said"),
     [
         ("search=***", "search: '***' has no word: write letters or digits"),
-        ("day=yesterday", "day: 'yesterday' is no day: write it as 2026-07-16"),
+        ("day=yesterday", "day: 'yesterday' is not a day: write it as 2026-07-16"),
         ("day=2026-02-30", "day: there is no 2026-02-30: write a day such as 2026-07-16"),
-        ("day=٢٠٢٦-٠١-٠١", "is no day"),
+        ("day=٢٠٢٦-٠١-٠١", "is not a day"),
         ("after=WzFd", "after='WzFd' is not the next of a list"),
         ("after=WyJhIiwxXQ", "is not the next of a list"),
         (f"search={'x' * 401}", "at most 400 characters"),

@@ -201,7 +201,7 @@ def test_a_feed_needs_its_key_alone(api, site, engine):
         assert anybody.get(wrong).status_code in (303, 404), wrong
     assert anybody.get(link, headers={"Host": "evil.example"}).status_code == 421
     key = {"Authorization": f"Bearer {link.split('/')[2]}"}
-    assert anybody.get("/api/v1/queries", headers=key).status_code == 401, "the key is no token"
+    assert anybody.get("/api/v1/queries", headers=key).status_code == 401, "the key is not a token"
     engine.process([Document("d3", "<blog><author>Ada</author></blog>", time=NOW)])
     assert len(feedparser.parse(anybody.get(link).content).entries) == 2
     engine.process(Document(f"n{n}", "<blog><author>Ada</author></blog>", time=NOW + n) for n in range(250))
