@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib.abc import MetaPathFinder
+from operator import itemgetter
 from threading import Lock
 from types import NoneType, UnionType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
@@ -39,6 +40,20 @@ def in_batches(items: Iterable[T], most: int, most_bytes: int, size_of: Callable
             batch, count, size = [], 0, 0
     if batch:
         yield batch
+
+
+ItemsAt: TypeAlias = Callable[[Sequence[T]], Sequence[T]]
+
+
+def items_at(places: Sequence[int]) -> ItemsAt[Any]:
+    """A function that takes the items at some places of a sequence.
+
+    >>> items_at([2, 0])("abc"), items_at([1])(["a", "b"]), items_at([])("abc")
+    (('c', 'a'), ['b'], '')
+    """
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 Few: TypeAlias = T | dict[T, None] | None

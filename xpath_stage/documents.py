@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, count, islice
 from operator import itemgetter
 from secrets import token_hex
@@ -25,7 +26,7 @@ from lxml import etree
 
 from common.arrays import Ints
 from common.errors import InputError
-from common.tools import ClearedCache, decrease, lazy
+from common.tools import ClearedCache, ItemsAt, decrease, items_at, lazy
 from common.xml import Prolog, read_prolog, wide_encoding, xml_parser
 from xscl.algebra.joins import Test
 
@@ -42,11 +43,14 @@ TRIAL, PAUSE = 128, 2_048
 """After TRIAL documents of a stream with new outlines, the trees of its next PAUSE documents are read if fewer than
 twice as many had a known one since the last time: looking for one takes two thirds of the time of reading a tree."""
 
-_VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="([^"]*)"')
-_ANY = "=\0"  # stands for the value of an attribute; no document has the character
+_QUOTED = re.compile("""(="[^"]*")|='([^'"<]*)'""")
 
-_PLAIN = bytes(byte for byte in range(256) if byte not in b"<>&" and (byte >= 32 or byte in b"\t\n"))
+_PLAIN = bytes(byte for byte in range(256) if byte not in b"<>&\xef" and (byte >= 32 or byte in b"\t\n"))
+_ALTERNATING = b"<>" * MOST_TAGS
 _OTHER_REFERENCE = re.compile(b"&(?!(?:amp|lt|gt);)")
+
+TagSkeleton = tuple[str, ...]
+"""The tags of a document, without the values of attributes; then those of namespaces, because names depend on them."""
 
 
 class DocumentOutline:
@@ -54,14 +58,13 @@ class DocumentOutline:
     attributes, and the names of elements with children (`inner`). `starts` and `ends` have the places of each element's
     tags; `length` is the number of the documents' pieces. Raises ValueError if `elements` are not those of the tags."""
 
-    def __init__(self, skeleton: str, elements: Sequence[etree._Element]) -> None:
-        self.skeleton = skeleton
+    def __init__(self, skeleton: TagSkeleton, elements: Sequence[etree._Element]) -> None:
         self.tags = [element.tag for element in elements]
         self.counts = list(map(len, elements))
         self.attributes = [list(map(str, element.attrib)) for element in elements]
         self.inner = {element.tag for element in elements if len(element)}
         self.starts, self.ends = list[int](), list[int]()
-        tags, opened = skeleton.split("<"), list[int]()
+        tags, opened = skeleton[0].split("<"), list[int]()
         self.length = 2 * len(tags) + 1
         for place, tag in enumerate(tags):
             if tag.startswith("/"):
@@ -71,13 +74,13 @@ class DocumentOutline:
                 opened.append(len(self.starts))
             self.starts.append(place)
             self.ends.append(place)
-        # An attribute whose name begins with xmlns is taken for a namespace.
-        if len(self.starts) != len(elements) or skeleton.count(_ANY) != sum(map(len, self.attributes)):
-            raise ValueError("a namespace has characters of tags, or an attribute the name of one")
+        if len(skeleton) - 1 + sum(map(len, self.attributes)) != skeleton[0].count('"'):
+            raise ValueError("the name of an attribute begins with xmlns")
+        self.is_normalised = " xml:" in skeleton[0]  # values of some attributes are not read as they are written
         both = enumerate(zip(self.starts, self.ends, strict=True))
         # An empty element is written as one tag.
         texts = [2 * start + 2 for number, (start, end) in both if end > start and not self.counts[number]]
-        self._texts = itemgetter(1, 1, *texts)  # and a tag, so that it returns several
+        self._texts = items_at(texts)
 
     def has_texts(self, pieces: Sequence[str]) -> bool:
         """Whether those childless elements have a text that are written as two tags."""
@@ -89,7 +92,7 @@ class DocumentOutline:
 
     def attribute_of(self, number: int, place: int, text: str) -> tuple[str, str]:
         """(name, value) of an element's attribute at a position from 1."""
-        values = attribute_values(pieces_of(text)[2 * self.starts[number] + 1])
+        _, values = skeleton_of(pieces_of(text)[2 * self.starts[number] + 1])
         return self.attributes[number][place - 1], _unescaped(values[place - 1])
 
     def markup_of(self, number: int, text: str) -> str:
@@ -120,7 +123,7 @@ class OutlineReader:
         self.tags, self.counts, self.numbers = list[str](), list[int](), list[int]()
         self.owners, self.places, self.names = list[int](), list[int](), list[str]()
         values = count()
-        self._values_at = list[int]()
+        values_at = list[int]()
         for number, (tag, parent, names) in enumerate(
             zip(outline.tags, outline.parents, outline.attributes, strict=True)
         ):
@@ -130,7 +133,7 @@ class OutlineReader:
                 counts[parent] -= 1
                 continue
             if has_owned:
-                self._values_at += at
+                values_at += at
                 self.owners += [len(self.tags)] * len(names)
                 self.places += range(1, len(names) + 1)
                 self.names += names
@@ -140,26 +143,19 @@ class OutlineReader:
         self.key = outline_key(self.tags, self.counts)
         # The text before the root is empty, as is that of an element that is one tag.
         both = ((outline.starts[number], outline.ends[number]) for number in self.numbers)
-        of = [2 * start + 2 if end > start else 0 for start, end in both]
-        self._texts = itemgetter(*of) if len(of) > 1 else itemgetter(slice(of[0], of[0] + 1))
+        self._texts = items_at([2 * start + 2 if end > start else 0 for start, end in both])
+        self._values = items_at(values_at)
 
-    def read(self, pieces: list[str], *, escaped: bool) -> HeldTexts:
-        """Reads the text of each element up to its first child, and the values of attributes."""
-        texts, values = self._texts(pieces), list[str]()
-        if self.names:
-            known = attribute_values("<".join(pieces[1::2]))
-            values = [known[at] for at in self._values_at]
+    def read(self, pieces: list[str], values: Sequence[str], *, escaped: bool) -> HeldTexts:
+        """Takes the text of each element up to its first child, and the values that matter of all attributes."""
+        texts, values = self._texts(pieces), self._values(values) if self.names else ()
         if escaped:
             texts, values = [*map(_unescaped, texts)], [*map(_unescaped, values)]
-        return HeldTexts(self, texts, values)
+        return self, texts, values
 
 
-class HeldTexts(NamedTuple):
-    """What a reader has read of one document."""
-
-    reader: OutlineReader
-    texts: Sequence[str]
-    values: list[str]
+HeldTexts = tuple[OutlineReader, Sequence[str], Sequence[str]]
+"""What a reader has read of one document: texts of elements, and values of attributes."""
 
 
 @dataclass(slots=True)
@@ -180,7 +176,7 @@ class Outlines:
 
     def __init__(self, columns: Callable[[], ElementColumns]) -> None:
         self._columns = columns
-        self._known: dict[str, DocumentOutline | None] = {}
+        self._known: dict[TagSkeleton, DocumentOutline | None] = {}
         self._readers: dict[DocumentOutline, OutlineReader | None] = {}
         self._met = ClearedCache[int, int](MOST_OUTLINES)  # how many documents had a skeleton, by its hash
         self._streams = ClearedCache[str, _Stream](MOST_STREAMS)
@@ -198,7 +194,9 @@ class Outlines:
         if self._columns().keeps_trees:
             most = 0
         for some in iter(lambda: list(islice(waiting, LOOKED_AT)), []):
-            found = [self._recognised(*one) if len(one[1]) <= most else None for one in some]
+            tried = [xml if len(xml) <= most and self._is_compared(stream) else b"" for stream, xml in some]
+            marked = zip(some, _marks(tried), strict=True)
+            found = [self._recognised(stream, xml, marks) if marks else None for (stream, xml), marks in marked]
             rest = [one for one, known in zip(some, found, strict=True) if known is None]
             parsed = parse_documents([xml for _, xml in rest], max_nodes=max_nodes)
             for (stream, xml), known in zip(some, found, strict=True):
@@ -216,7 +214,7 @@ class Outlines:
     def hold(self, stream: str, document: ParsedDocument, columns: ElementColumns) -> bool:
         """Replaces all columns by those of a document. False if its tree must be read instead."""
         held, outline = document.held, document.outline
-        if not document.is_looked_at or (held and outline and self._readers.get(outline) is not held.reader):
+        if not document.is_looked_at or (held and outline and self._readers.get(outline) is not held[0]):
             self._look(stream, document)
             held = document.held
         if held is None:
@@ -224,45 +222,51 @@ class Outlines:
         columns.hold_read(document, held)
         return True
 
-    def _recognised(self, stream: str, xml: bytes) -> ParsedDocument | None:
+    def _is_compared(self, stream: str) -> bool:
+        """Whether the next document of a stream is compared before it is parsed."""
+        state = self._state(stream)
+        if state.written and not state.resting:
+            state.written -= 1
+            return False
+        return not state.resting and bool(self._known)
+
+    def _recognised(self, stream: str, xml: bytes, marks: bytes) -> ParsedDocument | None:
         """A document that has a known outline, and whose tree would be written as the same text.
 
         The text is one that had the outline, with other texts and values of attributes. They are non-empty where those
         were, so it is well-formed if they have no `<`, only references as we write them, and no forbidden character."""
-        state = self._state(stream)
-        if state.resting or state.written:
-            state.written -= state.written > 0
-            return None
-        marks, escaped = xml.translate(None, _PLAIN), False
-        if b"&" in marks:
-            if _OTHER_REFERENCE.search(xml) is not None:
+        escaped = False
+        if not _ALTERNATING.startswith(marks):
+            escaped = b"&" in marks
+            if not _ALTERNATING.startswith(marks.translate(None, b"&\xef")) or b"\xef\xbf" in xml:
+                return None  # U+FFFE and U+FFFF begin with these
+            if escaped and _OTHER_REFERENCE.search(xml) is not None:
                 return None
-            marks, escaped = marks.replace(b"&", b""), True
-        if marks != b"<>" * (len(marks) >> 1) or b"\xef\xbf" in xml:  # U+FFFE and U+FFFF begin with these
-            return None
         try:
             text = xml.decode()
         except UnicodeDecodeError:
             return None
         pieces = pieces_of(text)
-        skeleton = skeleton_of(pieces)
-        if "'" in skeleton:
-            if '"' in skeleton or _ANY in skeleton:
-                return None
-            pieces[1::2] = [tag.replace("'", '"') for tag in pieces[1::2]]
-            text = "".join([f"<{tag}>{after}" for tag, after in zip(pieces[1::2], pieces[2::2], strict=True)])
-            skeleton = skeleton_of(pieces)
+        tags = "<".join(pieces[1::2])
+        skeleton, values = skeleton_of(tags)
+        if is_quoted := "'" in skeleton[0]:
+            tags = _QUOTED.sub(_in_double_quotes, tags)
+            skeleton, values = skeleton_of(tags)
         outline = self._known.get(skeleton)
         if outline is None or len(pieces) != outline.length or pieces[0] or pieces[-1] or not outline.has_texts(pieces):
             return None
-        if _ANY in skeleton and (" xml:" in skeleton or any("\n" in tag or "\t" in tag for tag in pieces[1::2])):
+        if values and (outline.is_normalised or "\n" in tags or "\t" in tags):
             return None
-        if (reader := self._reader(outline)) is None:
+        if (reader := self._readers.get(outline) or self._reader(outline)) is None:
             return None
+        if is_quoted:
+            text = "".join([f"<{tag}>{after}" for tag, after in zip(tags.split("<"), pieces[2::2], strict=True)])
+        state = self._state(stream)
         state.hits += 1
         state.vain -= state.vain > 0
         document = ParsedDocument(None, len(xml), text)
-        document.is_looked_at, document.outline, document.held = True, outline, reader.read(pieces, escaped=escaped)
+        document.is_looked_at, document.outline = True, outline
+        document.held = reader.read(pieces, values, escaped=escaped)
         return document
 
     def _look(self, stream: str, document: ParsedDocument) -> None:
@@ -275,7 +279,7 @@ class Outlines:
             state.resting -= 1
             return
         pieces = pieces_of(text)
-        skeleton = skeleton_of(pieces)
+        skeleton, values = skeleton_of("<".join(pieces[1::2]))
         is_known = skeleton in self._known
         outline = self._known[skeleton] if is_known else self._new(skeleton, document, state)
         reader = None if outline is None else self._reader(outline)
@@ -286,15 +290,15 @@ class Outlines:
                 state.hits = state.misses = 0
             return
         state.hits += 1
-        document.outline, document.held = outline, reader.read(pieces, escaped="&" in text)
+        document.outline, document.held = outline, reader.read(pieces, values, escaped="&" in text)
 
-    def _new(self, skeleton: str, document: ParsedDocument, state: _Stream) -> DocumentOutline | None:
+    def _new(self, skeleton: TagSkeleton, document: ParsedDocument, state: _Stream) -> DocumentOutline | None:
         """The outline of a document with a skeleton that is not known; None if it is not to be used."""
         mark = hash(skeleton)
         met = self._met[mark] = self._met.get(mark, 0) + 1
         state.misses += met == 1
         state.hits += met > 1
-        if met < RUN or skeleton.count("<") >= MOST_TAGS or "='" in skeleton:
+        if met < RUN or skeleton[0].count("<") >= MOST_TAGS:
             return None
         if len(self._known) >= MOST_OUTLINES:
             self._known.clear()
@@ -333,21 +337,37 @@ def pieces_of(text: str) -> list[str]:
     return text.replace(">", "<").split("<")
 
 
-def skeleton_of(pieces: Sequence[str]) -> str:
-    """The tags of a document without the values of attributes. Namespaces stay, because tags depend on them."""
-    tags = "<".join(pieces[1::2])
+def skeleton_of(tags: str) -> tuple[TagSkeleton, list[str]]:
+    """The skeleton of a document's tags, joined by `<`, and the values of its attributes but namespaces, as written."""
     if '"' not in tags:
-        return tags
-    return _VALUE.sub(_without_value, tags)
+        return (tags,), []
+    parts = tags.split('"')
+    if len(parts) % 2 == 0:
+        return ("",), []  # no document's
+    names, values = '"'.join(parts[::2]), parts[1::2]
+    if " xmlns" not in names:
+        return (names,), values
+    of_namespaces, of_others = _namespaces(names)
+    return (names, *of_namespaces(values)), list(of_others(values))
 
 
-def _without_value(attribute: re.Match[str]) -> str:
-    return attribute[1] or _ANY
+@lru_cache(MOST_OUTLINES)
+def _namespaces(names: str) -> tuple[ItemsAt[str], ItemsAt[str]]:
+    """What take, of the values of all attributes, those of namespaces and the others."""
+    places: tuple[list[int], list[int]] = ([], [])
+    for place, name in enumerate(names.split('"')[:-1]):
+        places[not name.rpartition(" ")[2].startswith("xmlns")].append(place)
+    return items_at(places[0]), items_at(places[1])
 
 
-def attribute_values(tags: str) -> list[str]:
-    """The values of attributes as they are written, without namespaces."""
-    return [value for namespace, value in _VALUE.findall(tags) if not namespace]
+def _in_double_quotes(attribute: re.Match[str]) -> str:
+    return attribute[1] or f'="{attribute[2]}"'
+
+
+def _marks(xmls: Sequence[bytes]) -> Sequence[bytes]:
+    """Of each document, `<`, `>`, `&`, forbidden characters, and the first byte of some that are not well-formed."""
+    found = b"\0".join(xmls).translate(None, _PLAIN).split(b"\0")
+    return found if len(found) == len(xmls) else [xml.translate(None, _PLAIN) for xml in xmls]
 
 
 _ESCAPES = (

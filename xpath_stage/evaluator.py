@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.arrays import Ints, expand_ranges
+from common.tools import items_at
 from templates.catalog import Change, StepEdge
 from templates.witness import ELEMENT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
@@ -46,8 +46,7 @@ class ShapeFindings:
     def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
         self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
         elements, others = values.elements, values.attributes or values.derived
-        one_or_more = elements if len(elements) > 1 else [slice(number, number + 1) for number in elements]
-        self.take = itemgetter(*one_or_more) if one_or_more and not others else None
+        self.take = items_at(elements) if elements and not others else None
 
 
 def _findings_of(

@@ -1,3 +1,4 @@
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from encodings.aliases import aliases
@@ -11,7 +12,7 @@ from lxml import etree
 from common.tools import Memo
 from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
-from tests.support.fuzz_stage1 import QUERIES, ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
+from tests.support.fuzz_stage1 import PIECES, QUERIES, ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from tests.support.witnessed import Stage
 from xpath_stage import documents as parsing
 from xpath_stage.documents import (
@@ -428,7 +429,17 @@ def damaged(rng: Random, xml: bytes) -> bytes:
 
 CHARACTERS = "<>&;\"'=/\n\r\t\0\x1b\x7f\x85\ufffe\uffff\ufffd\u00e9 ]"
 MARKS = [character.encode() for character in CHARACTERS] + [b"\xed\xa0\x80", b"\xff", b"></", b"<!---->", b"<a/>"]
-MARKS += [b"&amp;", b"&#10;", b"&apos;", b" a='1'", b' xml:id="1"', b' xmlns="u"', b"]]>"]
+MARKS += [b"&amp;", b"&#10;", b"&apos;", b" a='1'", b' xml:id="1"', b' xmlns="u"', b"]]>", *PIECES]
+
+
+def quoted(rng: Random, xml: bytes) -> bytes:
+    """The document with some values in single quotes."""
+    return re.sub(b'="([^"\'<]*)"', lambda found: b"='%b'" % found[1] if rng.random() < 0.5 else found[0], xml)
+
+
+def read_columns(found: parsing.ElementColumns) -> object:
+    texts = [text or "" for text in found.texts]
+    return found.tags, found.counts, texts, found.owners, found.places, found.names, [*found.values]
 
 
 @pytest.mark.usefixtures("at_once")
@@ -437,16 +448,21 @@ def test_what_is_known_by_its_text_is_what_the_parser_reads(seed: int, monkeypat
     monkeypatch.setattr(parsing, "LOOKED_AT", 4)
     rng, count = Random(seed), 0
     for number in range(20):
+        monkeypatch.setattr(parsing, "MOST_OUTLINES", rng.choice((2, 1_000)))
+        ours, theirs = (columns(attributes=number % 2 > 0) for _ in range(2))
         known = Outlines(partial(columns, attributes=number % 2 > 0))
         models = [etree.tostring(etree.fromstring(xml), encoding="utf-8") for xml in similar(rng, 4)]
-        models += [xml.replace(b'"', b"'") for xml in models]
-        xmls = [damaged(rng, rng.choice(models)) for _ in range(200)]
+        models += [one for xml in models for one in (xml.replace(b'"', b"'"), quoted(rng, xml))]
+        xmls = [damaged(rng, rng.choice(models)) for _ in range(120)]
         found = list(known.parsed([("S", xml) for xml in xmls], None))
         count += sum(isinstance(one, ParsedDocument) and one._top is None for one in found)
         for xml, one in zip(xmls, found, strict=True):
             expected = alone(xml, trusted=False)
             assert outcome(one) == outcome(expected), xml
             if isinstance(one, ParsedDocument) and isinstance(expected, ParsedDocument) and one.outline is not None:
+                if known.hold("S", one, ours):
+                    theirs.hold(expected)
+                    assert read_columns(ours) == read_columns(theirs), xml
                 for i, element in enumerate(expected.elements):
                     assert one.string_value(i) == expected.string_value(i), xml
                     places = range(1, len(element.attrib) + 1)
@@ -485,7 +501,8 @@ def test_an_outline_is_made_when_enough_documents_had_it():
 @pytest.mark.usefixtures("at_once")
 def test_a_namespace_is_part_of_the_skeleton_and_large_documents_have_none():
     one, other = (f'<a xmlns="u:{uri}" k="{uri}">1<b/></a>' for uri in "xy")
-    skeletons = [skeleton_of(pieces_of(text)) for text in (one, other, one.replace('k="x"', 'k="xmlns=&quot;"'))]
+    texts = one, other, one.replace('k="x"', 'k="xmlns=&quot;"')
+    skeletons = [skeleton_of("<".join(pieces_of(text)[1::2]))[0] for text in texts]
     assert skeletons[0] != skeletons[1] and skeletons[0] == skeletons[2]
     xmls = [b"<a>" + b"<b/>" * number + b"</a>" for number in (parsing.MOST_TAGS - 2, parsing.MOST_TAGS - 1)] * 2
     assert held(readable(xmls)) == 2
