@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -16,7 +16,11 @@ from tests.generate.seeds import seeds
 from tests.oracle import event_syntax as cel
 from tests.oracle.event_values import DISTINCT
 from tests.oracle.events import Event, World, event
-from tests.support.event_agreement import Runner, random_run
+from tests.pattern_stage.partition.test_partition import in_parts, on_spark
+from tests.support.event_agreement import MakeKernel, Runner, random_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA: cel.Schema = {"a": "string", "b": "string", "x": "number"}
 OPS: tuple[cel.Relation | None, ...] = (None, None, "<=", "!=")
@@ -71,7 +75,7 @@ def latest(rng: Random) -> Question:
     return cel.Cel(stream, None, cel.Window(f"{within}") if within else None), ("a_1", "x_1", "a", "x", "n_1", "n"), sql
 
 
-def check(seed: int) -> None:
+def check(seed: int, make: MakeKernel | None = None) -> None:
     rng = Random(seed)
     given = {name: events(rng, name, SCHEMA, 24) for name in ("A", "B")}
     given = {name: [_numbered(one, at) for at, one in enumerate(some)] for name, some in given.items()}
@@ -83,7 +87,7 @@ def check(seed: int) -> None:
     with duckdb.connect() as db:
         for name, some in given.items():
             db.register(name, pa.Table.from_pylist([{"t0": one.t0, "t1": one.t1, **one.values} for one in some], TABLE))
-        for found, (stream, names, sql) in zip(Runner(world, run).results(), questions, strict=True):
+        for found, (stream, names, sql) in zip(Runner(world, run, make).results(), questions, strict=True):
             ours = [(one.t0, one.t1, *(one.values[name] for name in names)) for one in found]
             theirs: list[Any] = db.sql(sql).fetchall()
             assert sorted(ours, key=repr) == sorted(map(_floats, theirs), key=repr), f"{stream.text()}\n{sql}"
@@ -104,3 +108,8 @@ def _floats(row: tuple[Any, ...]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("seed", seeds(5, 1_000))
 def test_duckdb_counts_the_same(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 100, first=5_000))
+def test_executors_count_the_same(seed: int, spark: SparkSession) -> None:
+    check(seed, in_parts(on_spark(Random(seed), spark)))

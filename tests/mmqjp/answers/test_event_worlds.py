@@ -1,10 +1,12 @@
+from __future__ import annotations
+
 import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,6 +34,9 @@ from tests.support.event_agreement import HereRunner
 from tests.support.faults import Injected, fail
 from tests.support.pattern_outputs import assert_told
 from xscl.algebra.values import number_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SETTLE = 4 * SECOND
 FIRST_PATTERNS = 1_000
@@ -107,17 +112,17 @@ def in_parts(parts: int) -> MakeKernel:
     return make
 
 
-@pytest.mark.parametrize("seed", [*seeds(2, 500), *seeds(2, 1_000, first=FIRST_PATTERNS)])
-def test_worlds(seed, tmp_path, monkeypatch):
-    """Batches fail, stores are opened again, documents may come too late. In every other world each kernel works in
-    other parts, or in none."""
-    rng, found = Random(seed), some_world(seed)
-    makers = [kernels("driver", None), *(map(in_parts, (1, 3, 7)) if seed % 2 else ())]
-    monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session, quota: rng.choice(makers))
+def assert_world(rng: Random, seed: int, kind: str | SparkSession, state: Path, places: Sequence[str]) -> None:
+    """Batches fail, stores are opened again, documents may come too late."""
+    found = some_world(seed)
     arriving = list(batches(rng, documents(found), 3 * SETTLE if chance(rng, 30) else SETTLE - 1))
     settle = {"*": SETTLE, f"documents_{rng.choice([*found.given])}": rng.choice((SETTLE, SETTLE, SETTLE // 4))}
     timing: dict[str, Any] = {"settle": settle, "belated": rng.choice(("take", "drop"))}
-    engine = Session("duckdb", state=tmp_path, quiet=True, **timing)
+
+    def opened() -> Session:
+        return Session(kind, state=state, quiet=True, patterns=rng.choice(places), **timing)
+
+    engine = opened()
     names = engine.subscribe(script(found), add=True)
     for batch in arriving:
         if chance(rng, 15):
@@ -126,7 +131,7 @@ def test_worlds(seed, tmp_path, monkeypatch):
         engine.process(batch)
         if chance(rng, 20):
             engine.close()
-            engine = Session("duckdb", state=tmp_path, quiet=True, **timing)
+            engine = opened()
     engine.process(ends(found))
     outputs, letters = list(engine.outputs()), list(engine.dead_letters())
     engine.close()
@@ -134,6 +139,21 @@ def test_worlds(seed, tmp_path, monkeypatch):
     assert_told(outputs, names, world)
     assert sorted(one["id"] for one in letters) == sorted(late if timing["belated"] == "drop" else ())
     assert all(one["reason"].startswith("late for patterns: ") for one in letters)
+
+
+@pytest.mark.parametrize("seed", [*seeds(2, 500), *seeds(2, 1_000, first=FIRST_PATTERNS)])
+def test_worlds(seed, tmp_path, monkeypatch):
+    """In every other world each kernel works in other parts, or in none."""
+    rng = Random(seed)
+    makers = [kernels("driver", None), *(map(in_parts, (1, 3, 7)) if seed % 2 else ())]
+    monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session, quota: rng.choice(makers))
+    assert_world(rng, seed, "duckdb", tmp_path, ["driver"])
+
+
+@pytest.mark.usefixtures("few_events_are_worth_a_job")
+@pytest.mark.parametrize("seed", [*seeds(1, 8, first=300), *seeds(1, 8, first=FIRST_PATTERNS + 300)])
+def test_worlds_on_spark(seed, spark, tmp_path):
+    assert_world(Random(seed), seed, spark, tmp_path, ["driver", "executors"])
 
 
 @pytest.mark.parametrize("seed", [*seeds(1, 8, first=200), *seeds(1, 500, first=2000)])

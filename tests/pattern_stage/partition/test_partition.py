@@ -42,6 +42,10 @@ def in_parts(runner: Runner) -> MakeKernel:
     return make
 
 
+def on_spark(rng: Random, spark: SparkSession) -> SparkRunner:
+    return SparkRunner(spark.sparkContext, rng.choice((1, 3)), least=rng.choice((0, 0, 10)))
+
+
 class Counted:
     """A kernel in parts and one that is whole: both say the same of what waits."""
 
@@ -84,7 +88,7 @@ def test_what_waits_is_counted(seed: int):
 @pytest.mark.parametrize("seed", seeds(1, 20, first=90_000))
 def test_parts_on_spark(seed: int, spark: SparkSession):
     rng, made = Random(seed), world(seed)
-    runner = SparkRunner(spark.sparkContext, rng.choice((1, 3)), least=rng.choice((0, 0, 10)))
+    runner = on_spark(rng, spark)
     assert_finds(made, random_run(rng, len(made.statements), LENGTH), in_parts(runner))
 
 
