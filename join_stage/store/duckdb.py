@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from common.arrays import packed, unpacked
 from common.files import is_shared, keep_private, make_state, write_mark
+from common.interrupts import hold_interrupts, interrupts_last
 from join_stage.store import protocol
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
@@ -702,20 +703,20 @@ class Journal:
         """Writes all rows to their tables, in a transaction of its own. If that fails, they wait on."""
         if not len(self._rows):
             return
-        self.connection.begin()
-        try:
-            self._rows.insert()
-            if self._lasts:
-                self.connection.execute(f"DELETE FROM {JOURNAL}")
-            self.connection.commit()
+        with interrupts_last():
+            hold_interrupts()
+            self.connection.begin()
+            try:
+                self._rows.insert()
+                if self._lasts:
+                    self.connection.execute(f"DELETE FROM {JOURNAL}")
+                self.connection.commit()
+            except BaseException:
+                with suppress(duckdb.TransactionException):  # a failed commit may have ended it
+                    self.connection.rollback()
+                self._prepared.forget()  # they may have been made in this transaction
+                raise
             self._rows.forget()
-        except BaseException:
-            with suppress(duckdb.TransactionException):  # a failed commit may have ended it
-                self.connection.rollback()
-            self._prepared.forget()  # they may have been made in this transaction
-            if self._lasts and not has_journal(self.connection):  # the commit was interrupted when it was done
-                self._rows.forget()
-            raise
         # Where each batch reads, a journal is only more to write: then it rests for a while, longer each time.
         self._passed_over = 0 if self._batches > 1 else min(2 * self._passed_over + 1, MOST_PASSED_OVER)
         self._left, self._batches = self._passed_over, 0
@@ -938,8 +939,8 @@ class DuckDBStore(DuckDBTables):
         if not self._begun:
             self._write_journal()
         if self._in_batch and not self._begun:
+            self._begun = True  # first: the next line may be interrupted
             self._connection.begin()
-            self._begun = True
         with translate_write_errors(), self._committing():
             self._write()
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from common.errors import InputError, OperationalError
 from common.files import read_mark
+from common.interrupts import hold_interrupts, interrupts_last
 
 MOST_BYTES = 64 << 20  # bytes collected until a look; past it all is dropped
 
@@ -365,13 +366,16 @@ class TableStore(Protocol):
 @contextmanager
 def whole_batch(store: TableStore) -> Iterator[None]:
     """A batch, committed at the end or rolled back after any exception."""
-    store.begin()
-    try:
-        yield
-        store.commit()
-    except BaseException:
-        store.rollback()
-        raise
+    with interrupts_last():
+        store.begin()
+        try:
+            yield
+            hold_interrupts()
+            store.commit()
+        except BaseException:
+            hold_interrupts()
+            store.rollback()
+            raise
 
 
 @contextmanager

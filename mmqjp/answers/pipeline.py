@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from common.bounds import BEGINNING, DocId, Micros
+from common.interrupts import hold_interrupts, interrupts_last
 from common.limits import Quota
 from common.tools import gc_paused
 from feeds.documents import VISITS_STREAM, Now, SourceItem
@@ -432,6 +433,7 @@ class Batches:
         ends = {stream: t1 for stream, t1 in latest_ends(self.store).items() if not known.feeds_of(stream)}
         return ends | {stream: max(time, ends.get(stream, time)) for stream, time in known.greatest.items()}
 
+    @interrupts_last()
     def _keep_waiting(self) -> None:
         patterns = self.pipeline.patterns
         try:
@@ -445,14 +447,16 @@ class Batches:
     def whole(self) -> Iterator[None]:
         """Wraps a store's batch, committed inside. If the block raises, restores every component."""
         before = self.ledger.next_ids()
-        try:
-            yield
-        except BaseException:
-            self._roll_back(before)
-            self.watermarks.undo()
-            raise
-        self._finish_batch(committed=True)
-        self.ledger.batch += 1
+        with interrupts_last():
+            try:
+                yield
+            except BaseException:
+                hold_interrupts()
+                self._roll_back(before)
+                self.watermarks.undo()
+                raise
+            self._finish_batch(committed=True)
+            self.ledger.batch += 1
 
     def _finish_batch(self, *, committed: bool) -> None:
         for component in (self.stage1, self.state, self.pipeline):
@@ -529,6 +533,7 @@ class Batches:
             return None if isinstance(error, _Tried) else error
         return None
 
+    @interrupts_last()
     def _process(
         self,
         documents: list[SourceItem],

@@ -100,7 +100,8 @@ def _among_batches(
         else:
             operation = other(shape)
         if isinstance(operation, Change) and chance(rng, broken):
-            operation = Broken(operation, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), chance(rng, 60))
+            call, after = rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40)
+            operation = Broken(operation, call, after, *rng.choice(((True, False), (False, False), (False, True))))
         operations.append(operation)
     return operations
 

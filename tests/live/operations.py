@@ -111,12 +111,14 @@ Change = Batch | Subscribe | Unsubscribe | Pause | Resume | Prune
 @dataclass(frozen=True, slots=True)
 class Broken:
     """A change during which the n-th call of the store, counted from 1, fails: before it has done anything, or after it
-    has done everything. Then either the process dies and another one opens the store, or it goes on."""
+    has done everything. Then either the process dies and another one opens the store, or it goes on. If `interrupted`,
+    the call does not fail: Ctrl-C comes then, and the process goes on."""
 
     change: Change
     call: int
     after: bool = False
     dies: bool = True
+    interrupted: bool = False
 
 
 Operation = Change | PassTime | Delivered | Reopen | Broken

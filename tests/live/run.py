@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import re
 import shutil
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import signature
 from itertools import count
 from pathlib import Path
@@ -176,15 +178,18 @@ class Live:
         if isinstance(change, Prune):
             self._deliver()
         store = self._engine.store
-        breaking = Breaking(store, broken.call, broken.after, lambda: self._copied() if broken.dies else None)
+        breaking = Breaking(store, broken.call, broken.after, partial(self._strike, broken))
         got: Expected | Exception = Expected()
-        with suppress(Injected), store.instead(**breaking.calls):
+        with suppress(Injected, KeyboardInterrupt), store.instead(**breaking.calls):
             got = self._tried(change)
         if not breaking.failed:  # there were not so many calls: it was done, or refused
             self._judge(change, got)
             self._compare_kept()
             return
-        if broken.dies or breaking.committed:
+        if broken.interrupted:
+            if breaking.committed:
+                self._model.change(change)
+        elif broken.dies or breaking.committed:
             self._engine.__exit__(Injected, None, None)
             if broken.dies:
                 shutil.rmtree(self._state)
@@ -201,10 +206,14 @@ class Live:
         mark_delivered(self._engine)
         self._model.delivered()
 
-    def _copied(self) -> None:
-        """Keeps the state that a process leaves if it dies now."""
-        self._dead = self._place / str(next(self._numbers))
-        shutil.copytree(self._state, self._dead)
+    def _strike(self, broken: Broken) -> None:
+        if broken.interrupted:
+            signal.raise_signal(signal.SIGINT)
+            return
+        if broken.dies:  # what the process leaves is kept
+            self._dead = self._place / str(next(self._numbers))
+            shutil.copytree(self._state, self._dead)
+        raise Injected
 
     # ------------------------------------------------------------ comparisons
 
@@ -281,8 +290,8 @@ class Live:
 class Breaking:
     """The writing calls of a store, one of which fails."""
 
-    def __init__(self, store: FaultyStore, call: int, after: bool, dying: Callable[[], object]) -> None:
-        self._left, self._after, self._dying = call, after, dying
+    def __init__(self, store: FaultyStore, call: int, after: bool, strike: Callable[[], object]) -> None:
+        self._left, self._after, self._strike = call, after, strike
         self.committed = self.failed = False
         self.calls = {name: self._around(name, getattr(store, name)) for name in WRITES}
 
@@ -303,8 +312,7 @@ class Breaking:
 
     def _fail(self) -> None:
         self.failed = True
-        self._dying()
-        raise Injected
+        self._strike()
 
 
 def forget_process() -> None:

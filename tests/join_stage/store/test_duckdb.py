@@ -1,6 +1,11 @@
+import itertools
+import os
 import random
 import shutil
+import signal
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ from join_stage.store import protocol
 from join_stage.store.duckdb import MOST_JOURNALED, DuckDBStore, PreparedStatements, most_threads
 from join_stage.store.protocol import StoreSchema, whole_batch
 from tests.generate.seeds import seeds
+from tests.support.faults import Injected
 
 SCHEMA = StoreSchema(
     {
@@ -52,80 +58,133 @@ def asked(store: DuckDBStore) -> list[int]:
     return found
 
 
-def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
-    """Runs a batch, which may be rolled back, and returns what the store has then."""
-    now = {table: list(values) for table, values in before.items()}
-    store.begin()
-    for _ in range(rng.randrange(6)):
-        table = rng.choice(list(now))
-        chosen = rng.random()
-        if chosen < 0.7:
-            values = [rng.randrange(100) for _ in range(rng.choice((0, 1, 2, 5)))]
-            store.append(table, rows(table, values))
-            now[table] = sorted([*now[table], *values])
-        elif chosen < 0.8:
-            bound = rng.randrange(100)
-            store.drop_before(table, "a", bound)
-            now[table] = [value for value in now[table] if value >= bound]
-        elif chosen < 0.85:
-            number = rng.randrange(100)
-            assert store.find(table, "a", pa.array([number]))["a"].to_pylist() == [number] * now[table].count(number)
-        elif chosen < 0.9:
-            assert store.highest(table, "a") == max(now[table], default=-1)
-        else:
-            assert stored(store) == now
-    assert asked(store) == before["two"], "what waits is seen by nobody else"
-    if rng.random() < 0.3:
-        store.rollback()
-        return before
-    store.commit()
-    return now
+def iteration(directory: Path) -> int:
+    with (directory / protocol.DUCKDB_FILE).open("rb") as file:
+        return duckdb_module._iteration(file.fileno())
 
 
-@pytest.mark.parametrize("seed", seeds(1, 300))
+class Watched:
+    """A connection that calls `strike` before and after whatever may write."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, strike: Callable[[], object]) -> None:
+        self._connection, self._strike = connection, strike
+
+    def cursor(self) -> "Watched":
+        return Watched(self._connection.cursor(), self._strike)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._connection, name)
+        if name not in ("begin", "commit", "execute", "rollback"):
+            return method
+
+        def call(*arguments: Any) -> Any:
+            self._strike()
+            found = method(*arguments)
+            self._strike()
+            return found
+
+        return call
+
+
+class Life:
+    """A store with what it should have. While it writes, it is killed (what is left then is opened and compared), or
+    Ctrl-C comes."""
+
+    def __init__(self, rng: random.Random, place: Path | None, connect: Callable[..., duckdb.DuckDBPyConnection]):
+        self._rng, self._place, self._connect = rng, place, connect
+        self._numbers = itertools.count()
+        self.has: Rows = {table: [] for table in SCHEMA.tables}
+        self._next: Rows | None = None  # what the store has after the commit that is under way
+        self._strikes = False
+
+    def connect(self, *arguments: Any, **options: Any) -> Any:
+        connection = self._connect(*arguments, **options)
+        return Watched(connection, self._strike) if self._strikes else connection
+
+    def open(self) -> None:
+        self._strikes = True  # also while it opens
+        while True:
+            with suppress(KeyboardInterrupt):
+                self.store = DuckDBStore(SCHEMA, self._place and self._place / "life")
+                return
+
+    def _strike(self) -> None:
+        chosen, self._strikes = self._rng.random() if self._strikes else 1.0, False
+        if chosen < 0.02 and self._place is not None:
+            copy = self._place / str(next(self._numbers))
+            shutil.copytree(self._place / "life", copy)
+            if (log := copy / f"{protocol.DUCKDB_FILE}.wal").exists():
+                noted, size, _ = protocol.last_commit(copy) or (-1, 0, 0)
+                if noted == iteration(copy):
+                    os.truncate(log, self._rng.randint(size, log.stat().st_size))  # as if killed amid a write
+            killed = DuckDBStore(SCHEMA, copy)
+            assert stored(killed) in (self.has, self._next)
+            killed.close()
+        self._strikes = True
+        if 0.02 <= chosen < 0.04:
+            signal.raise_signal(signal.SIGINT)
+
+    def run_batch(self) -> None:
+        """Runs a batch, which may be rolled back."""
+        rng, store, now = self._rng, self.store, {table: list(values) for table, values in self.has.items()}
+        with suppress(Injected, KeyboardInterrupt), whole_batch(store):
+            for _ in range(rng.randrange(6)):
+                table = rng.choice(list(now))
+                chosen = rng.random()
+                if chosen < 0.7:
+                    values = [rng.randrange(100) for _ in range(rng.choice((0, 1, 2, 5)))]
+                    store.append(table, rows(table, values))
+                    now[table] = sorted([*now[table], *values])
+                elif chosen < 0.8:
+                    bound = rng.randrange(100)
+                    store.drop_before(table, "a", bound)
+                    now[table] = [value for value in now[table] if value >= bound]
+                elif chosen < 0.85:
+                    number = rng.randrange(100)
+                    found = store.find(table, "a", pa.array([number]))["a"].to_pylist()
+                    assert found == [number] * now[table].count(number)
+                elif chosen < 0.9:
+                    assert store.highest(table, "a") == max(now[table], default=-1)
+                else:
+                    assert stored(store) == now
+            assert asked(store) == self.has["two"], "what waits is seen by nobody else"
+            if rng.random() < 0.3:
+                raise Injected
+            self._next = now
+        self.has, self._next = self._next or self.has, None
+
+    def close(self) -> None:
+        while True:
+            with suppress(KeyboardInterrupt):
+                self.store.close()
+                return
+
+    def compare(self, found: Callable[[DuckDBStore], object], expected: object) -> None:
+        while True:
+            with suppress(KeyboardInterrupt):
+                assert found(self.store) == expected
+                return
+
+
+@pytest.mark.parametrize("seed", seeds(3, 300))
 def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
     monkeypatch.setattr(duckdb_module, "MOST_ROWS", rng.choice((0, 4, 2_000)))
     monkeypatch.setattr(duckdb_module, "MOST_PASSED_OVER", rng.choice((0, 63)))
     monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
-    store, expected = DuckDBStore(SCHEMA, tmp_path / "0"), {table: list[int]() for table in SCHEMA.tables}
-    for number in range(12):
-        expected = run_batch(store, rng, expected)
-        assert rng.random() < 0.5 or asked(store) == expected["two"]
-        if rng.random() < 0.3:
-            shutil.copytree(tmp_path / "0", tmp_path / f"{number + 1}")  # as a killed process leaves it
-            killed = DuckDBStore(SCHEMA, tmp_path / f"{number + 1}")
-            assert stored(killed) == expected
-            killed.close()
-            store.close()
-            store = DuckDBStore(SCHEMA, tmp_path / "0")
-    assert stored(store) == expected and len(store._prepared._names) <= 3
-    store.close()
-
-
-@pytest.mark.parametrize("is_done", [False, True])
-def test_rows_of_the_journal_are_there_once_if_their_commit_is_interrupted(is_done: bool, tmp_path: Path):
-    class Interrupted:
-        def __getattr__(self, name: str) -> object:
-            return getattr(connection, name)
-
-        def commit(self) -> None:
-            if is_done:
-                connection.commit()
-            raise KeyboardInterrupt
-
-    store, expected = DuckDBStore(SCHEMA, tmp_path), {table: [1, 2] for table in SCHEMA.tables}
-    for number in (1, 2):
-        with whole_batch(store):
-            for table in SCHEMA.tables:
-                store.append(table, rows(table, [number]))
-    interrupted: Any = Interrupted()
-    connection, store._journal.connection = store._journal.connection, interrupted
-    with pytest.raises(KeyboardInterrupt):
-        stored(store)
-    store._journal.connection = connection
-    assert stored(store) == expected
-    store.close()
+    life = Life(rng, rng.choice((tmp_path, tmp_path, None)), duckdb.connect)
+    monkeypatch.setattr(duckdb, "connect", life.connect)
+    life.open()
+    for _ in range(12):
+        life.run_batch()
+        if rng.random() < 0.5:
+            life.compare(asked, life.has["two"])
+        if rng.random() < 0.2 and life._place is not None:
+            life.close()
+            life.open()
+    life.compare(stored, life.has)
+    assert len(life.store._prepared._names) <= 3
+    life.close()
 
 
 def threads(store: DuckDBStore) -> int:
