@@ -796,15 +796,11 @@ class ElementColumns:
             left_out[start : start + len(numbers)] -= np.arange(len(numbers))
         return left_out
 
-    def string_values(self, numbers: Iterable[int]) -> list[str | None]:
-        """String values by element number. None may stand for ''."""
-        if self.unread:
-            numbers = list(numbers)
-            for number in numbers:
-                element = self.unread.pop(number, None)
-                if element is not None:
-                    self.texts[number] = element_text(element)
-        return [self.texts[number] for number in numbers]
+    def read_values(self, numbers: Iterable[int]) -> None:
+        """Reads the unread ones of some elements' values."""
+        for number in numbers:
+            if (element := self.unread.pop(number, None)) is not None:
+                self.texts[number] = element_text(element)
 
 
 OTHER = "\0"  # stands for a local name or namespace that no test mentions; no XML name contains it

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.arrays import Ints, distinct, expand_ranges
+from common.tools import ItemsAt, items_at, lazy
 from templates.catalog import Functions
 from templates.witness import ATTRIBUTE_SHIFT, node_id
 from xpath_stage.documents import ElementColumns
@@ -199,7 +200,7 @@ def _ancestors(depths: Ints, node: Ints, depth: Ints) -> Ints:
     return order[np.searchsorted(keys, depth * size + node, side="right") - 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StringValues:
     """The nodes whose values are needed: `elements` and `attributes` for plain values, by number in the columns;
     `derived` has element or owner, attribute or None, and derivation."""
@@ -219,25 +220,31 @@ class StringValues:
 
     def read(self, columns: ElementColumns) -> list[str | None]:
         """The values in the order of `nodes`. None may stand for ''."""
-        values = columns.string_values(self.elements)
-        values += [columns.values[number] for number in self.attributes]
         if columns.unread:
-            own = (element for element, attribute, how in self.derived if attribute is None and not reads_tree(how[1]))
-            columns.string_values(own)
+            own = [element for element, attribute, how in self.derived if attribute is None and not reads_tree(how[1])]
+            columns.read_values(chain(self.elements, own))
+        texts, of_attributes = columns.texts, columns.values
+        values = [*self._of_elements(texts), *self._of_attributes(of_attributes)]
         for element, attribute, (_, functions) in self.derived:
-            rest = functions
-            if not reads_tree(functions):
-                value = (columns.texts[element] or "") if attribute is None else columns.values[attribute]
-            else:
-                text = str if attribute is None else partial(columns.values.__getitem__, attribute)
+            of_tree, names, several = _split(functions)
+            value = (texts[element] or "") if attribute is None else of_attributes[attribute]
+            if of_tree is not None:
                 tree = partial(columns.element, element) if attribute is None else None
-                value, rest = self._guarded(functions[0], derived_text, text, tree, functions[:1]), functions[1:]
-            if split := split_values(rest):
-                value, rest = self._guarded(split[1][0], derive_all, rest, value), ()
-            for name in rest:
+                value = self._guarded(of_tree, derived_text, lambda text=value: text, tree, (of_tree,))
+            for name in names:
                 value = self._guarded(name, derive, name, value)
+            if several is not None:
+                value = self._guarded(several[0], derive_all, several[1], value)
             values.append(value)
         return values
+
+    @lazy
+    def _of_elements(self) -> ItemsAt[str | None]:
+        return items_at(self.elements)
+
+    @lazy
+    def _of_attributes(self) -> ItemsAt[str]:
+        return items_at(self.attributes)
 
     def _guarded(self, name: str, of: Callable[..., str], *args: object) -> str:
         try:
@@ -247,6 +254,15 @@ class StringValues:
                 raise
             self.failures.setdefault(name, error)
             return ""
+
+
+@lru_cache(10_000)
+def _split(functions: Functions) -> tuple[str | None, Functions, tuple[str, Functions] | None]:
+    """A chain's concat() of a tree, if it has one; then functions to apply one by one, or those to apply together, with
+    the one that has several values."""
+    of_tree, rest = (functions[0], functions[1:]) if reads_tree(functions) else (None, functions)
+    split = split_values(rest)
+    return (of_tree, rest, None) if split is None else (of_tree, (), (split[1][0], rest))
 
 
 def string_values(emissions: Emissions, walk: Walk) -> StringValues:

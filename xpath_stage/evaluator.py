@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.arrays import Ints, expand_ranges
-from common.tools import items_at
 from templates.catalog import Change, StepEdge
 from templates.witness import ELEMENT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
@@ -38,15 +37,12 @@ pauses are shorter, each twice as long as the one before: the first documents of
 
 class ShapeFindings:
     """What a walk found in a document of one shape: its rows, and the values that it needs, with the ids of their
-    `nodes`. `size` is the number of elements in the columns, by which all of them are numbered. If all values are those
-    of elements, `take` gets them from the column of texts."""
+    `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
 
-    __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
+    __slots__ = ("nodes", "rows", "size", "stream", "values")
 
     def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
         self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
-        elements, others = values.elements, values.attributes or values.derived
-        self.take = items_at(elements) if elements and not others else None
 
 
 def _findings_of(
@@ -91,7 +87,7 @@ class _Tested:
     def outcome(self, columns: ElementColumns) -> object:
         texts = columns.texts
         if columns.unread:
-            columns.string_values([number for number, _ in self.values])
+            columns.read_values([number for number, _ in self.values])
         return *columns.owners, *columns.names, *[literals.get(texts[i] or "") for i, literals in self.values]
 
 
@@ -383,8 +379,7 @@ class _Chunk:
                 known.append(docid)
                 founds.append(found)
                 numbers += scratch.numbers
-                take = found.take
-                values += take(scratch.texts) if take and not scratch.unread else found.values.read(scratch)
+                values += found.values.read(scratch)
                 if len(values) > HELD_VALUES:
                     self._texts.append(strings(values))
                     values.clear()

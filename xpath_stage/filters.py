@@ -701,7 +701,7 @@ class NodeClasses:
 
     def _satisfied_literals(self, columns: ElementColumns) -> dict[int, int]:
         tags, texts, names, literals = columns.tags, columns.texts, self._elements, self._bank.element_literals
-        columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
+        columns.read_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
         found: dict[int, int] = {}
         for number in compress(count(), map(literals.__contains__, texts)):
             if (bit := names[tags[number]].literals.get(texts[number] or "")) is not None:
