@@ -30,7 +30,16 @@ from join_stage.plans import JoinEngine
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.bindings import FEW, json_nodes, node_orders, read_nodes
 from mmqjp.answers.output import STORY_HEAD, AnswerColumns, Body, Output, output_order, size_of_story
-from mmqjp.queries.model import GIVEN, Identity, Members, concatenated, count_receiving, is_hidden_form, text_digest
+from mmqjp.queries.model import (
+    GIVEN,
+    Identity,
+    Members,
+    concatenated,
+    count_receiving,
+    is_hidden_form,
+    output_ids,
+    text_digest,
+)
 from mmqjp.tables import schema
 from mmqjp.tables.lookup import docids_of
 from mmqjp.tables.schema import ANSWER_TABLES, Ledger, find_output_matches
@@ -205,6 +214,8 @@ def _ranks(values: Sequence[Any]) -> Ints:
     return ranks
 
 
+SHOWN_OF_ANSWERS = ("t0", "t1", "documents", "streams", "head", "tail", "choice", "nodes")
+
 ROWS_AT_A_TIME, CHARACTERS_AT_A_TIME = 10_000, 16 << 20
 """Maximum number of (answer, member) pairs per chunk, and of characters of the answers at several times."""
 
@@ -369,7 +380,8 @@ class FanOut:
         return bool(pc.any(pc.equal(self._answers["head"], STORY_HEAD)).as_py())
 
     def answers(self, places: Ints) -> pa.Table:
-        return self._answers.take(pa.array(places))
+        """Returns what outputs show of some answers."""
+        return self._answers.select(SHOWN_OF_ANSWERS).take(pa.array(places))
 
 
 def _name_ranks(names: Sequence[str]) -> Ints:
@@ -428,7 +440,7 @@ class OutputChunk:
     def outputs(self) -> Iterator[Output]:
         places, of = np.unique(self._answer, return_inverse=True)
         some, members = self._fan_out.answers(places), self._fan_out.members
-        columns = (some[name].to_pylist() for name in ("t0", "t1", "documents", "streams", "head", "tail", "choice"))
+        columns = (some[name].to_pylist() for name in SHOWN_OF_ANSWERS if name != "nodes")
         known = {text: read_nodes(text) for text in some["nodes"].unique().to_pylist()}
         nodes = [known[text] for text in some["nodes"].to_pylist()]
         answers = list(zip(nodes, *columns, strict=True))
@@ -441,22 +453,25 @@ class OutputChunk:
     def output(self, place: int) -> Output:
         return next(self._take(slice(place, place + 1)).outputs())
 
-    def lines(self) -> OutputLines:
-        if len(self) <= FEW or self._fan_out.tells_stories:
-            return OutputLines(b"".join(output.to_line() for output in self.outputs()), len(self), self.greatest)
-        parts = (self._take(slice(at, at + LINES_AT_A_TIME)) for at in range(0, len(self), LINES_AT_A_TIME))
-        text = b"".join(chain.from_iterable(part._pieces() for part in parts))
-        return OutputLines(text, len(self), self.greatest)
+    def lines(self) -> Iterator[OutputLines]:
+        for at in range(0, len(self), LINES_AT_A_TIME):
+            part = self._take(slice(at, at + LINES_AT_A_TIME))
+            is_short = len(part) <= FEW or self._fan_out.tells_stories
+            pieces = (output.to_line() for output in part.outputs()) if is_short else part._pieces()
+            yield OutputLines(b"".join(pieces), len(part), part.greatest)
 
     def _pieces(self) -> Iterator[bytes]:
         """Returns the pieces of the lines one after the other. Lines of one answer share theirs."""
         places, of = np.unique(self._answer, return_inverse=True)
         if len(places) == len(self):
             places, of = self._answer, np.arange(len(self))
-        some, members, at, member = self._fan_out.answers(places), self._fan_out.members, of.tolist(), self._member
-        choices, names = _as_bytes(some["choice"]), [members.names[one].encode() for one in member.tolist()]
-        identities = map(members.identities.__getitem__, member.tolist())
-        ids = [identity.id(choices[place]) for identity, place in zip(identities, at, strict=True)]
+        some, members, at = self._fan_out.answers(places), self._fan_out.members, of.tolist()
+        code, some_members = dictionary_encode(self._member)
+        member, known = code.tolist(), some_members.tolist()
+        encoded = [members.identities[one].encoded for one in known]
+        given = map(_as_bytes(some["choice"]).__getitem__, at)
+        ids = output_ids(map(encoded.__getitem__, member), given)
+        names = list(map([members.names[one].encode() for one in known].__getitem__, member))
         begins = [
             f'{{"id": "{id}", "seq": {seq}, "query": "'.encode()
             for id, seq in zip(ids, self._seq.tolist(), strict=True)
@@ -522,7 +537,7 @@ class OutputStream(Iterable[Output]):
 
     def lines(self) -> Iterator[OutputLines]:
         """Yields output lines in chunks, about three times as fast as `to_line` per output."""
-        return (chunk.lines() for chunk in self.chunks())
+        return chain.from_iterable(chunk.lines() for chunk in self.chunks())
 
 
 class Outputs(OutputStream, Sequence[Output]):
@@ -623,9 +638,9 @@ class ListedOutputs:
     def outputs(self) -> Iterator[Output]:
         return iter(self._given)
 
-    def lines(self) -> OutputLines:
-        text = b"".join(output.to_line() for output in self._given)
-        return OutputLines(text, len(self._given), max((output.seq for output in self._given), default=-1))
+    def lines(self) -> Iterator[OutputLines]:
+        for output in self._given:
+            yield OutputLines(output.to_line(), 1, output.seq)
 
 
 Chunk = OutputChunk | ListedOutputs
@@ -697,7 +712,7 @@ class WrittenOutputs(Outputs):
                         last = greatest
             except FileNotFoundError:
                 for chunk in self._stored_after(last):
-                    yield chunk.lines()
+                    yield from chunk.lines()
                 return
 
     def _read(self) -> Iterator[OutputChunk]:

@@ -356,9 +356,9 @@ def write_range(queries: ShippedQueries, step: SpreadStep, writing: Writing, wor
     with open(lines, "wb", opener=open_like_directory) as file:
         fan_out = FanOut(rows.answers, members, by_answer(rows.withheld)) if len(rows.answers) else None
         for chunk in fan_out.delivered() if fan_out is not None else ():
-            some = chunk.lines()
-            file.write(some.text)
-            pieces.append(FileSegment(len(some.text), some.count, some.greatest))
+            for some in chunk.lines():
+                file.write(some.text)
+                pieces.append(FileSegment(len(some.text), some.count, some.greatest))
     return WrittenRange(files, lines, pieces)
 
 

@@ -66,11 +66,25 @@ class Identity:
     def __reduce__(self) -> tuple[type[Identity], tuple[str]]:
         return Identity, (self.text,)
 
+    @property
+    def encoded(self) -> bytes:
+        if self._encoded is None:  # very many queries have no output
+            self._encoded = self.text.encode()
+        return self._encoded
+
     def id(self, choice: bytes) -> str:
-        """Returns an output's id, a digest of 32 hex digits. `choice` is the encoded result of `choice_of`."""
-        if (begun := self._encoded) is None:  # very many queries have no output
-            begun = self._encoded = self.text.encode()
-        return hashlib.sha256(begun + choice).hexdigest()[:32]  # faster than to copy a digest, if the text is short
+        """Returns an output's id. `choice` is the encoded result of `choice_of`."""
+        return output_ids([self.encoded], [choice])[0]
+
+
+def output_ids(identities: Iterable[bytes], choices: Iterable[bytes]) -> list[str]:
+    """Returns digests of 32 hex digits, given the encoded identity and choice of each output."""
+    # This is faster than to copy a digest of the identity, if that is short.
+    both = zip(identities, choices, strict=True)
+    return [_sha256(identity + choice).hexdigest()[:32] for identity, choice in both]
+
+
+_sha256 = hashlib.sha256
 
 
 class Identities(Sequence[Identity]):

@@ -256,10 +256,14 @@ class GrowingFile(_LineSink):
         self._end, chunk, is_empty = checkpoint.bytes, bytearray(self._break), True
         try:
             for text in texts:
-                chunk += text
                 is_empty = False
-                if len(chunk) >= CHUNK:
+                if len(text) < CHUNK:
+                    chunk += text
+                if len(chunk) >= CHUNK or len(text) >= CHUNK:
                     self._put(chunk)
+                    chunk.clear()
+                if len(text) >= CHUNK:
+                    self._put(text)
             if is_empty:
                 return
             self._put(chunk)
@@ -269,10 +273,11 @@ class GrowingFile(_LineSink):
             raise
         self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
 
-    def _put(self, chunk: bytearray) -> None:
-        while chunk:
-            del chunk[: os.write(self._handle, chunk)]
-            self._end = os.lseek(self._handle, 0, os.SEEK_CUR)
+    def _put(self, text: bytes | bytearray) -> None:
+        with memoryview(text) as left:
+            while left:
+                left = left[os.write(self._handle, left) :]
+                self._end = os.lseek(self._handle, 0, os.SEEK_CUR)
 
     def _truncate(self, length: int) -> None:
         with suppress(OSError):

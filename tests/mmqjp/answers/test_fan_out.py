@@ -3,7 +3,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -106,7 +106,8 @@ def test_each_member_gets_its_answers_in_order(seed, most, monkeypatch):
         (t1, name, documents, id) for t1, name, documents, _, _, _, id in expected
     ]
     assert [o.seq for o in outputs] == list(range(len(outputs)))
-    assert b"".join(chunk.lines().text for chunk in fan_out.chunks()) == b"".join(o.to_line() for o in outputs)
+    lines = chain.from_iterable(chunk.lines() for chunk in fan_out.chunks())
+    assert b"".join(some.text for some in lines) == b"".join(o.to_line() for o in outputs)
     for chunk in fan_out.chunks():  # an answer has 4 characters
         read = {*chunk.pairs[0].tolist()}
         assert len(read) <= most or len({answers[place]["first_seq"] for place in read}) == 1
