@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from threading import Lock, RLock
 from typing import NamedTuple
@@ -95,7 +95,8 @@ CHANGED = ("memberships", "removed_queries", "pauses", "query_sources")
 
 class StoreCursor(NamedTuple):
     """The position up to which a store is known: its newest batch, the greatest numbers of a document, an answer and an
-    output, and the counts of answers and documents. `registered` changes with the members, `changes` when queries are
+    output, and the counts of answers and documents. `registered` changes with the members, which are known up to the
+    batch `joined`, `changes` when queries are
     registered or paused. `numbers` is from the ledger. `earlier` counts outputs of earlier formats; `are_withheld`:
     some outputs are withheld. `mark` is the position in the store's commits."""
 
@@ -106,6 +107,7 @@ class StoreCursor(NamedTuple):
     answers: int = 0
     documents: int = 0
     registered: int = -1
+    joined: int = -1
     changes: tuple[int, int | None] = (-1, None)
     numbers: str | None = None
     earlier: int = 0
@@ -116,7 +118,7 @@ class StoreCursor(NamedTuple):
 @dataclass(slots=True)
 class News:
     """What is new, and the cursor `known` after it. `is_dropped`: cached rows were deleted. `members` are set if they
-    changed, with the times when names were first `added`; if they `are_many`, none is cached. `answers` are the new
+    changed; if they `are_many`, none is cached. `answers` are the new
     ones; None if there are none, or they are too large. With `is_first` they are the newest, with a partial first batch
     unless `is_all`. `documents` and `texts` are rows of new documents and the XML of new answers; None if too large."""
 
@@ -125,7 +127,6 @@ class News:
     is_first: bool = False
     are_many: bool = False
     members: recipients.MemberHistory | None = None
-    added: dict[str, int] = field(default_factory=dict)
     answers: recipients.AnswerTable | None = None
     is_all: bool = False
     documents: list[RowBlock] | None = None
@@ -208,15 +209,16 @@ class NewsReader:
     def __init__(self, select: SelectFn, since: Since | None = None) -> None:
         self._select, self._since = select, since
 
-    def read(self, before: StoreCursor, *, is_first: bool, are_many: bool) -> News:
-        """Returns the news since `before`. `is_first` reads the newest answers; `are_many` skips members."""
+    def read(self, before: StoreCursor, members: recipients.MemberHistory | None, *, is_first: bool) -> News:
+        """Returns the news since `before`. `is_first` reads the newest answers; without `members` they are many."""
+        are_many = members is None
         if self._since is not None and (committed := self._since(before.mark)) is not None:
             if not is_first and (news := committed_news(before, committed, are_many=are_many)) is not None:
                 return news
             before = before._replace(mark=committed.mark)
-        return self._asked(before, is_first=is_first, are_many=are_many)
+        return self._asked(before, members, is_first=is_first)
 
-    def _asked(self, before: StoreCursor, *, is_first: bool, are_many: bool) -> News:
+    def _asked(self, before: StoreCursor, members: recipients.MemberHistory | None, *, is_first: bool) -> News:
         heading = self._select(lookup.recent_counts_sql(before.batch, before.docid)).to_pylist()
         by_name = {row["what"]: row for row in heading}
         rows = {what: row["n"] for what, row in by_name.items()}
@@ -237,9 +239,10 @@ class NewsReader:
             known = known._replace(docid=arrived["docid"])
         there = rows["answers"] - new["n"], rows["documents"] - arrived["n"]
         is_dropped = there != (before.answers, before.documents) or known.earlier < before.earlier
-        news = News(known, is_dropped, is_first=is_first or is_dropped or new["n"] > MOST_NEW, are_many=are_many)
+        is_first = is_first or is_dropped or new["n"] > MOST_NEW
+        news = News(known, is_dropped, is_first=is_first, are_many=members is None)
         if known.registered != before.registered:
-            self._read_members(news)
+            self._read_members(news, before, members)
         if not news.are_many:
             self._read_answers(news, before)
         self._read_rows(news, before)
@@ -254,14 +257,21 @@ class NewsReader:
         withheld = self._select(sql) if are_withheld else _rows({}, "withheld")
         return recipients.AnswerTable(rows, self._select(lookup.answer_matches_sql(which)), withheld)
 
-    def _read_members(self, news: News) -> None:
-        """Reads the members unless they are too many or their texts too long."""
+    def _read_members(self, news: News, before: StoreCursor, members: recipients.MemberHistory | None) -> None:
+        """Reads the members that changed, unless they are too many or their texts too long."""
         news.are_many = True
-        if news.known.registered <= 2 * MOST_MEMBERS:  # a query and its membership
-            with suppress(QuestionRefused):
-                news.members = recipients.MemberHistory(self._select(lookup.MEMBERS).to_pylist())
-                news.added = {row["name"]: row["added_at"] for row in self._select(lookup.ADDED).to_pylist()}
-                news.are_many = False
+        if news.known.registered > 2 * MOST_MEMBERS:  # a query and its membership
+            return
+        since, after = before.joined, before.changes[1]
+        if members is None or after is None or news.known.registered < before.registered:
+            members, since, after = recipients.MemberHistory(), -1, -1
+        with suppress(QuestionRefused):
+            rows = self._select(lookup.changed_members(since)).to_pylist()
+            named = self._select(lookup.first_added(after)).to_pylist()
+            news.members = members.changed(rows, {row["name"]: row["added_at"] for row in named})
+            batches = (batch for row in rows for batch in (row["begun"], row["ended"]) if batch != INFINITE)
+            news.known = news.known._replace(joined=max([since, *batches]))
+            news.are_many = False
 
     def _read_answers(self, news: News, before: StoreCursor) -> None:
         batch = news.known.batch
@@ -387,7 +397,6 @@ class RecentAnswers:
         self._older = LruCache[str, _Older](MAX_CACHED_FORM_ANSWERS, lambda older: len(older.answers))
         self._drops = 0
         self._members: recipients.MemberHistory | None = recipients.MemberHistory()
-        self._added: dict[str, int] = {}
         self._made_for: object = object()
 
     def drops(self) -> int:
@@ -411,8 +420,9 @@ class RecentAnswers:
             return None
         self._read_older(name, None, most)
         with self._lock:
-            found, members, since = self._newest_of(name, None, most), self._members, self._added.get(name)
+            found, members = self._newest_of(name, None, most), self._members
             known, version, drops = self._known, self._made_for, self._drops
+        since = None if members is None else members.added.get(name)
         if members is None:
             shown = f"name = {lookup.quote_literal(name)} AND NOT {schema.IN_HIDDEN_FORM}"
             (since,) = self.select(f"SELECT min(added_at) AS since FROM added_queries WHERE {shown}")[
@@ -606,7 +616,7 @@ class RecentAnswers:
             return
         with self._looking:
             if is_newer(version, self._made_for):
-                news = self._news.read(self._known, is_first=self._newest.is_empty, are_many=self._members is None)
+                news = self._news.read(self._known, self._members, is_first=self._newest.is_empty)
                 with self._lock:
                     self._take(news)
                     self._made_for = version
@@ -617,7 +627,7 @@ class RecentAnswers:
             self._texts.clear()
             self.documents.forget()
         if news.members is not None or news.are_many:
-            self._members, self._added = news.members, news.added
+            self._members = news.members
             self._newest.forget_numbers()
         has_new = news.is_first or news.known.batch != self._known.batch
         if news.is_first or (has_new and news.answers is None):

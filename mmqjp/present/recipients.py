@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from common.arrays import Ints
 from common.bounds import INFINITE
 from common.tools import LruCache, gathered
 from mmqjp.answers.fan_out import FanOut, by_answer
-from mmqjp.queries.model import GIVEN, Identity, Members
+from mmqjp.queries.model import GIVEN, Identity, Members, concatenated
 
 
 class Member(NamedTuple):
@@ -54,12 +54,26 @@ class SomeMembers:
 
 
 class MemberHistory:
-    """All members ever, by name and by form, each in order of names and qids."""
+    """All members ever, by name and by form, each in order of names and qids, and when names were first `added`."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self) -> None:
+        self._of_name, self._of_form = dict[str, list[Member]](), dict[str, SomeMembers]()
+        self.added: Mapping[str, int] = {}
+
+    def changed(self, rows: Iterable[Mapping[str, Any]], added: Mapping[str, int]) -> MemberHistory:
+        """Returns the members with all those of some queries in place of what is known of these, and later names."""
         members = [Member(**{**row, "identity": Identity(row["identity"])}) for row in rows]
-        self._of_name = gathered((member.name, member) for member in members)
-        self._of_form = {some.form: some for some in _by_form(members)}
+        qids, made = {member.qid for member in members}, MemberHistory()
+
+        def merged(known: Iterable[Member], some: Iterable[Member]) -> list[Member]:
+            return sorted([*(one for one in known if one.qid not in qids), *some], key=_IN_ORDER)
+
+        named = gathered((member.name, member) for member in members)
+        made._of_name = self._of_name | {name: merged(self.named(name), some) for name, some in named.items()}
+        formed = {some.form: merged(self.of_form(some.form).all, some.all) for some in _by_form(members)}
+        made._of_form = self._of_form | {form: SomeMembers(form, some) for form, some in formed.items()}
+        made.added = {**added, **self.added}
+        return made
 
     def named(self, name: str) -> list[Member]:
         return self._of_name.get(name, [])
@@ -70,16 +84,8 @@ class MemberHistory:
     def of_form(self, form: str) -> SomeMembers:
         return self._of_form.get(form) or SomeMembers(form, ())
 
-    @cached_property
-    def columns(self) -> Members:
-        """All members, grouped by form."""
-        return _columns([one for some in self._of_form.values() for one in some.all])
 
-    @cached_property
-    def places(self) -> Mapping[str, tuple[int, int]]:
-        """Start and end of each form's members in `columns`."""
-        ends = list(accumulate(len(some.all) for some in self._of_form.values()))
-        return dict(zip(self._of_form, zip([0, *ends], ends, strict=False), strict=True))
+_IN_ORDER = attrgetter("name", "qid", "begun")
 
 
 def _by_form(members: Iterable[Member]) -> list[SomeMembers]:
@@ -251,13 +257,15 @@ class AnswerTable:
         """Returns the recipients of all later batches. None if that evaluates more than `most` pairs."""
         begin = int(np.searchsorted(self._columns["batch"], batch + 1))
         forms, codes = self._forms
-        begins, ends = np.array([members.places.get(form, (0, 0)) for form in forms], np.int64).reshape(-1, 2).T
-        low, high = begins[codes[begin:]], ends[codes[begin:]]
+        later, codes = np.unique(codes[begin:], return_inverse=True)
+        some = [members.of_form(forms[code]).columns for code in later.tolist()]
+        bounds = np.cumsum([0, *map(len, some)])
+        low, high = bounds[codes], bounds[codes + 1]
         if (high - low).sum() > most:
             return None
-        answers = np.arange(begin, len(self))
-        places, got = members.columns.receiving(answers, low, high, self._columns, self._withheld)
-        return Got(len(answers), members.columns.qids[got], self._columns["t1"][places])
+        answers, of_forms = np.arange(begin, len(self)), concatenated(some)
+        places, got = of_forms.receiving(answers, low, high, self._columns, self._withheld)
+        return Got(len(answers), of_forms.qids[got], self._columns["t1"][places])
 
     def newest(
         self, members: SomeMembers, before: OutputOrder | None, before_batch: int | None = None

@@ -546,10 +546,17 @@ COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries",
 
 _COUNTS = " ".join(f"UNION ALL SELECT '{name}', count(*){', NULL' * 6} FROM {name}" for name in COUNTED)
 
-MEMBERS = """SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
-q.text, q.added_at FROM members m JOIN added_queries q ON q.qid = m.qid ORDER BY m.name, m.qid, m.begun"""
 
-ADDED = "SELECT name, min(added_at) AS added_at FROM added_queries GROUP BY name"
+def changed_members(since: int) -> str:
+    """SQL for all members of the queries that became or ceased to be members in a batch or later."""
+    members = members_where(f"qid IN (SELECT qid FROM memberships WHERE batch >= {since})")
+    return f"""SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
+q.text, q.added_at FROM ({members}) m JOIN added_queries q ON q.qid = m.qid"""
+
+
+def first_added(after: int) -> str:
+    """SQL for the time at which each name was first added, by queries after a qid."""
+    return f"SELECT name, min(added_at) AS added_at FROM added_queries WHERE qid > {after} GROUP BY name"
 
 
 def recent_counts_sql(batch: int, docid: int) -> str:

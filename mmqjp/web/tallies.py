@@ -3,12 +3,12 @@ items of each feed by day."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
+from itertools import chain
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -77,6 +77,18 @@ class QueryOutputs(NamedTuple):
     days: Sequence[int] = (0,) * DAYS
 
 
+class Names(list[str]):
+    """Names in order; they stay the same."""
+
+    @cached_property
+    def folded(self) -> pa.Array:
+        """The names without regard to case, to search in."""
+        found = pa.array(self, pa.string())
+        plain = pc.string_is_ascii(found)
+        others = [name.casefold() for name in found.filter(pc.invert(plain)).to_pylist()]
+        return pc.replace_with_mask(pc.ascii_lower(found), pc.invert(plain), pa.array(others, pa.string()))
+
+
 @dataclass(frozen=True, eq=False)
 class QueryTally:
     """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, and the
@@ -85,7 +97,7 @@ class QueryTally:
 
     registered: object
     today: int
-    names: Sequence[str]
+    names: Names
     queries: Ints
     paused: Ints
     reasons: Mapping[str, str]
@@ -104,14 +116,6 @@ class QueryTally:
         found[some] = getattr(self.counted, name)[self.counted_at[some]]
         return found
 
-    @cached_property
-    def folded(self) -> pa.Array:
-        """The names without regard to case, to search in."""
-        found = pa.array(self.names, pa.string())
-        plain = pc.string_is_ascii(found)
-        others = [name.casefold() for name in found.filter(pc.invert(plain)).to_pylist()]
-        return pc.replace_with_mask(pc.ascii_lower(found), pc.invert(plain), pa.array(others, pa.string()))
-
 
 class RegisteredNames:
     """The registered names of a store, in order, as columns, and who has which number. Follows what was changed: there
@@ -119,7 +123,7 @@ class RegisteredNames:
 
     def __init__(self) -> None:
         self.of_qid: list[str | None] = []
-        self.names: list[str] = []
+        self.names = Names()
         self.queries, self.paused, self.counted_at = (np.zeros(0, np.int64) for _ in range(3))
         self.reasons: dict[str, str] = {}
         self._is_removed, self._why_paused = np.zeros(0, np.bool_), dict[int, str]()
@@ -165,16 +169,13 @@ class RegisteredNames:
                 new.append(name)
         new.sort()
         places = [bisect_left(names, name) for name in new]
-        queries = np.insert(queries, places, [changed[name] for name in new])
-        at = np.insert(self.counted_at, places, [counted_at.get(name, -1) for name in new])
-        if new:
-            self.names = names = _inserted(names, places, new)
-        if len(gone := np.flatnonzero(queries == 0)):
-            self.names = []
-            for low, high in pairwise([-1, *gone.tolist(), len(names)]):
-                self.names += names[low + 1 : high]
-            queries, at = np.delete(queries, gone), np.delete(at, gone)
-        self.queries, self.counted_at = queries, at
+        edited = partial(_edited, places, np.flatnonzero(queries == 0).tolist())
+        self.names = Names(chain.from_iterable(edited(names, new)))
+        if "folded" in names.__dict__:  # to fold very many names takes longer than all the rest
+            self.names.folded = pa.concat_arrays(edited(names.folded, Names(new).folded))
+        self.queries = np.concatenate(edited(queries, np.array([changed[name] for name in new], np.int64)))
+        at = np.array([counted_at.get(name, -1) for name in new], np.int64)
+        self.counted_at = np.concatenate(edited(self.counted_at, at))
 
     def _note_pauses(self) -> None:
         self.paused, self.reasons = np.zeros(len(self.names), np.int64), {}
@@ -190,14 +191,13 @@ class RegisteredNames:
             self.counted_at[place] = at
 
 
-def _inserted(names: list[str], places: Sequence[int], new: Sequence[str]) -> list[str]:
-    found, last = list[str](), 0
-    for place, name in zip(places, new, strict=True):
-        found += names[last:place]
-        found.append(name)
-        last = place
-    found += names[last:]
-    return found
+def _edited(places: Sequence[int], gone: Collection[int], column: Any, new: Any) -> list[Any]:
+    """Returns the pieces of a column that gets `new` items before those at some places, and loses those at others."""
+    found, last, lost = list[Any](), 0, set(gone)
+    for place in sorted({*places, *gone}):
+        found += column[last:place], new[bisect_left(places, place) : bisect_right(places, place)]
+        last = place + (place in lost)
+    return [*found, column[last:]]
 
 
 class Tallies:
@@ -251,13 +251,14 @@ class Tallies:
         )  # fmt: skip
 
     def _count_recent(self) -> bool:
-        """Adds newer batches from the cache. Returns False if not cached, outputs were deleted, or queries changed."""
+        """Adds newer batches from the cache. Returns False if not cached, or outputs were deleted."""
         found = None if self._batch < 0 else self._recent.outputs_after(self._batch)
         if found is None:
             return False
         (answers, qids, t1s), known = found
-        if (known.answers - answers, known.changes) != (self._kept, self._queries_are):
+        if known.answers - answers != self._kept:
             return False
+        self._follow_queries(known.changes)
         self._add(self._places(qids), np.ones(len(qids), np.int64), t1s // HOUR, t1s)
         self._batch, self._kept = known.batch, known.answers
         return True
@@ -280,9 +281,7 @@ class Tallies:
         before, kept, queries = sorted(others, key=lambda row: row["hour"], reverse=True)
         if before["outputs"] != self._kept:
             return False
-        if (queries["outputs"], queries["last"]) != self._queries_are:
-            self._read_queries()
-            self._queries_are = queries["outputs"], queries["last"]
+        self._follow_queries((queries["outputs"], queries["last"]))
         later, earlier = rows.filter(is_of_query), rows.filter(is_named)
         named = np.array([self._place(name) for name in earlier["name"].to_pylist()], np.int64)
         for some, of in ((later, self._places(later["qid"].cast(pa.int64()).to_numpy())), (earlier, named)):
@@ -291,13 +290,16 @@ class Tallies:
         self._kept, self._batch = kept["outputs"], until
         return True
 
-    def _read_queries(self) -> None:
+    def _follow_queries(self, queries_are: object) -> None:
         def select(sql: str) -> pa.Table:
             return self._select(sql, MOST_ROWS, SECONDS)
 
+        if queries_are == self._queries_are:
+            return
         if not self._names.follow(select, self._at):
             self._names = RegisteredNames()
             self._names.follow(select, self._at)
+        self._queries_are = queries_are
 
     def _places(self, qids: Ints) -> Ints:
         """Returns the places of queries in the counts."""

@@ -91,7 +91,7 @@ def app_of(site: Site, hosts: Hosts = HOSTS) -> Guard:
 
 def remember_nothing(recent: RecentAnswers) -> RecentAnswers:
     """Has a cache ask for each output, as it does for very many queries."""
-    setattr(recent._news, "_read_members", lambda news: setattr(news, "are_many", True))  # noqa: B010  # mypy refuses to assign a method
+    setattr(recent._news, "_read_members", lambda news, *_: setattr(news, "are_many", True))  # noqa: B010  # mypy refuses to assign a method
     return recent
 
 

@@ -91,7 +91,7 @@ def query_page(
         wanted, np.ones(len(tally.names), np.bool_)
     )
     if search:
-        mask = mask & pc.match_substring(tally.folded, search.casefold()).to_numpy(zero_copy_only=False)
+        mask = mask & pc.match_substring(tally.names.folded, search.casefold()).to_numpy(zero_copy_only=False)
     # Descending; ties are in order of names.
     keys = np.zeros(len(tally.names), np.int64) if order == "name" else -tally.column(order)
     places = np.flatnonzero(mask)
