@@ -1,7 +1,6 @@
-"""Outputs as people see them: a ShownMatch has an output, its items, reason and selected values, or the story that it
-tells, a WhyNot what keeps documents from giving one. An item is a document's title, site and link, or the first texts
-of other XML. Reasons become facts (text in parts); MatchSpool groups matches in a temporary file, as they may exceed
-memory."""
+"""Outputs as people see them: a ShownMatch has an output, its items, reason and selected values, or its story; a WhyNot
+has the obstacle to an output. An item is a document's title, site and link, or the first texts of other XML. Reasons
+become facts (text in parts); MatchSpool groups matches in a temporary file, as they may exceed memory."""
 
 from __future__ import annotations
 
@@ -115,9 +114,9 @@ def host(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownStory:
-    """The state of a story after a `change`: how many documents of how many feeds tell it, the times of the first one
-    and the latest, what the query `counts`, the heaviest `words` that its documents share, and the ids of the stories
-    that it took up."""
+    """The state of a story after a `change`: its numbers of documents and feeds, the times of the first document and
+    the latest, the query's `counts`, the heaviest `words` that its documents share, and the ids of the stories merged
+    into it."""
 
     id: str
     change: str
@@ -139,7 +138,7 @@ class StoryMember(NamedTuple):
     feed: str
 
 
-MOST_MEMBERS = 12  # members of a story that are shown, unless all are: the first one and the latest ones
+MOST_MEMBERS = 12  # maximum number of members shown of a story: the first one and the latest ones
 
 _OWN_ATTRIBUTES = "query", "t0", "t1"
 
@@ -166,7 +165,7 @@ def read_story(xml: str) -> tuple[ShownStory, list[StoryMember]]:
 
 
 def read_listed(xml: str) -> tuple[list[StoryMember], list[str]]:
-    """Reads the end of the output document of a story: the members that it lists, and the stories that it took up."""
+    """Reads the end of the output document of a story: the members that it lists, and the merged stories."""
     root = parse_document(f"<listed>{xml}</listed>".encode(), trusted=True).root
     return list(map(_member, root.iterchildren("member"))), [
         str(one.attrib["id"]) for one in root.iterchildren("merged")
@@ -227,7 +226,7 @@ def reason_dict(reason: terms.Reason) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The documents nearest to an output, in query order, and what is in their way."""
+    """The documents nearest to an output, in query order, and the obstacle."""
 
     items: tuple[ShownItem, ...]
     kind: str
@@ -266,7 +265,7 @@ def record_items(documents: Sequence[Record | None]) -> tuple[ShownItem, ...]:
 
 MAX_FACT_CHARACTERS = 160  # maximum length of a value, in characters
 
-UNKNOWN = "the reason is not known: a document is no longer stored, or too large to search"
+UNKNOWN = "the reason is unknown: a document is no longer stored, or too large to search"
 OF_EVENTS = "the query's conditions hold for these events, in this order"
 FILTERED = "passes the filter"
 
@@ -311,7 +310,7 @@ def _story_facts(story: ShownStory) -> Iterator[Fact]:
 
 
 def last_told(newest_first: Iterable[ShownMatch]) -> Iterator[ShownMatch]:
-    """Leaves out what was told of a story before, and stories that others took up."""
+    """Omits earlier outputs of each story, and stories merged into others."""
     seen = set[tuple[str, str]]()
     for match in newest_first:
         if match.story is None:
@@ -327,11 +326,14 @@ def and_more(story: ShownStory) -> str:
     return f"and {story.members - 1:,} more"
 
 
-CHANGES = {"opened": "new", "closed": "closed: nothing can join it any more"}  # others show what they did
+CHANGES = {
+    "opened": "new",
+    "closed": "closed: no more documents can join it",
+}  # other changes are described by their effects
 
 
 def link_fact(match: ShownMatch, member: int, other: int, why: terms.Reason) -> Fact:
-    """Says by which other document one joined a story."""
+    """Says which other document linked one to a story."""
     names = (item.feed or item.site or item.title for item in (match.items[member], match.items[other]))
     first, second = map(_name, names)
     facts = reason_facts(replace(match, reason=why, story=None))
@@ -441,15 +443,15 @@ def _value(text: str) -> FactToken:
 
 @dataclass(frozen=True, slots=True)
 class MatchGroup:
-    """Matches of a name in a file: their offsets, and their t1. Of a story only the last one counts. `ranked`: they are
-    in order."""
+    """Matches with a name, in a file: their offsets and t1. Only the last one of a story counts. `ranked`: they are in
+    order."""
 
     name: str
     file: IO[bytes]
     ranked: bool = False
     offsets: array[int] = field(default_factory=partial(array, "q"))
     times: array[int] = field(default_factory=partial(array, "q"))
-    stories: dict[str, int] = field(default_factory=dict)  # which match is the last one of a story
+    stories: dict[str, int] = field(default_factory=dict)  # the index of the last match of each story
     superseded: set[int] = field(default_factory=set)
 
     def add(self, match: ShownMatch, offset: int) -> None:
@@ -588,7 +590,7 @@ def _values(root: etree._Element, constructed: bool) -> Iterator[tuple[str, str]
 
 
 def _texts_apart(element: etree._Element) -> Iterator[str]:
-    """The texts of what has no structure of elements alone."""
+    """The texts of an element, apart from children that consist of elements only."""
     waiting = [element]
     while waiting:
         one = waiting.pop()
@@ -629,7 +631,7 @@ class TimeFormat:
         moment = self._at(microseconds)
         if moment is None:
             return str(microseconds)
-        # `strftime` takes much longer, and pages have hundreds of times.
+        # `strftime` is much slower, and pages have hundreds of times.
         return f"{moment.year:04}-{moment.month:02}-{moment.day:02} {moment.hour:02}:{moment.minute:02}"
 
     def iso(self, microseconds: int) -> str:
@@ -681,7 +683,7 @@ class Report:
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The texts of the queries by name, as far as known."""
     which: Literal["newest", "first"] = "newest"  # which matches are shown if not all
-    by: str = ""  # the name of the numbers by which they are ranked
+    by: str = ""  # the name of the values by which they are ranked
 
     @property
     def shown(self) -> int:

@@ -1,5 +1,5 @@
-"""Kept documents as items: listed newest first, searched by words, and one with its fields, versions and outputs. The
-store finds candidates by regular expressions; words are compared here, as `near` has them. SQL is DuckDB's."""
+"""Stored documents as items: listed newest first, searched by words, and one with its fields, versions and outputs. The
+store finds candidates by regular expressions; words are compared here, split as by `near`. SQL is DuckDB's."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ReadRows = Callable[[str], list[Row]]  # runs SQL of DuckDB
 PAGE_ITEMS = 50  # items of a page
 
 AT_ONCE, MOST_COMPARED = 100, 2_000
-"""Number of documents whose words are read and compared at a time, and the maximum for a page: the next one goes on
+"""Number of documents whose words are read and compared at a time, and the maximum for a page; the next page continues
 from there."""
 
-NEWEST = (5_000, 40_000)  # a search first reads so many of the newest documents, and all only if these do not suffice
+NEWEST = (5_000, 40_000)  # a search first reads this many of the newest documents, and all only if these do not suffice
 
 SEARCHED = frozenset(("title", "author", "category", "description", "content"))
-"""The fields of an item that a search reads. Of other documents it reads all text, but no attributes."""
+"""The fields of an item that a search reads. In other documents it reads all text, but no attributes."""
 
 Place = tuple[int, int]  # the t1 and docid of a document
 
@@ -42,7 +42,7 @@ Place = tuple[int, int]  # the t1 and docid of a document
 @dataclass(frozen=True, slots=True)
 class ItemFilter:
     """Selects documents from outside by the address of their `feed`, by t1 in microseconds, and by the words of
-    `search`, which they must all have; "" and None select all. Of an item, only its newest version counts. Raises
+    `search`, all of which they must contain; "" and None select all. Only the newest version of an item counts. Raises
     InvalidValue if a search has no words."""
 
     feed: str = ""
@@ -59,8 +59,8 @@ class ItemFilter:
         return bool(self.search.strip())
 
     def candidates_sql(self, before: Place | None, after: int | None, most: int) -> str:
-        """SQL for documents, newest first, that precede a place, and have a t1 of at least `after`: `docid`, `t1`, and
-        how many `versions` are kept. The words are in their XML, perhaps as parts of others."""
+        """SQL for documents before a place, newest first, with a t1 of at least `after`: `docid`, `t1`, and the number
+        of stored `versions`. Their XML contains the words, possibly as parts of longer ones."""
         conditions = self._conditions(before)
         conditions += [] if after is None else [f"d.t1 >= {after}"]
         longest = sorted(words(self.search), key=lambda word: (-len(word), word))[:MOST_SOUGHT]
@@ -70,7 +70,7 @@ class ItemFilter:
 ) n ON n.docid = d.docid WHERE {" AND ".join(conditions)} ORDER BY d.t1 DESC, d.docid DESC LIMIT {most}"""
 
     def time_sql(self, before: Place | None, place: int) -> str:
-        """SQL for the t1 of the document at a place, from 0, of those before another place, without the search."""
+        """SQL for the t1 of the document at index `place` among those before another place, ignoring the search."""
         where = " AND ".join(self._conditions(before))
         return f"SELECT d.t1 FROM documents d WHERE {where} ORDER BY d.t1 DESC, d.docid DESC LIMIT 1 OFFSET {place}"
 
@@ -112,12 +112,12 @@ class ItemField:
 
 
 MOST_FIELDS, LONGEST_FIELD, LONGEST_SUMMARY = 300, 5_000, 240
-"""Maximum number of fields read, and of characters of one, and of the beginning of a description."""
+"""Maximum number of fields read, of characters of one, and of the beginning of a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemFields:
-    """What a document says, in its order. `texts` are those of an item by name; other XML has none."""
+    """The fields of a document, in order. `texts` are those of an item by name; other XML has none."""
 
     every: tuple[ItemField, ...] = ()
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -206,7 +206,7 @@ def _listed(row: Row, versions: int) -> ListedItem:
 
 
 def _item_and_fields(row: Row) -> tuple[ShownItem, ItemFields]:
-    """Of a document whose `xml` was not read, the item has its time and id."""
+    """If the `xml` was not read, the item has only its time and id."""
     id, stream, time, xml = row["id"], row["stream"], row["t0"], row["xml"]
     if xml is None:
         return replace(missing_item(id, stream), time=time), ItemFields()
@@ -223,7 +223,7 @@ LONGEST_CHANGE, LONGEST_RAW = 300, 20_000  # maximum number of characters shown 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """What a field said before and says now; "" if it was or is absent."""
+    """A field's previous and current text; "" if absent."""
 
     name: str
     before: str
@@ -232,8 +232,8 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ItemVersion:
-    """A version of an item: when it arrived, None if that is not known, and what it changed, None in the first one that
-    is shown, and of long documents."""
+    """A version of an item: its arrival (None if unknown), and its changes (None for the first version shown, and for
+    long documents)."""
 
     docid: int
     id: str
@@ -244,7 +244,7 @@ class ItemVersion:
 
 @dataclass(frozen=True, slots=True)
 class ItemOutput:
-    """An output that an item is part of; `group` finds it faster."""
+    """An output with this item; `group` speeds up finding it."""
 
     id: str
     group: int
@@ -254,9 +254,9 @@ class ItemOutput:
 
 @dataclass(frozen=True, slots=True)
 class ItemDetails:
-    """A kept document with what was read of it: its `feed`, `author` and heaviest `words` make a query of it. `xml` is
-    its text, up to LONGEST_RAW of its `characters`. `versions` are all that are kept of the same item, newest first,
-    and `outputs` the newest ones, of more if `has_more`."""
+    """A stored document and its fields; its `feed`, `author` and heaviest `words` can be made into a query. `xml` is
+    its text, up to LONGEST_RAW of its `characters`. `versions` are the stored versions of the same item, newest first;
+    `outputs` are the newest ones, `has_more` if there are others."""
 
     docid: int
     item: ShownItem
@@ -273,7 +273,7 @@ class ItemDetails:
 
 
 def item_details(select: ReadRows, docid: int) -> ItemDetails | None:
-    """Returns a document from outside; None if none is kept."""
+    """Returns a document from outside; None if it is not stored."""
     rows = select(_rows_sql([docid], LARGE))
     if not rows:
         return None
@@ -289,7 +289,7 @@ def item_details(select: ReadRows, docid: int) -> ItemDetails | None:
 
 
 def heaviest_words(text: str) -> tuple[str, ...]:
-    """Returns the words of a text that say most, the heaviest first, without numbers.
+    """Returns the most significant words of a text, heaviest first, without numbers.
 
     >>> heaviest_words("The storm that closed the ferry of Bornholm")
     ('ferry', 'bornholm', 'storm', 'closed')
@@ -344,9 +344,9 @@ def _shown(texts: Iterable[str]) -> str:
 # ------------------------------------------------------------ words in XML
 
 MOST_SOUGHT, LONGEST_SOUGHT = 5, 12
-"""Maximum number of words, the longest ones, and of their first characters, that SQL looks for."""
+"""SQL searches for at most this many words, the longest ones, and at most this many of their first characters."""
 
-_PLANES = (range(0x20000), range(0x2F800, 0x2FA20))  # which have all characters that fold into others
+_PLANES = (range(0x20000), range(0x2F800, 0x2FA20))  # the planes with all characters that fold into others
 _SURROGATES = range(0xD800, 0xE000)
 _RUN, _PURE = re.compile(r"[^\W_]+"), re.compile(r"[0-9a-z]+|[^\W_0-9a-z]+")
 
@@ -361,8 +361,8 @@ _ANY = "[^<]{0,4}"
 
 @cache
 def _unfolded() -> tuple[Mapping[str, list[str]], frozenset[str]]:
-    """The other characters that fold into a text, or into more around it, as `½` and `㋀` do, by the text; and the
-    characters that others fold into together."""
+    """For each text, the other characters that fold into it, or into more around it, like `½` and `㋀`; and the
+    characters that combine with others when folded."""
     chars = (chr(code) for plane in _PLANES for code in plane if code not in _SURROGATES)
     folded = [(text, char) for char in chars if (text := _fold(char)) != char]
     pairs = ((run, char) for text, char in folded for run in {*_RUN.findall(text), *_PURE.findall(text)})
@@ -370,7 +370,7 @@ def _unfolded() -> tuple[Mapping[str, list[str]], frozenset[str]]:
 
 
 def word_regex(word: str) -> str:
-    """A regular expression of RE2 that matches wherever a text has a word, and in places where it has not.
+    """A regular expression of RE2 that matches wherever a text contains a word (and possibly elsewhere).
 
     >>> bool(re.search(word_regex("first"), "<b>The &lt;i&gt;ﬁrﬆ</b>")), word_regex("a1")[:3]
     (True, '[aA')

@@ -45,7 +45,7 @@ from mmqjp.tables.lookup import (
 )
 from xscl.text import XsclErrors
 
-LOOKED_AT, MOST_LOOKS = 50, 40  # outputs of stories read at a time for a page, and how often
+LOOKED_AT, MOST_LOOKS = 50, 40  # outputs of stories read at a time for a page, and maximum number of such reads
 
 KEPT_CHARACTERS = 32 << 20  # maximum size of cached answers, in characters; the oldest are evicted
 
@@ -81,7 +81,7 @@ class NewestMatches:
         return NewestPage(self._matches(shown, bodies), places, places[-1] if places and len(outputs) > most else None)
 
     def cards(self, name: str, before: OutputOrder | None, most: int) -> NewestPage:
-        """As `newest`, but each story only as it was told last, unless another one took it up."""
+        """Like `newest`, but with only the last output of each story, and without merged stories."""
         found = self.newest(name, before, most)
         if not any(match.story for match in found.matches):
             return found
@@ -129,7 +129,7 @@ class NewestMatches:
         return span_of_outputs(self.recent.select)
 
     def forget_what_was_dropped(self) -> int:
-        """Clears the caches if rows were deleted since. Returns the number of deletions so far."""
+        """Clears the caches if rows were deleted. Returns the number of deletions so far."""
         drops = self.recent.drops()
         if drops != self._drops:
             self._kept.clear()
@@ -137,11 +137,11 @@ class NewestMatches:
         return drops
 
     def _matches(self, outputs: Sequence[StoredOutput], bodies: Mapping[int, Body]) -> tuple[ShownMatch, ...]:
-        keys = [(one.answer.answer, one.key[2]) for one in outputs]  # what all outputs of an answer share
+        keys = [(one.answer.answer, one.key[2]) for one in outputs]  # shared by all outputs of an answer
         found = self._kept.found(keys)
         new = {key: one for key, one in zip(keys, outputs, strict=True) if key not in found}
         for key, match in zip(new, shown_matches(self.recent, list(new.values())), strict=True):
-            found[key] = match = replace(match, output=replace(match.output, xml=""))  # which may be long
+            found[key] = match = replace(match, output=replace(match.output, xml=""))  # the XML may be long
             if all(item.is_kept for item in match.items):
                 self._kept.put(key, match)
         return tuple(
@@ -151,7 +151,7 @@ class NewestMatches:
 
 
 def _later(outputs: Iterable[StoredOutput]) -> set[int]:
-    """The numbers of answers that are not of earlier formats."""
+    """The numbers of answers, without those of earlier formats."""
     return {one.answer.answer for one in outputs if one.xml is None}
 
 
@@ -183,8 +183,8 @@ def shown_matches(
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedOutput:
-    """An output without a reason: the docids of its matches, the texts of the queries it may be of, and the id of their
-    form (None in earlier formats)."""
+    """An output without a reason: the docids of its matches, the candidate texts of its query, and the id of their form
+    (None in earlier formats)."""
 
     output: Output
     behind: tuple[tuple[int, ...], ...]
@@ -195,9 +195,9 @@ class UnexplainedOutput:
 def explained_matches(
     outputs: Sequence[UnexplainedOutput], documents: RememberedDocuments, *, reasons: bool = True, whole: bool = False
 ) -> Iterator[tuple[ShownMatch, str]]:
-    """Yields outputs as matches, and the texts of their queries, "" where the reason does not tell which it is. Without
-    `reasons`, none is sought; unless `whole`, they have only joined values and join conditions, and stories only those
-    members that lists show."""
+    """Yields outputs as matches, with the texts of their queries, "" where the reason does not determine the query.
+    Without `reasons`, none is searched for; unless `whole`, reasons have only joined values and join conditions, and
+    stories only the members that lists show."""
     records = documents.with_parts({docid for one in outputs for docids in one.behind for docid in docids})
     stories = dict(_stories(outputs, documents.select, whole=whole))
     wanted = (source for place, one in enumerate(outputs) if place not in stories for source in _sources(one.output))
@@ -218,8 +218,8 @@ def explained_matches(
 def _stories(
     outputs: Sequence[UnexplainedOutput], select: SelectFn, *, whole: bool
 ) -> Iterator[tuple[int, tuple[ShownStory, list[StoryMember]]]]:
-    """Yields the places of the outputs of stories, each with its story and the members that are shown, in order. What
-    an output lists, later ones of the story do not."""
+    """Yields the places of the outputs of stories, each with its story and the members to show, in order. Each output
+    of a story lists only members that earlier ones did not."""
     of_form = gathered((one.form or "", place) for place, one in enumerate(outputs) if one.output.story)
     for form, places in of_form.items():
         lists = StoryLists(select, form, {outputs[place].output.story for place in places})
@@ -231,7 +231,7 @@ def _stories(
 
 
 class StoryLists:
-    """What the outputs of a form list of some stories, and of those that they took up. Raises what `select` does."""
+    """The members and merged stories that a form's outputs list for some stories. Raises what `select` does."""
 
     def __init__(self, select: SelectFn, form: str, stories: Iterable[str]) -> None:
         self._lists: dict[str, list[tuple[tuple[int, int], list[StoryMember], list[str]]]] = {}
@@ -244,9 +244,9 @@ class StoryLists:
             wanted = {id for one in wanted for *_, merged in self._lists[one] for id in merged}
 
     def members(self, story: str, until: int, count: int = INFINITE) -> set[StoryMember]:
-        """Returns the members of a story at a time, when there were at most so many."""
+        """Returns the members of a story at a time, when it had at most `count`."""
         found, of = set[StoryMember](), [story]
-        for id in of:  # which grows
+        for id in of:  # grows during the loop
             for at, members, merged in self._lists[id]:
                 if at <= (until, count if id == story else INFINITE):
                     found.update(members)
@@ -259,7 +259,7 @@ def _sources(output: Output) -> list[tuple[str, str]]:
 
 
 def _member_item(member: StoryMember, items: Mapping[tuple[str, str], ShownItem]) -> ShownItem:
-    """The item of a story's member, which tells of a document that is no longer stored."""
+    """The item of a story's member; a placeholder if the document is no longer stored."""
     item = items[member.id, member.stream]
     return item if item.is_kept else replace(item, time=member.time, site=host(member.feed))
 
@@ -291,7 +291,8 @@ def _source_items(
 
 @lru_cache(10_000)
 def selects_values(text: str, form: str | None) -> bool:
-    """Whether a query's outputs have values, not whole documents, as event queries' do. False if it cannot be read."""
+    """Whether a query's outputs have values instead of whole documents, like those of event queries. False if the text
+    cannot be read."""
     query = _readable(text)
     return is_event_form(form or "") if query is None else not query.normal.star
 
@@ -311,8 +312,8 @@ def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tup
 
 
 def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: bool) -> tuple[Reason | None, str]:
-    """Returns the reason of an output (None: unknown) and the text of its query, "" if its documents do not tell. That
-    of a PATTERN has its variables, in order of time."""
+    """Returns the reason of an output (None: unknown) and the text of its query, "" if its documents do not determine
+    it. The reason for a PATTERN has its variables, in order of time."""
     output = one.output
     if any(text.startswith("PATTERN ") for text in one.texts):
         named = ", ".join(dict.fromkeys(name.partition(".")[0] for name in output.nodes))
@@ -333,7 +334,7 @@ def _reason(one: UnexplainedOutput, records: Mapping[int, Record], *, whole: boo
 
 
 def shown_outputs(engine: Session, outputs: Iterable[Output], *, reasons: bool = True) -> Iterator[ShownMatch]:
-    """Yields a session's stored outputs as matches, in order; `reasons` take longest. Raises StoreError."""
+    """Yields a session's stored outputs as matches, in order; `reasons` take most of the time. Raises StoreError."""
     select = partial(engine.sql, trusted=True)
     for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
         behind = engine.matches_behind(page) if reasons else {}

@@ -59,8 +59,8 @@ class Interval(NamedTuple):
 
 class EventSources:
     """The events that a query reads. `records` are always read; `interval` selects further documents and outputs, at
-    most `most` documents and `most` outputs of a query; None: no others. Of a query that was paused these are the
-    events between the pauses around the time `at`, when what is explained ends."""
+    most `most` documents and `most` outputs of each query; None: no others. For a query that was paused, these are the
+    events between the pauses around `at`, the end of the explained result."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class EventSources:
         self.left_out += len(rows) > self._most
         for row in rows[: self._most]:
             self.read += 1
-            # What a backfill published, only it and later queries have seen.
+            # Events published by a backfill were seen only by it and later queries.
             is_seen = self._sees(row["t1"]) and row["first_qid"] <= self._known.query.qid
             self.unseen += not is_seen
             (self._events if is_seen else self._unseen)[name].append(_published(name, schema, row))
@@ -146,11 +146,11 @@ class EventSources:
         parts = ((one, part) for one in self._unseen[name] for part in traced.given_parts(one))
         unseen = [one for one, part in parts if source in (part.source, *part.behind)]
         if not unseen:
-            what = f"none of the outputs of {name} is made of the document"
+            what = f"none of the outputs of {name} is derived from the document"
             return terms.FunnelStage("event", name, 0, "events").told(what)
         reason = _unseen(self._known.query, time := max(one.t1 for one in unseen))
         if self._sees(time):
-            reason = "a backfill published it, and the query, which was there before, did not get it", ""
+            reason = "a backfill published it, and the query, which is older, did not get it", ""
         return terms.FunnelStage("unseen", name, 0, "events").told(*reason)
 
 
@@ -201,7 +201,9 @@ def _before(stream: algebra.Statement) -> int:
             return _before(source)
         case algebra.Aggregate(source=source, over=over):
             return _before(source) + _longest(source) + (over or 0)
-        case algebra.Latest(left=left, right=right):  # what is earlier may be longer, and the latest
+        case algebra.Latest(
+            left=left, right=right
+        ):  # an earlier start may mean a longer event, which may be the latest
             return max(_before(left), _before(right)) + _longest(left)
         case algebra.Union() | algebra.Next() | algebra.Fold():
             return max(_before(stream.left), _before(stream.right))
@@ -210,7 +212,7 @@ def _before(stream: algebra.Statement) -> int:
 def _unseen(query: EventSubscription, time: int) -> tuple[str, str]:
     if time <= query.since:
         return f"the query sees events that end after {iso_utc(query.since)}", "mmqjp subscribe --backfill answers it"
-    return f"the query was paused, and has begun anew at {iso_utc(since_of(query))}", ""
+    return f"the query was paused, and started over at {iso_utc(since_of(query))}", ""
 
 
 def output_attributes(xml: str) -> dict[str, str]:
@@ -303,7 +305,7 @@ def _told(
     if isinstance(pattern, algebra.NearPattern):
         parts += [build_part(name, events, places) for name, events in match.items()]
         errors = parse_document(output.xml.encode(), trusted=True).root.get(algebra.ERRORS) or 0
-        conditions.append(terms.ShownCondition((f"{missing_letters(int(errors))}, of {pattern.errors} that may be",)))
+        conditions.append(terms.ShownCondition((f"{missing_letters(int(errors))}, of {pattern.errors} allowed",)))
     else:
         taking = (one for one in pattern.variables if not one.negated)
         parts += [build_part(traced.component_text(one), match[one.name], places) for one in taking]
@@ -317,7 +319,7 @@ def _told(
 def _told_together(
     pattern: algebra.Together, given: GivenEvents, output: Output
 ) -> tuple[terms.Filling, terms.Reason] | None:
-    """The event that matches end with; they themselves are not enumerated."""
+    """The event that ends all matches, which are not enumerated."""
     sources, variable = list(zip(output.documents, output.streams, strict=True)), pattern.variables[-1]
     for one in given(variable.source.stream):
         parts = list(traced.given_parts(one))
@@ -437,7 +439,7 @@ def why_output(
 ) -> OutputWhy:
     """Explains an output, given its id, a unique prefix of it, or its number (`seq`). `group`, the number of the first
     output of its group, speeds up the lookup; `recent` and `documents` are caches of the store. Takes at most a few
-    seconds: what is too large to search has no reason. Raises NoOutput, and what `select` raises."""
+    seconds: if the search would be too large, the reason is missing. Raises NoOutput, and what `select` raises."""
     asked = asked.strip().lower()
     row, documents = None, documents or RememberedDocuments(select)
     if group is not None and _ID.fullmatch(asked):
@@ -484,7 +486,7 @@ def found_output(select: SelectFn, asked: str) -> Row:
         found = lookup.outputs_by_id(select, asked, 1, newest - RECENT) if newest - RECENT > oldest else []
     found = found or lookup.outputs_by_id(select, asked, LISTED + 1)
     if not found:
-        raise NoOutput(f"no output has the id {asked}, nor one that begins so; mmqjp matches shows what there is")
+        raise NoOutput(f"no output has the id {asked}, or one that begins with it; mmqjp matches lists the outputs")
     if len(found) > 1:
         listed = ", ".join(f"{id} of {query}" for id, _, query in found[:LISTED])
         more = " and others" if len(found) > LISTED else ""

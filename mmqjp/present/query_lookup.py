@@ -39,8 +39,8 @@ from xscl.text import XsclErrors, ended, typed_statements
 
 
 def editable(sources: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:
-    """Returns one script of registered queries and the definitions they read, fit for editing and subscribing again, as
-    they were typed. `events` are the event streams they read. What a typed text itself defines is left out.
+    """Returns registered queries and the definitions they read as one script in its original form, for editing and
+    subscribing again. `events` are the event streams they read. Omits what an original text itself defines.
 
     >>> texts = [f'DECLARE NAMESPACE a = "http://a/"; FROM S//a:{name}->x PUBLISH both' for name in ("one", "two")]
     >>> print(editable(texts), end="")
@@ -58,7 +58,7 @@ def editable(sources: Sequence[str], definitions: Sequence[str] = (), events: Ev
         behind = [parse_script(text, stored=True) for text in definitions]
         scripts[:0] = [one for one in behind if one.definitions[0].name not in own]
         cut = [typed_statements(one.text, list({part.span: None for part in one.statements})) for one in scripts]
-    except XsclErrors:  # of another version: whoever changes it sees what is wrong
+    except XsclErrors:  # from another version: editing it shows the mistakes
         return "\n\n".join(ended(text.strip()) for text in (*definitions, *sources)) + "\n"
     heads = dict.fromkeys(head.strip() for head, _ in cut if head)
     statements = [statement for _, some in cut for statement in some]
@@ -67,19 +67,19 @@ def editable(sources: Sequence[str], definitions: Sequence[str] = (), events: Ev
 
 @dataclass(frozen=True, slots=True)
 class QueryVersion:
-    """The text that the queries of a name had from a time on, in microseconds."""
+    """A text of the queries with a name, and the time from which they had it, in microseconds."""
 
     at: int
     text: str
 
 
-MOST_OF_NAME = 500  # maximum number of queries of a name that are looked at, the last removed ones
-_NEAR = 100_000  # microseconds within which changes are one
+MOST_OF_NAME = 500  # maximum number of queries with a name that are read, the last removed ones
+_NEAR = 100_000  # changes within this many microseconds count as one
 
 
 def query_versions(select: SelectFn, name: str) -> list[QueryVersion]:
-    """Returns the newest texts of a registered name as they were typed, the current one first; none if it has very many
-    queries. Raises what `select` does."""
+    """Returns the newest original texts of a registered name, the current one first; none if it has too many queries.
+    Raises what `select` does."""
     rows = lookup.texts_of_name(select, name, MOST_OF_NAME)
     oldest = (rows[-1]["removed_at"] or END) if len(rows) == MOST_OF_NAME else 0
     typed: dict[int, list[tuple[int, str]]] = {row["qid"]: [(row["added_at"], row["text"])] for row in rows}
@@ -108,8 +108,8 @@ def query_versions(select: SelectFn, name: str) -> list[QueryVersion]:
 
 
 def exported(select: SelectFn, most: int) -> str:
-    """Returns all registered queries and definitions as one script, as they were typed. Raises InvalidValue if there
-    are more than `most` queries, and what `select` does."""
+    """Returns all registered queries and definitions as one script, in their original form. Raises InvalidValue if
+    there are more than `most` queries, and what `select` does."""
     rows, known = lookup.texts_of_all(select, most + 1), definitions(select).values()
     if len(rows) > most:
         raise InvalidValue(f"there are more than {most:,} queries: write them with mmqjp list --xscl")
@@ -161,7 +161,7 @@ NOTHING = EventsRead()
 
 
 def events_read(select: SelectFn, name: str) -> EventsRead:
-    """Returns what the registered event queries of a name read, without what a typed text of stories is short for.
+    """Returns what the registered event queries with a name read, without the hidden queries that stories expand to.
     Raises what `select` does, and StoreError or XsclErrors if this version cannot read a text."""
     rows = select(lookup.event_queries(name)).to_pylist()
     if not rows:
@@ -286,8 +286,8 @@ are listed, and minimum length of the text."""
 def named_records(
     select: SelectFn, name: str, asked: Sequence[str], streams: Collection[str], text: str
 ) -> list[Record] | WhyNot:
-    """Returns the documents that texts name, or, if one is missing, the why-not answer for the query `name`. If several
-    streams have an id, those in `streams` take precedence."""
+    """Returns the documents named in `asked`, or, if one is missing, the why-not answer for the query `name`. If
+    several streams have an id, those in `streams` take precedence."""
     found = []
     for one in asked:
         rows = lookup.document_rows_by_id(select, [one]) or lookup.document_rows_by_id(select, [one := one.strip()])
@@ -299,17 +299,18 @@ def named_records(
 
 
 def _missing(select: SelectFn, asked: str, rows: Sequence[Row]) -> tuple[str, str, str]:
-    """Returns the kind, message and hint of why not one document is called so; `rows` are."""
+    """Returns kind, message and hint for a name that does not match exactly one document; `rows` are those that
+    match."""
     shown = f"{truncate(printable_line(asked), 80)!r}"
     if rows:
         listed = ", ".join(f"{row['id']} of {row['stream']}" for row in rows[:LISTED])
         return "document", f"{len(rows)} documents are {shown}: {listed}", "name one by its id"
     if (letter := lookup.dead_letter_of(select, asked)) is not None:
-        return "dead letter", f"the document {shown} was refused: {letter['reason']}", ""
+        return "dead letter", f"the document {shown} was rejected: {letter['reason']}", ""
     if lookup.is_dropped(select, asked):
-        return "pruned", f"the document {shown} was dropped: nothing needed it any more", ""
-    hint = "ids are those of output lines; mmqjp show --state DIR shows documents with theirs"
-    return "document", f"no kept document has the id, address or title {shown}", hint
+        return "pruned", f"the document {shown} was dropped: it was no longer needed", ""
+    hint = "ids are as in output lines; mmqjp show --state DIR shows documents with their ids"
+    return "document", f"no stored document has the id, address or title {shown}", hint
 
 
 def _by_item(select: SelectFn, asked: str) -> list[Row]:
@@ -317,7 +318,7 @@ def _by_item(select: SelectFn, asked: str) -> list[Row]:
     wanted = printable_line(asked)
     if len(wanted) < SHORTEST:
         return []
-    # Spaces may be others in the document: it is looked for by the longest word.
+    # The document may have other spaces: it is found by the longest word.
     found = lookup.documents_with(select, escape(max(asked.split(), key=len)), MOST_WITH)
     items = [item_of(row["id"], row["stream"], row["t0"], row["xml"]) for row in found]
     return [row for row, item in zip(found, items, strict=True) if wanted in (item.link, item.title)]

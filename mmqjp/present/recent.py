@@ -48,7 +48,7 @@ def sort_into_blocks(rows: pa.Table, column: str) -> list[RowBlock]:
     made: list[RowBlock] = []
     for begin in range(0, len(order), AT_ONCE):
         some = order[begin : begin + AT_ONCE]
-        taken = rows.take(pa.array(some))  # a slice would hold all of the memory
+        taken = rows.take(pa.array(some))  # a slice would keep all of the memory
         columns = {name: taken[name].combine_chunks() for name in taken.column_names}
         made.append(RowBlock(numbers[some], columns, taken.nbytes))
     return made
@@ -90,7 +90,7 @@ MOST_NEW, MOST_NEW_ROWS = 20_000, 20_000
 number of newest documents, and of newest answers' XML, that are cached."""
 
 CHANGED = ("memberships", "removed_queries", "pauses", "query_sources")
-"""The tables that get a row when queries are registered, typed otherwise or paused."""
+"""The tables that get a row when queries are registered, retyped or paused."""
 
 
 class StoreCursor(NamedTuple):
@@ -136,7 +136,7 @@ class News:
 ASKED = (*CHANGED, "added_queries", "earlier_outputs")  # rows in these tables make the reader query the store
 
 FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED)
-"""The tables whose commits are followed. Of settings only the ledger's notes of deletions matter."""
+"""The tables whose commits are followed. Of the settings, only the ledger's records of deletions matter."""
 
 
 def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool) -> News | None:
@@ -282,7 +282,7 @@ class NewsReader:
             among = f"a.batch > {before.batch} AND a.batch <= {batch}"
         else:
             return
-        with suppress(QuestionRefused):  # they are too large together
+        with suppress(QuestionRefused):  # together they are too large
             rows = self._select(lookup.answers_where(among))
             news.is_all = len(rows) == news.known.answers
             news.answers = self.table_of(rows, are_withheld=news.known.are_withheld)
@@ -303,7 +303,7 @@ class NewsReader:
 
 KEPT_CHARACTERS, LARGEST, KEPT_ITEMS, NEWEST_BYTES = 64 << 20, 1 << 20, 50_000, 64 << 20
 """Maximum size of cached documents, and of one (larger ones are not cached), in characters; maximum number of documents
-cached as they are shown; maximum size of the newest ones before first use, and of the newest answers' XML, in bytes."""
+cached as shown items; maximum size of the newest ones before first use, and of the newest answers' XML, in bytes."""
 
 OVERHEAD, TREE = 500, 6  # cost of a cached document: characters added, and the factor for its tree
 
@@ -391,7 +391,7 @@ class RecentAnswers:
         """`since` returns what was committed, which saves queries."""
         self.select, self.version = select, version
         self.documents = RememberedDocuments(select)
-        self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
+        self._looking, self._lock = Lock(), RLock()  # a refresh does not block readers that need nothing newer
         self._news, self._known = NewsReader(select, since), StoreCursor()
         self._newest, self._texts = recipients.NewestAnswers(), RecentRows(NEWEST_BYTES)
         self._older = LruCache[str, _Older](MAX_CACHED_FORM_ANSWERS, lambda older: len(older.answers))
@@ -400,7 +400,7 @@ class RecentAnswers:
         self._made_for: object = object()
 
     def drops(self) -> int:
-        """Returns the count of deletions. What was read before the last one must not be shown any more."""
+        """Returns the number of deletions. Rows read before the last one must no longer be shown."""
         self._look()
         return self._drops
 
@@ -463,7 +463,7 @@ class RecentAnswers:
             found = self._texts.rows(wanted)
         if missing := wanted - found.keys():
             found |= {row["answer"]: row for row in self.select(lookup.texts_of(missing)).to_pylist()}
-        for answer in wanted - found.keys() if whole else ():  # one by one: they may be too large together
+        for answer in wanted - found.keys() if whole else ():  # one by one: together they may be too large
             found |= {row["answer"]: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
@@ -503,10 +503,10 @@ class RecentAnswers:
         rows = self.select(lookup.numbers_in_group(name, group)).to_pylist()
         return {(row["answer"], row["qid"]): row["seq"] for row in rows}
 
-    # ------------------------------------------------------------ what is read
+    # ------------------------------------------------------------ reading
 
     def _read(self, sql: str) -> list[recipients.StoredOutput]:
-        """Returns the outputs that SQL gives as `answer`, `qid` and `seq`, but for those dropped meanwhile."""
+        """Returns the outputs that SQL selects as `answer`, `qid` and `seq`, without those dropped in the meantime."""
         found_rows = self.select(sql).to_pylist()
         later = [row for row in found_rows if row["answer"] >= 0]
         found: dict[tuple[int, int], recipients.StoredOutput] = {}
@@ -552,10 +552,10 @@ class RecentAnswers:
             return numbered
         rows = self.select(lookup.answers_where(f"a.first_seq = {first_seq}"))
         if any(other > batch for other in rows["batch"].to_pylist()):
-            return None  # there may be members that are not known yet
+            return None  # there may be unknown members
         return self._table(rows).group(first_seq, members)
 
-    # ------------------------------------------------------------ what is remembered
+    # ------------------------------------------------------------ caching
 
     def _newest_of(
         self, name: str, before: recipients.OutputOrder | None, most: int

@@ -1,5 +1,5 @@
-"""Finds who receives which of many answers, and caches the answers of the newest batches. Answers stay in columns; only
-those that are shown become Python objects."""
+"""Computes the recipients of answers, and caches the answers of the newest batches. Answers stay in columns; only the
+ones shown become Python objects."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class AnswerTable:
         columns = {name: _ints(rows[name]) for name in _NUMBERS}
         order = np.lexsort((columns["place"], columns["first_seq"]))
         self._columns = {name: column[order] for name, column in columns.items()}
-        self._rows = rows.take(pa.array(order)).combine_chunks()  # which holds no more memory than it needs
+        self._rows = rows.take(pa.array(order)).combine_chunks()  # a copy, which does not keep other rows in memory
         self._behind = _by_answer(behind, ("docid1", "docid2"), self._columns["answer"])
         self._withheld_rows = withheld.filter(pc.is_in(withheld["answer"], self._rows["answer"].combine_chunks()))
         self._withheld = by_answer(self._withheld_rows) if len(self._withheld_rows) else {}  # most stores have none
@@ -200,7 +200,7 @@ class AnswerTable:
         behind = {name: np.concatenate([column, later._behind[name]]) for name, column in self._behind.items()}
         withheld = pa.concat_tables([self._withheld_rows, later._withheld_rows], promote_options="default")
         made = AnswerTable(rows, pa.table(behind), withheld)
-        made._read = dict(self._read)  # they are at the same places
+        made._read = dict(self._read)  # the rows keep their places
         return made
 
     def without_first_batch(self) -> AnswerTable:
@@ -280,7 +280,9 @@ class AnswerTable:
             judged = places[max(end - JUDGED_AT_ONCE, 0) : end]
             low, high = np.zeros_like(judged), np.full_like(judged, len(members.all))
             found = members.columns.receiving(judged, low, high, self._columns, self._withheld)
-            for place, number in zip(*(one[::-1] for one in found), strict=True):  # perhaps only the first are needed
+            for place, number in zip(
+                *(one[::-1] for one in found), strict=True
+            ):  # lazily: often only the first are needed
                 (answer,) = self.at((int(place),))
                 output = output_of(answer, members.all[number])
                 if before is None or output.place < before:

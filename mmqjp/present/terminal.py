@@ -146,7 +146,7 @@ def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title:
 
 def _write(name: str, context: Mapping[str, Any], out: BinaryIO) -> None:
     style = files("mmqjp.present").joinpath("templates/page.css").read_text("utf-8")
-    # The policy lets the browser use this style and nothing else, whatever a title might smuggle in.
+    # The policy allows this style and nothing else, whatever a title might smuggle in.
     digest = b64encode(sha256(style.encode()).digest()).decode()
     styled = {"style": Markup(style), "style_digest": digest}  # our own file
     for part in _environment().get_template(name).generate(**context, **styled):
@@ -230,7 +230,7 @@ def print_item(
     """Prints a document. `title` has its title in parts, each with whether it is marked."""
     _print_row(_when(item, clock), _marked(title or ((item.title, False),), "bold", out), out)
     _print_row(Text(""), Text(content.source(item), style="dim"), out)
-    if item.link:  # not wrapped: a link in two lines cannot be followed
+    if item.link:  # not wrapped: a link on two lines cannot be followed
         out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)
 
 
@@ -284,7 +284,7 @@ def why_html(found: OutputWhy, clock: content.TimeFormat) -> str:
 
 
 def explanation_html(lines: Iterable[str], picture: str) -> str:
-    # The picture is ours: what draws it escapes the texts of queries.
+    # The picture is ours: drawing it escapes the texts of queries.
     text = "\n".join(lines)
     return _rendered("notebook_explanation.html", (), content.TimeFormat(), lines=text, picture=Markup(picture))
 
@@ -297,16 +297,16 @@ def _rendered(name: str, shown: Sequence[content.ShownMatch], clock: content.Tim
 
 
 TITLES = {
-    "query": "there is nothing to tell of such a query",
+    "query": "there is no such query",
     "document": "there is no such document",
-    "dead letter": "a document was refused",
+    "dead letter": "a document was rejected",
     "pruned": "a document was dropped",
     "blocks": "these are too many documents",
     "paused": "the query did not see them",
     "newer": "the query did not see them",
     "stream": "another stream",
     "pattern": "the block does not match",
-    "asked": "what the query asks for is not there",
+    "asked": "what the query asks for is missing",
     "equality": "the values are not equal",
     "together": "the values are not equal at the same nodes",
     "words": "the texts have too few words in common",
@@ -314,7 +314,7 @@ TITLES = {
     "order": "the order is wrong",
     "window": "they are too far apart",
     "residual": "a condition is false",
-    "mirror": "it is told the other way round",
+    "mirror": "the reverse pair is reported instead",
     "event": "there is no such event",
     "late": "it came too late",
     "unseen": "the query did not see them",
@@ -323,20 +323,20 @@ TITLES = {
     "consumed": "another event was first",
     "later": "another event was later",
     "ended": "the run has ended",
-    "group": "they are in no group together",
-    "equal": "they are not equal in what has to be",
+    "group": "they are not in one group",
+    "equal": "values that must be equal differ",
     "strategy": "something came in between",
-    "absent": "something came that must not",
+    "absent": "something came that must be absent",
     "letters": "too many letters are missing",
     "maximal": "another match is better",
-    "overlapping": "another match was told first",
+    "overlapping": "another match was reported first",
     "counted": "an output of another event counts it",
     "budget": "it was forgotten",
-    "waiting": "it is not answered yet",
+    "waiting": "it has not been answered yet",
     "partner": "something came",
-    "told": "it was told before",
+    "told": "it was reported before",
     "dropped": "the output is missing",
-    "too large": "that cannot be found out",
+    "too large": "the search would be too large",
     "output": "there is an output",
 }
 """Short text for each kind of verdict."""
@@ -349,8 +349,8 @@ def print_why_not(found: content.WhyNot, clock: content.TimeFormat, out: Console
     print_facts("" if found.kind == "output" else "because", _said(found.part, found.message), out)
     print_facts("hint", _plain(found.hint), out)
     print_facts("outputs", [(content.FactToken("name", id),) for id in found.outputs], out)
-    print_facts("tried", _plain(f"with {found.tried:,} kept documents of its streams" if found.tried else ""), out)
-    last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
+    print_facts("tried", _plain(f"with {found.tried:,} stored documents of its streams" if found.tried else ""), out)
+    last = found.stages[-1].block if found.tried and found.stages else 0  # what stored documents pass says little
     passed: dict[int, list[str]] = {}
     for number, stage in enumerate(found.stages):
         if stage.found and (not last or stage.block == last):
@@ -359,7 +359,7 @@ def print_why_not(found: content.WhyNot, clock: content.TimeFormat, out: Console
     for number, near in enumerate(found.nearest):
         if not number:
             out.print()
-            out.print(Text("the nearest of the kept documents", style="bold"))
+            out.print(Text("the nearest of the stored documents", style="bold"))
         for item in [item for item in near.items if item not in found.items] or near.items:
             print_item(item, clock, out)
         print_facts("but", _said(near.part, near.message), out)
@@ -367,7 +367,7 @@ def print_why_not(found: content.WhyNot, clock: content.TimeFormat, out: Console
 
 def print_funnels(found: QueryFunnels, out: Console) -> None:
     if found.message:
-        print_heading(found.query, "there is nothing to tell of such a query", out)
+        print_heading(found.query, "there is no such query", out)
         print_facts("because", _plain(found.message), out)
         print_facts("hint", _plain(found.hint), out)
         return
@@ -416,7 +416,7 @@ def funnel_notes(funnel: QueryFunnel) -> Iterable[str]:
     if funnel.left_out:
         yield f"{funnel.left_out:,} documents are too large to search"
     if funnel.incomplete:
-        yield "there was too much to look at all: the counts are of a part"
+        yield "the search was cut off: the counts are partial"
 
 
 def stage_name(stage: FunnelStage) -> str:

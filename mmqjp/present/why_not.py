@@ -36,10 +36,10 @@ from xscl.syntax import Join
 from xscl.text import did_you_mean
 
 MOST_ORDERS = 3
-"""Queries with at most this number of blocks try documents in every order, others only in the given one."""
+"""Queries with at most this many blocks try documents in every order, others only in the given one."""
 
 MOST_LISTED = MOST_CHOICES = 20
-"""Maximum number of outputs listed, and of choices of documents that match examined one by one."""
+"""Maximum number of outputs listed, and of matching choices of documents examined one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,9 @@ class GivenOutput:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a query says of documents, each in the block of its place (None: no document). `why` has no items yet; its
-    kind is "output" if there are outputs `given`. The greater the `rank`, the further they got. `found` passed."""
+    """A query's verdict on documents, each in the block at its position (None: no document). `why` has no items yet;
+    its kind is "output" if there are outputs `given`. The greater the `rank`, the further they got. `found` counts rows
+    that passed."""
 
     query: JoinSubscription
     documents: tuple[Record | None, ...]
@@ -148,8 +149,8 @@ class QueryFunnels(JsonRecord):
 
 
 class _Scan:
-    """A query with documents in some blocks, one for each in `placed` (None, and all by default: stored ones; then
-    outputs are not told apart). `unseen` counts those that the query did not see."""
+    """A query with documents in some blocks: `placed` has one for each, or None for stored ones, by default in all;
+    then outputs are not distinguished. `unseen` counts documents that the query did not see."""
 
     def __init__(self, query: JoinSubscription, steps: int, placed: Sequence[Record | None] = ()) -> None:
         self.query, self.readable, self.unseen = query, ReadableQuery.of(query.text), 0
@@ -189,7 +190,7 @@ class _Scan:
         ] or [self._failed(found)]
 
     def _partners(self, partners: Passing, message: str) -> Verdict:
-        """The verdict that partners came, with the nearest: of these the earliest."""
+        """The verdict that partners came, with the nearest one, or the earliest of several."""
         nearest = min(partners.rows, key=lambda row: (row.t1 - row.t0, row.docids))
         query, source = self.query, self.readable.query.source
         assert isinstance(source, Join), "partners are joined"
@@ -203,7 +204,7 @@ class _Scan:
         if found.incomplete or failed is None or (is_alone and found.left_out):
             what = "a document is too large to search, or has too many bindings"
             if not is_alone:
-                what = "there is too much to look at in the kept documents: name the other one, too"
+                what = "the search in the stored documents is too large: name the other document too"
             why = WhyNot(query.name, "too large", what, text=query.text, stages=found.shown())
         else:
             *_, last = stages = found.shown(failed)
@@ -237,14 +238,14 @@ class _Scan:
         if found.partners is not None and found.rows:
             absence = _Absence(select, query)
             count = sum(map(absence.is_decided, {row.docids: row.documents for row in found.rows}.values()))
-            still = "" if count else "nothing came so far, and what is not late still may"
+            still = "" if count else "nothing has come so far, and something in time still may"
             stages += (FunnelStage("decided", f"the watermark of {absence.stream}", count, message=still),)
         counts = count, found.ties, self.unseen, found.left_out
         return QueryFunnel(query.text, stages, *counts, found.incomplete, query.paused or "")
 
 
 def _scanned(select: SelectFn, scans: Sequence[_Scan], most: int) -> tuple[int, int]:
-    """Reads the newest `most` stored documents of all streams that scans want, newest first. Returns how many were
+    """Reads the newest `most` stored documents of all streams that scans need, newest first. Returns how many were
     read, and how many omitted because of their size or the total."""
     if not any(None in one.placed for one in scans):
         return 0, 0
@@ -267,7 +268,7 @@ class _Absence:
         self._decided = Decided.from_setting(lookup.latest_setting(select, ABSENCES))
 
     def tells(self, documents: Sequence[Record]) -> bool:
-        """Whether documents of the left input are told, as far as it depends on when they came."""
+        """Whether left documents are reported, judging by when they came."""
         watermark = (inputs := Inputs(documents)).watermark
         return watermark is None or self._group.tells(watermark - inputs.t1)
 
@@ -280,8 +281,8 @@ class _Absence:
         now = self._decided.least(self.stream)
         with suppress(OverflowError):
             at = f"; it is at {iso_utc(now)}" if now > EARLIEST else ""
-            return f"nothing came so far: decided when the watermark has come to {iso_utc(least)}{at}"
-        return "nothing came so far, and something still may"
+            return f"nothing has come so far: decided when the watermark reaches {iso_utc(least)}{at}"
+        return "nothing has come so far, and something still may"
 
 
 ALWAYS = output_why.Interval(-output_why.FOR_EVER, output_why.FOR_EVER, output_why.FOR_EVER)
@@ -334,7 +335,7 @@ class LookedAt:
 def outputs_found(
     name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...], *, exact: bool = False, others: bool = False
 ) -> WhyNot:
-    """`exact`: `ids` are all outputs, not just MOST_LISTED and one more; `others`: they are of other documents, too."""
+    """`exact`: `ids` are all outputs, not just MOST_LISTED and one more; `others`: they have other documents too."""
     more = "more than " if len(ids) > MOST_LISTED and not exact else ""
     many = len(ids) if exact else min(len(ids), MOST_LISTED)
     what = f"they give {more}{many} outputs" if many > 1 else "they give an output"
@@ -349,19 +350,19 @@ def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNo
         far = "have not been answered yet"
         if until > -output_why.FOR_EVER:
             far = f"have been answered up to {iso_utc(until)}"
-        what = f"event queries {far}, and this is known at {iso_utc(known)}"
-        hint = "events wait for earlier ones as long as --settle says"
+        what = f"event queries {far}, and this result is due at {iso_utc(known)}"
+        hint = "--settle sets how long events wait for earlier ones"
         return replace(shown, kind="waiting", message=what, hint=hint)
     if query.paused:
         return replace(shown, kind="paused", message=f"they match, but the query is paused: {query.paused}")
     if best.is_incomplete:
-        return replace(shown, kind="too large", message="there is too much to look at around them")
+        return replace(shown, kind="too large", message="the search around them is too large")
     return None
 
 
 def dropped(shown: WhyNot) -> WhyNot:
     what = "they match, but the output was dropped, or the query was paused before it"
-    return replace(shown, kind="dropped", message=what, hint="mmqjp subscribe --backfill answers the kept documents")
+    return replace(shown, kind="dropped", message=what, hint="mmqjp subscribe --backfill answers stored documents")
 
 
 def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> tuple[Near, ...]:
@@ -380,10 +381,8 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
         return said
     t0 = min(one.t0 for events in match.values() for one in events)
     if pattern.apart and (earlier := lookup.outputs_between_times(select, shown.query, t0, known, known, 1)):
-        what = (
-            f"a match from {iso_utc(earlier[0]['t0'])} to {iso_utc(earlier[0]['t1'])} was told, and is not over before"
-        )
-        hint = f"NON OVERLAPPING tells the first of several; this is output {earlier[0]['id']}"
+        what = f"a match from {iso_utc(earlier[0]['t0'])} to {iso_utc(earlier[0]['t1'])} was reported and overlaps"
+        hint = f"NON OVERLAPPING reports the first of several; this is output {earlier[0]['id']}"
         return replace(shown, kind="overlapping", part="NON OVERLAPPING", message=what, hint=hint)
     last = list(match.values())[-1][-1]
     if isinstance(pattern, Together) and (
@@ -393,7 +392,7 @@ def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: Wh
         hint = f"its document is that of this event; see output {earlier[0]['id']}"
         return replace(shown, kind="counted", part="ALL MATCHES TOGETHER", message=what, hint=hint)
     if isinstance(pattern, NearPattern) and pattern.budget is not None:
-        what = "they match, but a part of the match was not kept"
+        what = "they match, but a part of the match was dropped"
         return replace(shown, kind="budget", part=f"BUDGET {pattern.budget}", message=what)
     return dropped(shown)
 
@@ -415,12 +414,12 @@ def event_why_not(
     if trace.events:
         return _made(select, best, trace.events[:MOST_LISTED], shown)
     if best.is_incomplete:
-        return replace(shown, kind="too large", message="there is too much to look at around them", stages=())
+        return replace(shown, kind="too large", message="the search around them is too large", stages=())
     *passed, last = trace.stages
     others = query_lookup.known_event_queries(select, last.part) if last.part not in best.known.definitions else ()
     if trace.without and others:
         inner = event_why_not(select, last.part, others, [records[number] for number in trace.without])
-        return replace(inner, query=name, message=f"{last.part} has no output of it: {inner.message}")
+        return replace(inner, query=name, message=f"{last.part} has no output with it: {inner.message}")
     if best.known.query.paused:
         last = last.told(f"{last.message}; the query is paused, too: {best.known.query.paused}", last.hint)
     near, stages = near_items(select, trace.near, last), (*passed, last)
@@ -472,11 +471,11 @@ def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> W
 
 
 def _missing(select: SelectFn, one: Verdict) -> WhyNot:
-    """Why documents lack the outputs they would give: reported before (ONCE), or deleted."""
+    """Why expected outputs are missing: reported before (ONCE), or deleted."""
     normal, once = one.query.normal, one.query.normal.once
     records = [record for record in one.documents if record is not None]
     if normal.absent and not (absence := _Absence(select, one.query)).tells(records):
-        return one.shown(kind="late", message="so late that what might have come with it need not be kept any more")
+        return one.shown(kind="late", message="so late that its possible partners need no longer be stored")
     if normal.absent and not absence.is_decided(records):
         return one.shown(kind="waiting", message=absence.waiting(records))
     window = None if once is None else once.window
@@ -486,15 +485,15 @@ def _missing(select: SelectFn, one: Verdict) -> WhyNot:
         for time in sorted(near, key=lambda time: abs(time - given.t1))[:1]:
             ids = _told_by(select, one.query, given, time)
             which = f"the output {ids[0]}" if ids else "an output"
-            what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
+            what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, reported it before"
             return one.shown(kind="told", message=what, part="ONCE PER", outputs=ids)
     gone = {record.docid for record in records} - lookup.joinable(select, [record.docid for record in records])
-    what = "they match, but the output was dropped, or the query passed a bound and was paused before it"
+    what = "they match, but the output was dropped, or the query exceeded a limit and was paused before it"
     if normal.absent:
-        what = "no kept document is a partner: one was dropped, or the query was paused, or the output was dropped"
+        what = "no stored document is a partner: one was dropped, or the query was paused, or the output was dropped"
     elif gone and len(records) > 1:
         what = "a document was no longer joinable when the other one came"
-    hint = "" if normal.absent else "its documents are kept: mmqjp subscribe --backfill answers them"
+    hint = "" if normal.absent else "its documents are stored: mmqjp subscribe --backfill answers them"
     return one.shown(kind="dropped", message=what, hint=hint)
 
 
@@ -548,7 +547,7 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
     if not fitting:
         fewest, most = max(sizes.values())
         which = f": {fewest} in an output, {most - fewest} in a partner" if fewest < most else ""
-        what = f"{count} documents are named, and the query reads {most}{which}"
+        what = f"{count} documents are named, but the query reads {most}{which}"
         return WhyNot(name, "blocks", what, text=text, items=items)
     whole = [query for query in fitting if count in sizes[query.qid]]
     chosen = (whole or fitting)[:MOST_QUERIES_TRIED]
@@ -571,7 +570,7 @@ def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) ->
 
 
 def story_why_not(select: SelectFn, name: str, asked: Sequence[str], text: str) -> WhyNot:
-    """Returns why documents are in no story of a name together: as a rule, why they are not a pair."""
+    """Returns why documents are not together in a story of a name: usually, why they are not a pair."""
     found = replace(explain_missing_output(select, name + PAIRS, asked), query=name)
     ids = [lookup.ids_with(select, name, {item.id}, MOST_LISTED) for item in found.items]
     outputs = [output_why.found_output(select, id) for id in dict.fromkeys(chain(*ids))]
@@ -585,7 +584,9 @@ def story_why_not(select: SelectFn, name: str, asked: Sequence[str], text: str) 
             shown = outputs_found(name, list(dict.fromkeys(chain(*ids))), text, found.items, exact=True)
             return replace(shown, message="they are in a story" if len(wanted) > 1 else "it is in a story")
     if found.kind == "output":
-        what = "they match, and no story with them was told, or not yet: by HAVING, by TELL, or because it had closed"
+        what = (
+            "they match, but no story with them was reported (yet): because of HAVING or TELL, or because it had closed"
+        )
         return replace(found, kind="dropped", message=what, outputs=(), text=text)
     return found
 
@@ -596,8 +597,8 @@ def no_query(select: SelectFn, name: str) -> tuple[str, str]:
         if row["removed_at"] is not None:
             return f"the query {name} was removed at {iso_utc(row['removed_at'])}", "subscribe it again"
         if not is_event_form(row["form"] or ""):
-            what = f"{name} tells what did not come inside of a longer query, which why-not does not look into"
-            return what, "try it with the operator without NOT: what that matches are the partners"
+            what = f"{name} has an absence inside a longer query, which why-not does not support"
+            return what, "try the operator without NOT: its matches are the partners"
         return f"this version cannot read {name}", "subscribe it again"
     names = lookup.names_of_queries(select, MOST_NAMES)
     listed = ", ".join(names[: query_lookup.LISTED]) + (" and others" if len(names) > query_lookup.LISTED else "")

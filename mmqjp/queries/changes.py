@@ -79,7 +79,7 @@ WithinBatch = Callable[[list[Subscription]], None]
 
 
 class UnknownQuery(InputError, KeyError):
-    """No query has this name; one has the name `close`, if it is not empty."""
+    """No query has this name; `close` is a similar name, or ""."""
 
     def __init__(self, name: str, close: str = "") -> None:
         super().__init__(name, close)
@@ -168,7 +168,7 @@ class QueryChanges:
             if any(not s.publishes for s in self._registry.named(name) if s not in gone):
                 raise NameTaken(name)
         self._refuse_misfits(definitions, fresh, without)
-        if mode == "exact":  # definitions that only the queries about to go read go with them
+        if mode == "exact":  # removes definitions too if only the removed queries read them
             events, defined = self._registry.events, {definition.name for definition in script.definitions}
             others = [one for name, one in events.definitions.items() if name not in defined]
             definitions.removed += [one for one in others if without.issuperset(events.readers(one.name))]
@@ -177,8 +177,8 @@ class QueryChanges:
         return names
 
     def unsubscribe(self, name: str) -> None:
-        """Removes all queries of a name, with what their stories are made of, or a definition. Raises UnknownQuery, or
-        InvalidEvents if that is read."""
+        """Removes all queries with a name, including the hidden ones behind stories, or a definition. Raises
+        UnknownQuery, or InvalidEvents if the definition is in use."""
         events = self._registry.events
         undefined = [events.definitions[name]] if name in events.definitions else []
         if undefined and (readers := [query.name for query in events.readers(name)]):
@@ -209,15 +209,15 @@ class QueryChanges:
         self._set_paused(stopping, [name])
 
     def resume(self, name: str) -> None:
-        """Resumed queries see later documents and those from before the pause. With stories, what they are made of is
-        resumed, too: it may have exceeded a limit. Raises UnknownQuery and StoreError."""
+        """Resumed queries see later documents and those from before the pause. For stories, the hidden query behind
+        them is resumed too, since it may have exceeded a limit. Raises UnknownQuery and StoreError."""
         unreadable, named = self._registry.unreadable(), [*self._named(name), *self._pairs_of(name)]
         if reason := next((unreadable[query] for query in named if query in unreadable), None):
             raise StoreError(f"{name}: {reason}")
         self._set_paused({s: None for s in named if s.paused is not None}, [name])
 
     def pause_queries(self, reasons: Mapping[Subscription, str]) -> None:
-        with suppress(Exception):  # the failure may be in what waits
+        with suppress(Exception):  # the cause may be in the waiting state
             self._before_stop(reasons)
         self._set_paused(reasons, [])
 
@@ -247,7 +247,7 @@ class QueryChanges:
         pauses = [Pause(one, time if one.is_events else document, never, reason) for one, reason in reasons.items()]
         with whole_batch(self._store):
             if None in reasons.values():
-                self._store.plan.forget()  # what it keeps may lack what paused queries need
+                self._store.plan.forget()  # its state may lack rows that paused queries need
             self.save_pauses(pauses)
             self._ledger.save_metadata(self.metadata_for(names))
         self.apply(pauses)
@@ -255,7 +255,7 @@ class QueryChanges:
     def _diff(
         self, script: Script, mode: SubscribeMode, others: Collection[str], typed: stored.TypedTexts, *, backfills: bool
     ) -> tuple[list[str], list[Subscription], set[Subscription], dict[Subscription, str]]:
-        """Returns a script's names, its queries to register, those registered already, and what was typed for each.
+        """Returns a script's names, its queries to register, those registered already, and the original text of each.
 
         Unless all are added, the n-th query of a name and text is new only if fewer than n exist. With `backfills`,
         "replace" registers all again, so that they see older documents. An event query that reads any of `others` also
@@ -343,7 +343,7 @@ class QueryChanges:
         registry = self._registry
         for definition in changes.removed:
             if left := [query.name for query in registry.events.readers(definition.name) if query not in gone]:
-                cause = f"the event {definition.name} is defined otherwise, and read by {_few(left)}"
+                cause = f"the event {definition.name} has another definition, which {_few(left)} read"
                 raise InvalidEvents(f"{cause}; choose another name, or change them together")
         replaced = {definition.name for definition in changes.removed}
         for definition in changes.added:
@@ -355,7 +355,7 @@ class QueryChanges:
                 if what:
                     raise InvalidEvents(f"{name} is {what}; define the event under another name")
             if definition.pattern.stream in registry.events.definitions:
-                raise InvalidEvents(f"{definition.pattern.stream} is a defined event, no stream of documents")
+                raise InvalidEvents(f"{definition.pattern.stream} is a defined event, not a stream of documents")
         defined = {**registry.events.definitions, **{one.name: one for one in changes.added}}
         schemas: dict[str, Schema] = {}
         for query in fresh:
@@ -364,7 +364,7 @@ class QueryChanges:
             sides = () if query.is_events else (side for one in query.conjuncts for side in one.sides())
             for side in sides:
                 if side.stream in defined:
-                    raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
+                    raise InvalidEvents(f"{side.stream} is a defined event, not a stream of documents")
 
     def _refuse_clash(
         self,
@@ -380,7 +380,9 @@ class QueryChanges:
         left = [other for other in self._registry.named(name) if other.publishes and other not in gone]
         if any(other.is_events != query.is_events for other in left):
             cause = f"{name} is what registered {'queries' if query.is_events else 'event queries'} PUBLISH"
-            raise InvalidEvents(f"{cause}; all that PUBLISH a name read documents, or all read events")
+            raise InvalidEvents(
+                f"{cause}; queries that PUBLISH the same name must all read documents or all read events"
+            )
         if not query.is_events:
             return
         schema: Schema = query.compiled.stream.schema  # type: ignore[attr-defined]  # event queries are compiled to one
@@ -419,8 +421,8 @@ class QueryChanges:
         events = self._registry.events
         with ExitStack() as undo:
             undo.callback(events.settle)
-            undo.callback(self._unmark_removed, gone)  # once what replaces them is gone
-            # But event queries go first, because what they read may be defined otherwise now.
+            undo.callback(self._unmark_removed, gone)  # after the replacements are gone
+            # But event queries go first, because the events they read may have new definitions.
             self._mark_removed(subscription for subscription in gone if subscription.is_events)
             undo.callback(events.redefine, definitions.added, definitions.removed)
             events.redefine(definitions.removed, definitions.added)
@@ -452,7 +454,7 @@ class QueryChanges:
             self._registry.remove(subscription.qid)
 
     def _save_sources(self, sources: Mapping[Subscription, str], definitions: DefinitionChanges, now: int) -> None:
-        """Writes what was typed, within a batch, where it is not what is noted."""
+        """Writes original texts that differ from the stored ones, within a batch."""
         first, first_definition = self._stored.next_qid, self._stored.next_definition
         noted = self._stored.sources("qid", [one.qid for one in sources if one.qid < first])
         of_queries = {one.qid: text for one, text in sources.items() if noted.get(one.qid, one.text) != text}

@@ -43,7 +43,7 @@ class DerivedVariable:
             above -= 1  # the element that has the attribute
         for _ in range(above):
             up = parent[element]
-            assert up is not None, "a match has all nodes above a joined node that the pattern asks for"
+            assert up is not None, "a match has all nodes above a joined node that the pattern requires"
             element = up
         return element, 0
 
@@ -114,9 +114,9 @@ class OutputChild(NamedTuple):
 class Selection:
     """What normal forms SELECT.
 
-    `terms` are the non-constant values. `nodes` and `node_list` are what stands around and between their nodes in a
-    JSON object (for output lines) and list. `items` are the children of a default output. A `constructor` has `holes`,
-    in order.
+    `terms` are the non-constant values. `nodes` and `node_list` are the texts around and between their nodes in a JSON
+    object (for output lines) and a JSON list. `items` are the children of a default output. A `constructor` has
+    `holes`, in order.
     """
 
     __slots__ = ("constructor", "holes", "is_once", "items", "namespaces", "node_list", "nodes", "star", "terms")
@@ -151,7 +151,7 @@ def _around(opening: str, names: Sequence[str], closing: str) -> tuple[str, ...]
 
 
 _selection = lru_cache(10_000)(Selection)
-"""Forms that SELECT the same share it, so that they are answered together."""
+"""Interned: forms that SELECT the same share it, so that they are answered together."""
 
 
 def selection_of(normal: joins.NormalQuery) -> Selection:
@@ -241,7 +241,7 @@ _BINDERS = SideBinders()
 
 
 class Forms(dict[str, Form]):
-    """Forms by id, made when they are asked for, and the sides that they share."""
+    """Forms by id, created on demand, and the sides that they share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class Forms(dict[str, Form]):
             self._unsettled.add(queries)
 
     def settle(self) -> None:
-        """Rebuilds the audiences of large sets in advance, so that no document waits for them."""
+        """Rebuilds the audiences of large sets in advance, so that documents need not wait for it."""
         for queries in self._unsettled:
             _ = queries.audience
         self._unsettled.clear()

@@ -88,7 +88,7 @@ _sha256 = hashlib.sha256
 
 
 class Identities(Sequence[Identity]):
-    """The identities of some queries, each made when it is asked for: most queries have no output."""
+    """The identities of some queries, created on demand: most queries have no output."""
 
     def __init__(self, queries: Sequence[Subscription]) -> None:
         self.queries = queries
@@ -161,9 +161,9 @@ class Members:
     def receiving(
         self, answers: Ints, low: Ints, high: Ints, columns: Mapping[str, Ints], withheld: Mapping[int, Collection[int]]
     ) -> tuple[Ints, Ints]:
-        """Returns who gets which of some answers, given by their places in `columns` of `answers`, each among the
-        members from `low` to `high`: places of answers and of members, in this order. `withheld` has excluded qids by
-        answer."""
+        """Returns the recipients of answers as pairs of positions (answer, member), sorted. `answers` are indexes into
+        `columns`, columns of the table `answers`; the members considered for each are those from `low` to `high`.
+        `withheld` has excluded qids by answer."""
         sizes = high - low
         answer = np.repeat(answers, sizes)
         starts = np.cumsum(sizes) - sizes
@@ -252,7 +252,7 @@ def is_event_form(form_id: str) -> bool:
     return form_id.startswith(EVENT_FORM)
 
 
-HIDDEN_FORM = "hidden-"  # begins the ids of forms of hidden queries, in those of event queries behind EVENT_FORM
+HIDDEN_FORM = "hidden-"  # prefix of the form ids of hidden queries, for event queries after EVENT_FORM
 
 
 def is_hidden_form(form_id: str | None) -> bool:
@@ -264,8 +264,8 @@ _BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: P
 
 
 def is_bare(text: str) -> bool:
-    """Whether a registered query's text is that of an event query that is the bare name of a stream; over documents it
-    has a path.
+    """Whether a registered query is an event query that consists of a bare stream name; queries over documents have a
+    path.
 
     >>> is_bare("FROM Post PUBLISH posts"), is_bare("FROM S/* PUBLISH posts"), is_bare("FROM A NEXT B")
     (True, False, False)
@@ -283,7 +283,7 @@ def generated_name_number(name: str) -> int:
 
 
 def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
-    """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
+    """Whether the queries with a name PUBLISH it. Scripts cannot replace the others, whose names are generated.
 
     >>> [can_be_replaced("q1", [text]) for text in ("FROM S//a->x", "FROM S//a->x PUBLISH q1")]
     [False, True]
@@ -291,7 +291,7 @@ def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
     return not generated_name_number(name) or any(f" PUBLISH {name}" in text for text in texts)
 
 
-NOT_REPLACED = "its queries do not PUBLISH it, so a text of it becomes another query; mmqjp subscribe adds one"
+NOT_REPLACED = "its queries do not PUBLISH it, so another text would add a query; mmqjp subscribe adds one"
 
 
 CANNOT_READ = "this version cannot read"  # begins the reason for the pause of an unreadable query
@@ -305,7 +305,7 @@ class UnreadableQuery(StoreError):
         self.mistake, self.what = mistake, what
 
     def __str__(self) -> str:
-        return f"{CANNOT_READ} the {self.what}: {self.mistake}; subscribe it in words that it reads"
+        return f"{CANNOT_READ} the {self.what}: {self.mistake}; subscribe to it in the current syntax"
 
 
 class HasNormalForm(Protocol):
@@ -321,7 +321,7 @@ Mark = TypeVar("Mark", DocId, Micros)
 
 @dataclass(eq=False, slots=True)
 class Registered(Generic[Mark]):
-    """A registered query. What it reads is in order: it sees what comes after `since`, a mark in this order.
+    """A registered query. Its input is ordered: it sees what comes after `since`, a mark in this order.
 
     `occurrence` numbers equal queries from 0. `window` is in microseconds, None for INF. `form_id` names its form (see
     `mmqjp.queries.forms`). `begun` is the batch that registered or last resumed it. `paused` is the reason for the
@@ -353,7 +353,7 @@ class Registered(Generic[Mark]):
         return self._identity
 
     def new_identity(self) -> Identity:
-        """Uncached: it is as long as the text."""
+        """Uncached, because it is as long as the text."""
         return Identity.of(self.name, self.text, self.occurrence)
 
     @property
@@ -375,7 +375,7 @@ class Registered(Generic[Mark]):
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name; its text then ends with that clause. A store has no column for it."""
+        """Whether it has a PUBLISH name. Derived from the end of the text: stores have no column for it."""
         if not generated_name_number(self.name) or self.is_hidden or self.text.endswith(f" PUBLISH {self.name}"):
             return True
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
@@ -407,7 +407,7 @@ class Registered(Generic[Mark]):
         return last
 
     def set_paused(self, last: Mark, reason: str | None, batch: int) -> None:
-        """Pauses it after a mark for a reason, or resumes it then."""
+        """Pauses it for a reason after a mark, or resumes it there."""
         self.paused = reason
         if reason is not None:
             self.gaps += ((last, None),)
@@ -439,14 +439,14 @@ class JoinSubscription(Registered[DocId]):
     @property
     def waits(self) -> bool:
         """Whether it has an absence, directly or in an inner join, and can be read."""
-        if " NOT " not in self.text:  # spares parsing a stored query
+        if " NOT " not in self.text:  # avoids parsing a stored query
             return False
         with suppress(StoreError):
             return has_absence(self.normal)
         return False
 
     def _missed_after(self, paused: DocId) -> DocId:
-        """A query with an absence begins anew, since it missed documents."""
+        """A query with an absence starts over, since it missed documents."""
         return NO_DOCUMENT if self.waits else paused
 
 
@@ -462,11 +462,11 @@ Subscription: TypeAlias = JoinSubscription | EventSubscription
 
 
 class Pause(NamedTuple):
-    """A query that is paused for a reason, or resumed if that is None: its last mark before, and the arrival from which
-    a paused query gets nothing of the batch."""
+    """A query to pause for a reason, or to resume if that is None: its last mark before, and the arrival from which a
+    paused query gets nothing in this batch."""
 
     query: Subscription
-    last: Any  # a document or a time, as its query is of documents or of events
+    last: Any  # a document for a query over documents, a time for one over events
     arrival: int
     reason: str | None
 
@@ -516,7 +516,7 @@ Owner: TypeAlias = Subscription | HiddenStream
 
 @dataclass(eq=False, slots=True)
 class Placed:
-    """A conjunctive query on a row of R_T. The targets of all queries that have it, with one window, share it.
+    """A conjunctive query on a row of R_T, shared by the targets of all queries that have it with the same window.
 
     `disjunct` is its number in its owners, from 0, and `window` in microseconds.
     """
@@ -540,7 +540,9 @@ class Placed:
         if self._placement is None:
             found = self.catalog.place(self.conjunct(owner))
             if found.row != self.row:
-                raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
+                raise StoreError(
+                    "the store's tables contradict each other: the stored row of a query belongs to another one"
+                )
             self._placement = found
         return self._placement
 
@@ -578,8 +580,8 @@ class Target:
 
     @property
     def reach(self) -> int:
-        """How far behind the watermarks documents are still needed. A left document of NOT JOIN waits for a window, and
-        its partner may begin as much earlier."""
+        """How far behind the watermarks documents are still needed. A left document of NOT JOIN waits for one window,
+        and its partner may begin as much earlier."""
         return min(2 * self.window, INFINITE) if self.op == "NOT JOIN" else self.window
 
     @property
@@ -681,7 +683,7 @@ class QuerySet:
     def __init__(self, id: str) -> None:
         self.id = id
         self._queries: CompactSet[Subscription] = CompactSet()
-        # The audience, once it was asked for, and the queries that have changed since.
+        # The audience, once built, and the queries that have changed since.
         self._audience: Audience | None = None
         self._changed: set[Subscription]
 

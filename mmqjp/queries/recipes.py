@@ -1,5 +1,5 @@
-"""Recipes: sentences with fields, from which the text of a query is built. What people fill in becomes string literals,
-windows and numbers only, so that no value can change the query around it."""
+"""Recipes: sentences with fields, from which the text of a query is built. Field values become only string literals,
+windows and numbers, so that no value can change the query around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xscl.text import XsclErrors
 MOST_PARTS, LONGEST_PART = 50, 500
 """Maximum number of words or feeds in a field, and the maximum length of one, in characters."""
 
-LONGEST_FIELD = 4_000  # maximum length of what is filled into a field, in characters
+LONGEST_FIELD = 4_000  # maximum length of a field's value, in characters
 
 WEEK_US = 7 * 24 * 3600 * 1_000_000
 
@@ -27,9 +27,9 @@ Read = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class RecipeField:
-    """A field. `read` turns what was filled in into its piece of the query, and raises InvalidValue. `choices` are
-    values and their labels. If a query finds nothing, `widens` has the kinds of funnel stages that another value may
-    pass, and `advice` says which."""
+    """A field. `read` converts the value into its piece of the query, and raises InvalidValue. `choices` are values and
+    their labels. If a query finds nothing, `widens` has the kinds of funnel stages that another value may pass, and
+    `advice` says which value."""
 
     name: str
     label: str
@@ -43,7 +43,7 @@ class RecipeField:
 
 
 class BadRecipe(InputError, ValueError):
-    """There is no such recipe or field, or values are invalid: `fields` has what is wrong with each."""
+    """There is no such recipe or field, or values are invalid: `fields` has the mistake in each."""
 
     def __init__(self, message: str, fields: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ def _clean(text: str) -> str:
         raise InvalidValue(f"write at most {LONGEST_FIELD:,} characters")
     text = " ".join(text.split())
     if any(unicodedata.category(one) in ("Cc", "Cs") for one in text):
-        raise InvalidValue("it has a control character, which no feed can have: write it without")
+        raise InvalidValue("it has a control character, which feeds cannot contain: remove it")
     return text
 
 
@@ -187,7 +187,7 @@ _WITHOUT = _feeds("without", "Feeds left out", excluded=True)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe. `sentence` and `text` have places for the fields, like $within. The text is also given `lasting`, the
+    """A recipe. `sentence` and `text` have placeholders for the fields, like $within. The text also has `lasting`, the
     time for which a story is open, and `join`."""
 
     name: str
@@ -212,7 +212,7 @@ class Recipe:
         return {one.name: one.default for one in self.all_fields}
 
     def pieces(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Returns the piece of each field; defaults stand for missing values. Raises BadRecipe."""
+        """Returns the piece of each field, with defaults for missing values. Raises BadRecipe."""
         found, wrong = dict[str, str](), dict[str, str]()
         for one in self.all_fields:
             try:
@@ -237,7 +237,7 @@ class Recipe:
         return Template(self.text).substitute(found) + "\n"
 
     def to_widen(self, values: Mapping[str, str], kind: str, part: str) -> list[RecipeField]:
-        """Returns the fields with which a query may pass a stage of its funnel that nothing passed."""
+        """Returns the fields that may let a query pass a stage of its funnel that nothing passed."""
         part, pieces = part.rstrip("…"), self.pieces(values)
         in_part = [(one, pieces[one.name]) for one in self.fields]
         named = [one for one, piece in in_part if (part and part in piece) or (len(piece) > 8 and piece in part)]

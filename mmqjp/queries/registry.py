@@ -1,6 +1,6 @@
-"""The registry: all registered queries, their targets in the catalog, their hidden streams, and who reads what. It
+"""The registry: all registered queries, their targets in the catalog, their hidden streams, and what each reads. It
 keeps stage 1 and stage 2 in step. Event queries of one form run as one, except that members with an AGGREGATE that were
-paused run apart, by the time from which they see events."""
+paused run apart, grouped by the time from which they see events."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Publisher(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventForm:
-    """Event statements that differ in name only and run as one. `since` is the least of their `since`; `publishers` are
-    those that publish; `oldest` and `newest` are the least and the greatest qid of those that run."""
+    """Event statements that differ in name only and run as one. `since` is their least `since`; `publishers` are those
+    that publish; `oldest` and `newest` are the least and greatest qid among the running ones."""
 
     id: str
     stream: algebra.Statement
@@ -53,7 +53,7 @@ class EventForm:
 
 
 _RESUMED, _APART = "@", "+"
-"""Separate the id of a form from a time of resumption, and a statement's form from what it reads apart."""
+"""Separate the id of a form from a time of resumption, and a statement's form from the streams that it reads apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class FormQueries:
 
 
 class EventStatements:
-    """A store's event statements, and what runs of them, which `settle` updates. `changed` are ids of running forms
-    added, changed or removed since followed."""
+    """A store's event statements and the running ones, which `settle` updates. `changed` are the ids of running forms
+    that were added, changed or removed since they were last followed."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
         self._catalog, self._stage1 = catalog, stage1
         self.definitions: dict[str, RegisteredDefinition] = {}
         self.placements: dict[str, EventPlacement] = {}
-        """Those of the definitions that a running form reads, which stage 1 has."""
+        """Placements of the definitions that a running form reads and stage 1 evaluates."""
         self.running, self.changed = dict[str, EventForm](), dict[str, None]()
         self._running_readers: Counter[str] = Counter()
         self._forms: dict[str, FormQueries] = {}
@@ -107,7 +107,7 @@ class EventStatements:
         self.settle()
         for definition in gone:
             if self.definitions.get(definition.name) is definition:
-                assert definition.name not in self.placements, "a definition in use does not go"
+                assert definition.name not in self.placements, "a definition in use is not removed"
                 del self.definitions[definition.name]
         self.definitions |= {definition.name: definition for definition in new}
 
@@ -148,7 +148,7 @@ class EventStatements:
         return [query for form in self._forms.values() if name in form.reads for query in form.queries]
 
     def stops(self, queries: Iterable[Subscription]) -> bool:
-        """Whether others read events of one of these queries, which are to stop: they cannot be replayed then."""
+        """Whether others read events of one of these queries, which are about to stop: then they cannot be replayed."""
         return any(one.is_events and one.publishes and one.active and one.name in self._readers for one in queries)
 
     # ------------------------------------------------------------ queries
@@ -191,13 +191,13 @@ class EventStatements:
         return form.documents
 
     def apart(self, form_id: str, names: Iterable[str], qid: int) -> str:
-        """Returns the form id of a new query with a backfill. What it reads of the present publishers is not what
-        others have read of those before, so it shares partial matches only with backfills since they last changed."""
+        """Returns the form id of a new query with a backfill. It reads other events than queries before it, since
+        publishers have changed, so it shares partial matches only with backfills since that change."""
         since = [self._read_apart.setdefault(name, qid) for name in names if name not in self.definitions]
         return f"{form_id}{_APART}{max(since)}" if since else form_id
 
     def _changed_publishers(self, name: str) -> None:
-        if self._read_apart:  # mostly empty; readers take a walk over all forms
+        if self._read_apart:  # mostly empty; finding readers visits all forms
             for other in reachable([name], lambda one: {query.name for query in self.readers(one) if query.publishes}):
                 self._read_apart.pop(other, None)
 
@@ -270,7 +270,7 @@ class EventStatements:
             undo.pop_all()
 
     def behind(self, query: EventSubscription) -> set[str]:
-        """Returns the document streams behind a query's events, and the names of events that others publish for it."""
+        """Returns the document streams behind a query's events, and the names of published events that it reads."""
         known = self.definitions
         return {known[name].pattern.stream if name in known else name for name in self.reads(query)}
 
@@ -312,12 +312,12 @@ def inner_join(query: Subscription, stream: str) -> Hidden:
                 if side.stream == stream:
                     return side.hidden
                 waiting += side.hidden.conjuncts
-    raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")
+    raise StoreError(f"the store's tables contradict each other: no inner join of the query produces {stream}")
 
 
 def minds_since(stream: algebra.Statement) -> bool:
-    """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, a LATEST BEFORE,
-    or a PATTERN that depends on what preceded a match.
+    """Whether starting later changes a stream's results instead of just omitting the first ones: it has an AGGREGATE, a
+    LATEST BEFORE, or a PATTERN that depends on events before a match.
 
     >>> minds_since(algebra.Filter(algebra.Aggregate(algebra.Events("A", ()), (), (), None, ()), None))
     True
@@ -435,7 +435,7 @@ class Registry:
         return {query: error for query in known if (error := reading_error(query)) is not None}
 
     def set_aside(self) -> None:
-        """Takes their work from the paused queries that cannot be read, and leaves their names."""
+        """Deactivates paused queries that cannot be read, keeping their names."""
         for query in self.unreadable():
             if query.targets and not query.active:
                 self._take_work(query)
@@ -478,7 +478,7 @@ class Registry:
 
     @contextmanager
     def without_readers(self, gone: Collection[Subscription]) -> Iterator[None]:
-        """Leaves what only these queries read unread for a while."""
+        """Treats streams that only these queries read as unread inside the block."""
         inner = {stream for query in gone for stream in self.inner_joins(query)}
         unread = (one for one in inner if all(query in gone for query in self.readers(one.stream)))
         targets = (target for owners in (gone, unread) for owner in owners for target in owner.targets)
@@ -713,7 +713,7 @@ class Registry:
 
 
 class KnownQueries(Protocol):
-    """What a step needs of the registry, or of the subset that executors get; see `Registry` for the methods."""
+    """The part of the registry that a step needs, which executors get too; see `Registry` for the methods."""
 
     @property
     def subscriptions(self) -> Mapping[int, Subscription]: ...
@@ -765,8 +765,9 @@ def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set
 def forms_to_backfill(
     new: Sequence[EventSubscription], registry: Registry
 ) -> tuple[dict[str, EventForm], frozenset[str]]:
-    """Returns the forms of new event queries and of those that they depend on, by id, and the ids of the new ones. What
-    older queries publish is recomputed between their pauses, as originally output if all its events are still stored.
+    """Returns the forms of new event queries and of those that they depend on, by id, and the ids of the new ones.
+    Events of older queries are recomputed between their pauses, exactly as originally output if their inputs are still
+    stored.
     """
     forms: dict[str, EventForm] = {}
     for query in new:

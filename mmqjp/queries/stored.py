@@ -54,7 +54,7 @@ Namespaces = tuple[tuple[str, str], ...]
 
 
 class SharedQuery:
-    """What queries share that differ only in PUBLISH name, HIDDEN and join windows."""
+    """The common part of queries that differ only in PUBLISH name, HIDDEN and join windows."""
 
     __slots__ = ("_form_id", "_namespaces", "_normals", "_once", "_parts", "_query", "_unnamed")
 
@@ -68,7 +68,7 @@ class SharedQuery:
         self._unnamed: dict[int | None, CompiledQuery] = {}
 
     def compiled(self, query: Query) -> CompiledQuery:
-        """Those without a name, of which there may be very many, share all but their windows."""
+        """Cached by window for unnamed queries: there may be millions."""
         if query.publish is not None:
             return CompiledQuery(self, query)
         window = query.source.window.us if isinstance(query.source, Join) else None
@@ -77,15 +77,15 @@ class SharedQuery:
         return found
 
     def text(self, window: int | None, publish: str | None, hidden: bool) -> str:
-        """A query as a script of its own."""
+        """A query as a separate script."""
         text = window_text(window).join(self._parts)  # of a join; a filter has one part
         return text if publish is None else f"{text} PUBLISH {publish}{' HIDDEN' if hidden else ''}{self._once}"
 
     def normal(self, window: int | None) -> NormalQuery:
-        """The normal form for a join's window in microseconds. Registered queries may not need it."""
+        """The normal form for a join's window in microseconds; lazy, since registered queries may not need it."""
         if self._query is not None:
             first = normalize(self._query, dict(self._namespaces))
-            self._query = None  # of very many queries, the trees take much memory
+            self._query = None  # the trees of many queries take much memory
             self._normals[window] = _with_window(first, window) if len(self._parts) > 1 else first
         if (found := self._normals.get(window)) is None:
             found = self._normals[window] = _with_window(next(iter(self._normals.values())), window)
@@ -110,7 +110,7 @@ _BEHIND_WINDOW = attrgetter("conjuncts", "entries", "star", "constructor", "hole
 
 
 def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
-    # `replace` takes several times as long.
+    # `replace` is several times slower.
     return normal if normal.window == window else NormalQuery(normal.op, window, *_BEHIND_WINDOW(normal))
 
 
@@ -172,7 +172,7 @@ class Compiler:
     """Compiles queries. The parser returns identical trees for equal text, so the cache is keyed by identity."""
 
     def __init__(self) -> None:
-        # With its syntax tree, so that no others can have the identities of its parts.
+        # Holds the syntax tree, so that no other object can reuse the identities of its parts.
         self._known = ClearedCache[tuple[object, ...], tuple[Query, SharedQuery]](MAX_COMPILED)
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
@@ -240,8 +240,8 @@ class StoredEventQuery:
 
 
 class TypedTexts:
-    """The statements of a script as they were typed, each with the script's declarations. Of what a statement is short
-    for, the last part has the text of the whole, and others have none."""
+    """The original statements of a script, each with the script's declarations. If a statement is shorthand for
+    several, the last of these has its whole text, and the others have none."""
 
     def __init__(self, script: Script) -> None:
         self._found: dict[int, str] = {}
@@ -300,8 +300,8 @@ def _parsed_events(texts: Sequence[str], known: EventStreams) -> tuple[Script | 
             found.setdefault(min(bisect_right(starts, error.span.start), len(texts)) - 1, error.message)
         return None, {place: _mistake(texts[place]) or message for place, message in found.items()}
     for place, query in enumerate(script.all_queries):
-        if not isinstance(query, EventQuery):  # without its publisher, a bare name is a stream of documents
-            found[place] = "it reads events that no query makes"
+        if not isinstance(query, EventQuery):  # without its publisher, a bare name denotes a stream of documents
+            found[place] = "it reads events that no query publishes"
     return script, found
 
 
@@ -345,7 +345,7 @@ class StoredQueries:
         self._variables = list(self._rows.tuples("variables", "var parent stream definition node", "var"))
         self._saved_steps = max((var for var, *_ in self._variables), default=-1) + 1
         self._saved_templates = self._saved_chains = 0
-        # Variables that no query used when the store was migrated. They have no stored pattern.
+        # Variables that no query used when the store was migrated; they have no stored pattern.
         with_node = {var for var, *_, node in self._variables if node is not None}
         self._without_node = {var for var, *_ in self._variables} - with_node
 
@@ -388,7 +388,9 @@ class StoredQueries:
                         _ = subscription.normal
             registry.events.settle()
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise StoreError(f"the store's tables of queries do not agree: {error!r}; take an older copy") from error
+            raise StoreError(
+                f"the store's tables of queries contradict each other: {error!r}; use an older copy"
+            ) from error
 
     def _definitions(self) -> list[RegisteredDefinition]:
         """Returns the definitions not removed, except those that this version cannot read."""
@@ -399,7 +401,7 @@ class StoredQueries:
                     definition, script = stored_definition(text)
                     found.append(made(id, text, definition, script.namespaces))
                 except UnreadableQuery as error:
-                    _LOG.warning("the event %s and what reads it are set aside: %s", name, error)
+                    _LOG.warning("the event %s and its readers are set aside: %s", name, error)
         return found
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
@@ -436,7 +438,7 @@ class StoredQueries:
             pauses.setdefault(qid, []).append((docid, reason))
         every = self._store.read("added_queries", ["qid", "name", "text", "occurrence", "since", "window_us", "form"])
         of_events = pc.fill_null(pc.starts_with(every["form"], EVENT_FORM), False)
-        for name in ("text", "form"):  # very many are equal, so that sorting need not copy them
+        for name in ("text", "form"):  # most are equal: interned, so that sorting need not copy them
             column = every.schema.get_field_index(name)
             every = every.set_column(column, name, every[name].dictionary_encode())
         every = every.append_column("of_events", of_events).sort_by("qid")
@@ -472,8 +474,8 @@ class StoredQueries:
 
     @staticmethod
     def _event_queries(forms: dict[str, str], gone: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
-        """Compiles event queries together, since they may read each other; returns them by text. `gone` are the last
-        texts of removed ones by name: what these published may still be read."""
+        """Compiles event queries together, since they may read each other; returns them by text. `gone` has the last
+        texts of removed ones by name, whose events may still be read."""
         defined = registry.events.streams().defined
         found = compile_readable(list(forms), defined)
         if gone and any(isinstance(one, UnreadableQuery) for one in found):
@@ -482,8 +484,8 @@ class StoredQueries:
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def highest_number(self) -> int:
-        """Returns the greatest number in a generated name that was ever added; 0 if there is none. Frees what opening
-        the store has read."""
+        """Returns the greatest number in any generated name so far, or 0. Also frees the rows read to open the
+        store."""
         self._variables.clear()
         del self._removed
         names = self._store.read("added_queries", ["name"])["name"]
@@ -535,7 +537,7 @@ class StoredQueries:
         self._rows.append("removed_definitions", [(one.id, now) for one in removed])
 
     def sources(self, owner: str, numbers: Collection[int]) -> dict[int, str]:
-        """Returns the newest texts that were noted as typed, by number of an `owner`: a `qid` or a `definition`."""
+        """Returns the newest original texts by number of an `owner`: a `qid` or a `definition`."""
         if not numbers:
             return {}
         found = self._store.find("query_sources", owner, pa.array(sorted(numbers), pa.int64()))
@@ -544,7 +546,7 @@ class StoredQueries:
     def save_sources(
         self, of_queries: Mapping[int, str], of_definitions: Mapping[int, str], now: int, batch: int
     ) -> None:
-        """Writes, in a batch, texts as they were typed, by number."""
+        """Writes, in a batch, original texts by number."""
         rows: _Rows = [(qid, None, source, now, batch) for qid, source in of_queries.items()]
         rows += [(None, id, source, now, batch) for id, source in of_definitions.items()]
         self._rows.append("query_sources", rows)

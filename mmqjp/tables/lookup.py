@@ -66,14 +66,15 @@ UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans"""
 
 
 class BelatedDocuments(NamedTuple):
-    """How many belated documents came by stream; and by query, most first, how many came too late for what it tells."""
+    """The numbers of belated documents by stream, and by query, largest first, of documents too late for its
+    outputs."""
 
     by_stream: dict[str, int]
     by_query: dict[str, int]
 
 
 def belated_documents(select: SelectFn, name: str | None = None) -> BelatedDocuments:
-    """Returns those of all streams and queries, or of the queries of a name."""
+    """Returns the counts of all streams and queries, or of the queries with a name."""
     condition = "" if name is None else f" WHERE query = {quote_literal(name)}"
     rows = all_rows(select, f"SELECT * FROM belated{condition} ORDER BY documents DESC, query, stream")
     streams = {row["stream"]: row["documents"] for row in rows if row["query"] is None}
@@ -137,7 +138,7 @@ def _documents(select: SelectFn, among: str, literals: Sequence[str]) -> list[Ro
         except QuestionRefused:
             if len(some) == 1:
                 raise
-            for half in (some[: len(some) // 2], some[len(some) // 2 :]):  # they may be too large together
+            for half in (some[: len(some) // 2], some[len(some) // 2 :]):  # together they may be too large
                 found += _documents(select, among, half)
     return found
 
@@ -183,7 +184,8 @@ ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
 
 
 def texts_of_name(select: SelectFn, name: str, most: int) -> list[Row]:
-    """Returns queries of a name, those removed last behind registered ones: `qid`, `text`, `added_at`, `removed_at`."""
+    """Returns the queries with a name, registered ones first, then by latest removal: `qid`, `text`, `added_at`,
+    `removed_at`."""
     sql = f"""SELECT a.qid, a.text, a.added_at, r.removed_at FROM added_queries a
 LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}
 ORDER BY r.removed_at DESC NULLS FIRST, a.qid DESC LIMIT {most}"""
@@ -191,7 +193,7 @@ ORDER BY r.removed_at DESC NULLS FIRST, a.qid DESC LIMIT {most}"""
 
 
 def texts_of_all(select: SelectFn, most: int) -> list[Row]:
-    """Returns registered queries in the order in which they came: `qid`, `name`, `text`."""
+    """Returns registered queries in order of registration: `qid`, `name`, `text`."""
     sql = f"""SELECT qid, name, text FROM added_queries
 WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid LIMIT {most}"""
     return all_rows(select, sql)
@@ -274,15 +276,15 @@ _LISTED = """regexp_extract(tail, '((<merged [^<]*>|<member [^<]*>)*)</story>$',
 
 
 def story_lists(select: SelectFn, form: str, stories: Collection[str]) -> list[Row]:
-    """Returns what the outputs of a form tell of some stories, in order: `answer`, `story`, `t1`, how many `members`,
-    and as `listed` the end of the document: the stories that it took up, and the members that no earlier one lists."""
+    """Returns a form's outputs about some stories, in order: `answer`, `story`, `t1`, the number of `members`, and as
+    `listed` the end of the document: merged stories, and members that no earlier output lists."""
     which = f"{quote_literal(form)} AND {_OF_STORY} IN ({literal_list(stories)}) ORDER BY t1, members, answer"
     columns = f"answer, {_OF_STORY} AS story, t1, {_MEMBERS} AS members, {_LISTED} AS listed"
     return all_rows(select, f"SELECT {columns} {_STORIES}{which}")
 
 
 def story_mergers(select: SelectFn, form: str, after: int) -> list[str]:
-    """Returns the same ends of the documents of stories that took up others, of answers after a number."""
+    """Returns `listed`, as above, for answers after a number whose stories merged others."""
     which = f"{quote_literal(form)} AND answer > {after} AND tail LIKE '%<merged id=%'"
     return [row["listed"] for row in all_rows(select, f"SELECT {_LISTED} AS listed {_STORIES}{which}")]
 
@@ -339,8 +341,7 @@ LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({literal_list(na
 
 
 def typed_texts_of(select: SelectFn, owner: str, numbers: Collection[int]) -> list[Row]:
-    """Returns texts as they were typed, oldest first: the number of the `owner` (`qid` or `definition`), `source`,
-    `noted_at`."""
+    """Returns original texts, oldest first: the number of the `owner` (`qid` or `definition`), `source`, `noted_at`."""
     if not numbers:
         return []
     sql = f"""SELECT {owner}, source, noted_at FROM query_sources
@@ -362,7 +363,7 @@ def latest_setting(select: SelectFn, key: str) -> str | None:
     return (first_row(select, sql) or {}).get("value")
 
 
-LONGEST_XML = 100_000  # longer outputs and documents, in characters, are not read before they are needed
+LONGEST_XML = 100_000  # longer outputs and documents, in characters, are read only on demand
 LONGEST_OUTPUT_XML = 200_000  # longer outputs, in characters, are skipped
 
 
@@ -398,7 +399,7 @@ def kept(low: int, high: int) -> str:
 
 
 class QuerySeen(NamedTuple):
-    """How far the changes of queries are known: the last qid, the last removal, and the batch of the last pause."""
+    """Cursor in the changes of queries: the last qid, the time of the last removal, and the batch of the last pause."""
 
     qid: int = -1
     removed_at: int = -1
@@ -406,9 +407,9 @@ class QuerySeen(NamedTuple):
 
 
 def query_changes(seen: QuerySeen) -> str:
-    """SQL for what became of queries since some changes were seen, of which the last may be repeated: `what` is added
-    (with the `name`), removed, or paused (`name` is the reason; null: resumed), by `qid`. A row `seen` has the number
-    of removed queries as `qid`, when one was last removed, and the batch of the last pause."""
+    """SQL for changes of queries since a cursor, possibly repeating its last ones. `what` is "added" (with the `name`),
+    "removed" or "paused" (`name` is the reason; null: resumed), of the query `qid`. A row "seen" has the number of
+    removed queries as `qid`, the time of the last removal, and the batch of the last pause."""
     nothing = "CAST(NULL AS BIGINT) AS last_removed, CAST(NULL AS BIGINT) AS last_paused"
     return f"""SELECT 'added' AS what, qid, name, {nothing} FROM added_queries WHERE qid > {seen.qid}
 UNION ALL SELECT 'removed', qid, NULL, NULL, NULL FROM removed_queries WHERE removed_at >= {seen.removed_at}
@@ -426,7 +427,8 @@ _NUMBERS = """numbers AS (
 
 
 def next_batches(after: int, most: int) -> str:
-    """SQL for `until`, up to which batches after one have about `most` outputs, and the `newest`; null if none."""
+    """SQL for `until`, the last of the batches after one that together have about `most` outputs, and for the `newest`
+    batch; null if none."""
     return f"""WITH {_NUMBERS}, new AS (SELECT batch, seq FROM numbers WHERE batch > {after})
 SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
 
@@ -439,10 +441,10 @@ def tally(after: int, until: int, since_hour: int) -> str:
     t1 (-1: before `since_hour`), with the latest t1 as `last`.
 
     Three extra rows have neither. Hours -2 and -3: the number of answers and earlier outputs up to `after` and up to
-    `until`, as `outputs`. Hour -4: a number that changes when queries are registered, typed otherwise or paused.
+    `until`, as `outputs`. Hour -4: a number that changes when queries are registered, retyped or paused.
     """
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
-    # Of the forms with new answers only: windows over very many members take longer than all the rest.
+    # Only of forms with new answers: window functions over many members would dominate the cost.
     forms = f"SELECT form FROM answers WHERE batch > {after} AND batch <= {until}"
     members = _MEMBERS_OF.replace("{forms}", forms)
     return f"""WITH {_NUMBERS}, members AS ({members})
@@ -457,8 +459,8 @@ UNION ALL SELECT NULL, NULL, -4, (SELECT count(*) FROM memberships) + (SELECT co
 
 
 def items_by_feed(since_day: int) -> str:
-    """SQL that counts items by `feed` and `day` of t1 (-1: before `since_day`), both of the first version that is kept:
-    `items`, and as `last` when the last one arrived, or its t1 if that is not known."""
+    """SQL that counts items by `feed` and `day` of t1 (-1: before `since_day`), both taken from the oldest stored
+    version: `items`, and as `last` the latest arrival, or its t1 if unknown."""
     return f"""SELECT feed, CASE WHEN t1 < {since_day * DAY} THEN -1 ELSE t1 // {DAY} END AS day,
 count(*) AS items, max(coalesce(taken_at, t1)) AS last FROM (
   SELECT split_part(min(id), ' ', 1) AS feed, arg_min(t1, docid) AS t1, min(taken_at) AS taken_at
@@ -467,7 +469,8 @@ count(*) AS items, max(coalesce(taken_at, t1)) AS last FROM (
 
 
 def registered_queries_sql(name: str, most: int, *, paused: bool) -> str:
-    """SQL for a name's registered queries. `paused` is the reason, "" or null, looked up only if some are."""
+    """SQL for a name's registered queries. The column `paused` has the reason, "" after a resumption, or null; without
+    `paused` it is not looked up."""
     reason = "SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid" if paused else "NULL"
     return f"""SELECT q.qid, q.form, q.text, q.added_at, ({reason}) AS paused FROM added_queries q
 WHERE q.name = {quote_literal(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
@@ -514,7 +517,7 @@ def texts_where(condition: str, longest: int) -> str:
 
 
 def value_rows(numbers: Iterable[int]) -> str:
-    # A list of many numbers has DuckDB read all columns of all rows. It joins with a few rows by what they are between.
+    # For a long list of numbers DuckDB reads all columns of all rows. For a join with few rows it uses their range.
     listed = ", ".join(f"({number})" for number in sorted(set(numbers)))
     return f"SELECT v.number FROM (VALUES {listed}) AS v(number)"
 
@@ -565,7 +568,7 @@ def recent_counts_sql(batch: int, docid: int) -> str:
     `batch`, `answer` and output `seq`; `new documents` those since a docid, with the newest `docid`. `numbers` has the
     ledger's numbers as `text`.
 
-    As a single row, DuckDB would take longer to plan it than to answer it.
+    As a single row, DuckDB would spend more time on planning than on answering.
     """
     return f"""SELECT 'added_queries' AS what, count(*) AS n, max(qid) AS qid,
 NULL AS batch, NULL AS answer, NULL AS seq, NULL AS docid, NULL AS text FROM added_queries

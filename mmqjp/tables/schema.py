@@ -100,7 +100,7 @@ def latest_offsets(rows: pa.Table) -> dict[tuple[str, str], Offset]:
 
 SETTING_TABLES = {
     "settings": schema(key=TEXT, value=TEXT, batch=INT),
-    # The time of the last complete visit of a feed, and what a batch was told of it: complete, awaited or ended.
+    # The time of the last complete visit of a feed, and its last state in a batch: complete, awaited or ended.
     "feeds": schema(stream=TEXT, feed=TEXT, visited=INT, earlier=INT, outcome=TEXT, batch=INT),
 }
 
@@ -174,7 +174,7 @@ def _r_t(template: int, parents: list[int | None], first_index: int) -> str:
 FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM removed_queries)"""
 
 
-MOST_SOURCES = 50  # maximum number of former texts of a name that are kept as they were typed
+MOST_SOURCES = 50  # maximum number of former original texts kept for each name
 
 _KEPT_SOURCES = f"""SELECT {", ".join(f"s.{name}" for name in QUERY_TABLES["query_sources"].names)} FROM (
   SELECT o.*, row_number() OVER (PARTITION BY coalesce(a.name, d.name) ORDER BY o.batch DESC) AS place,
@@ -186,8 +186,8 @@ AND (s.definition IS NULL OR s.definition NOT IN (SELECT id FROM removed_definit
 
 
 def compact_sources(store: TableStore, compacted: int) -> int:
-    """Drops, in a batch, what was typed before the newest MOST_SOURCES texts of each name, and is not current. Returns
-    the number of rows, `compacted` the last time: to find what to drop takes long."""
+    """Drops, in a batch, non-current original texts older than the newest MOST_SOURCES of each name. Returns the number
+    of rows left; does nothing if that is still `compacted`, the last result, because the search is slow."""
     rows = len(store.read("query_sources", ["batch"]))
     if rows > MOST_SOURCES and rows != compacted and rows > len(kept := store.select(_KEPT_SOURCES)):
         store.drop_before("query_sources", "batch", store.highest("query_sources", "batch") + 1)
@@ -315,14 +315,14 @@ ANSWER_TABLES = {
         choice=TEXT, width=INT, appeared=INT, first_qid=INT, arrival=INT, batch=INT, first_seq=INT,
         last_seq=INT, place=INT, recipients=INT,
     ),
-    # Members that do not get an answer: they were paused when one of its documents came, or told it before.
+    # Members that do not get an answer: they were paused when one of its documents came, or reported it before.
     "withheld": schema(answer=INT, qid=INT),
-    # Matches that gave a query outputs which it had told before, so that they have no numbers (ONCE PER).
+    # Matches whose outputs a query had reported before, so that these have no numbers (ONCE PER).
     "untold": schema(match=INT, qid=INT),
     "match_rows": schema(match=INT, template=INT, docid1=INT, docid2=INT, t0=INT, t1=INT, bindings=INTS),
     # The matches behind an answer: one for each row of R_T that gave it.
     "answer_matches": schema(answer=INT, match=INT),
-    # Up to format 5 there was a row for each output. `id` was given otherwise, up to format 4.
+    # Up to format 5 there was a row for each output; up to format 4 `id` was formed differently.
     "earlier_outputs": schema(
         query=TEXT, t0=INT, t1=INT, documents=TEXTS, streams=TEXTS, nodes=TEXT, xml=TEXT, batch=INT, seq=INT, id=TEXT
     ),
@@ -345,7 +345,7 @@ SEQ = "a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name
 """The number of an output, if whole groups are selected."""
 
 ANSWER_VIEWS = {
-    # Who gets which answer, and the number of the output that it is.
+    # The recipients of each answer, and the numbers of their outputs.
     "recipients": f"SELECT a.answer, m.qid, m.name AS query, m.identity, {SEQ} {RECIPIENTS}",
     # `seq` numbers outputs in the order in which they are committed. `id` is the same on every engine.
     "outputs": """SELECT r.query, a.t0, a.t1, a.documents, a.streams, a.nodes,
@@ -417,8 +417,7 @@ def lowest(store: TableStore, table: str, column: str, default: int) -> int:
 
 
 DELIVERY_TABLES = {
-    # A sink was not given the `count` outputs that it wanted between the numbers `first` and `last`, because its
-    # backlog had a bound.
+    # The `count` outputs between the numbers `first` and `last` that a sink missed because its backlog was limited.
     "gaps": schema(sink=TEXT, first=INT, last=INT, count=INT, reason=TEXT, noted_at=INT),
     # The receiver of a sink refused an output `tries` times.
     "undelivered": schema(sink=TEXT, seq=INT, id=TEXT, tries=INT, reason=TEXT, noted_at=INT),
@@ -476,15 +475,15 @@ def join_gaps(store: TableStore) -> None:
         save_deliveries(store, joined, ())
 
 
-# A query told a key in an output that ended at `t1`. `high` and `low` are the halves of the key's digest. Outputs with
-# the key are not told up to `until`; null is for ever.
+# A query reported a key in an output that ended at `t1`. `high` and `low` are the halves of the key's digest. Outputs
+# with the key are suppressed up to `until`; null means forever.
 TOLD = schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)
 
 ToldRow = tuple[int, int, int, int, int | None]
 
 
 def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
-    """Returns told outputs with distinct keys, asked as query, digest halves, and the range of `t1` that matters."""
+    """Returns reported outputs for distinct keys, given as query, digest halves, and the relevant range of `t1`."""
     keys = rows_table(asked, schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT))
     sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low) WHERE t1 BETWEEN earliest AND latest"
     return store.select(sql, {"asked": keys})
@@ -499,10 +498,10 @@ def drop_told_by_removed(store: TableStore) -> None:
         store.append("told", rows.filter(pc.invert(pc.is_in(rows["qid"], qids))))
 
 
-# What the members of a form, a query, or a group of readers of a hidden stream used up to an arrival. `owner` is the id
-# of a form, the qid of a query, or the key of a group. What members of a form used counts for those with a window of at
-# least `width`, that see documents after `since`, have at least `first_qid`, and began in the batch `begun` or before.
-# What a query used is added to that.
+# Usage by the members of a form, a query, or a group of readers of a hidden stream up to an arrival. `owner` is the id
+# of a form, the qid of a query, or the key of a group. A form's usage counts for members with a window of at least
+# `width` that see documents after `since`, have at least `first_qid`, and began in the batch `begun` or before. A
+# query's own usage is added to that.
 SPENT = schema(
     owner=TEXT, arrival=INT, outputs=INT, work=INT, batch=INT, width=INT, since=INT, first_qid=INT, begun=INT
 )
@@ -525,9 +524,10 @@ def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]]
     TableRows(store).append("spent", spent_rows)
 
 
-# How many documents of a batch came too late to change what queries tell. `owner` is a form or a hidden stream, whose
-# queries with at least `first_qid` count them that see documents after a mark up to `since`; with a `qid` it is that
-# query alone, mostly to deduct from the others. Without `since`, `owner` is a stream, and they are its belated ones.
+# The number of documents in a batch that came too late to change outputs. `owner` is a form or a hidden stream; the
+# counts apply to its queries with at least `first_qid` that see documents after a mark up to `since`. With a `qid` they
+# apply to that query alone, mostly as a deduction. Without `since`, `owner` is a stream, and the count is of its
+# belated documents.
 BELATED = schema(owner=TEXT, since=INT, first_qid=INT, qid=INT, documents=INT, batch=INT)
 
 BelatedKey = tuple[str, int | None, int, int | None]
@@ -548,8 +548,8 @@ def save_belated(store: TableStore, counts: Mapping[BelatedKey, int], batch: int
 
 
 def compact_belated(store: TableStore) -> None:
-    """Adds up, in a batch, counts of batches between which no query began or ended, if there are many rows, and drops
-    those of removed queries."""
+    """Compacts, in a batch, if there are many rows: sums the counts of batches between which no query began or ended,
+    and drops those of removed queries."""
     rows = sorted(TableRows(store).tuples("belated_counts", " ".join(BELATED.names)), key=itemgetter(-1))
     if len(rows) < MOST_APART:
         return
@@ -576,15 +576,15 @@ _ITEM = f"""CASE WHEN regexp_extract(id, '^[^ ]+ .+ [0-9a-f]{{{VERSION_DIGITS}}}
 ELSE substr(id, 1, length(id) - {VERSION_DIGITS + 1}) END"""
 
 ITEM_VERSIONS = f"(SELECT docid, id, stream, t1, taken_at, {_ITEM} AS item FROM documents WHERE kind = 'external')"
-"""SQL for all documents from outside with what identifies their `item`: the id without the version."""
+"""SQL for all documents from outside with the id of their `item`: the document id without the version."""
 
 _HEAD = "split_part(d.xml, '<content>', 1)"  # without the content, which is the last field, and long
 
 _IS_ITEM = f"""d.kind = 'external' AND d.xml LIKE '<item>%'
 AND regexp_extract(substr({_HEAD}, 7), '<[^/<>](?:[^<>]*[^/<>])?>[^<]*<[^/]', 0) = ''"""
-"""SQL for whether a document is an item (docs/items.md): inside of it, no start tag is followed by another one. Regular
-expressions read its fields exactly, as only tags are stored with < and >; DuckDB has no XPath. A table of the fields
-would cost each document something, and would not have those of older stores."""
+"""SQL for whether a document is an item (docs/items.md): inside it, no start tag is followed by another one. Regular
+expressions read its fields exactly, because only tags are stored with < and >; DuckDB has no XPath. A table of the
+fields would add cost to each document, and would lack those of older stores."""
 
 
 def _unescaped(text: str) -> str:
@@ -611,7 +611,7 @@ def _time_field(field: str) -> str:
     return f"unix_micros(try_cast(nullif({written}, '') AS TIMESTAMP))"
 
 
-_BETWEEN = "chr(1)"  # which XML cannot hold
+_BETWEEN = "chr(1)"  # a character that XML cannot hold
 
 _ITEM_COLUMNS = f"""{_field("feed_url")} AS feed, {_field("feed_title")} AS feed_title, {_field("title")} AS title,
 {_field("item_url")} AS url, nullif({_fields("author", "', '")}, '') AS author, {_field("lang")} AS lang,
@@ -619,7 +619,7 @@ _ITEM_COLUMNS = f"""{_field("feed_url")} AS feed, {_field("feed_title")} AS feed
 CASE WHEN {_HEAD} LIKE '%<category>%' THEN split({_fields("category", _BETWEEN)}, {_BETWEEN}) END AS categories"""
 
 ITEM_VIEWS = {
-    # The newest version of each item that is kept.
+    # The newest stored version of each item.
     "items": f"""SELECT d.id, {_ITEM_COLUMNS}, d.t0, n.first_seen, n.versions, d.stream, n.item, d.docid
 FROM documents d JOIN (
   SELECT max(docid) AS docid, item, count(*) AS versions,
@@ -680,8 +680,8 @@ class CommitMetadata:
 NO_METADATA = CommitMetadata()
 
 MetadataOf = Callable[[Sequence[str | None]], CommitMetadata]
-"""Returns a batch's metadata, given what became of each of its items: None if it was admitted, DUPLICATE if the store
-had it, else why it is a dead letter."""
+"""Returns a batch's metadata, given the fate of each item: None if admitted, DUPLICATE if already stored, else the
+reason why it is a dead letter."""
 
 DUPLICATE = ""
 
@@ -725,7 +725,7 @@ class Ledger:
         of_documents = store.highest("documents", "docid"), store.highest("documents", "arrival")
         seq = max(store.highest("answers", "last_seq"), store.highest("earlier_outputs", "seq"))
         kept = *of_documents, store.highest("match_rows", "match"), seq, store.highest("answers", "answer")
-        noted = json.loads(self.setting(NEXT_IDS) or "[]")  # older stores have saved fewer
+        noted = json.loads(self.setting(NEXT_IDS) or "[]")  # older stores saved fewer
         pairs = zip_longest((number + 1 for number in kept), noted, fillvalue=0)
         docid, arrival, match, seq, answer = map(max, pairs)
         self.restore_next_ids((docid, arrival, match, seq, answer))
@@ -771,7 +771,7 @@ class Ledger:
             self._rows.append("batches", [row])
 
     def moved_after(self, batch: int) -> list[str]:
-        """Returns how far batches after one moved streams, in order."""
+        """Returns the recorded progress of streams (JSON) of the batches after one, in order."""
         if self.batch == 1:  # the store is new
             return []
         sql = f"SELECT moved FROM batches WHERE batch > {batch} AND moved IS NOT NULL ORDER BY batch"

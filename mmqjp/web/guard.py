@@ -24,21 +24,21 @@ from mmqjp.web.site import (
 )
 
 OPEN, OPEN_BELOW = ("/login", "/healthz"), (STATIC, "/f/", CALLBACK)
-"""Paths and prefixes that need no token: static files, and feeds and what hubs call, whose addresses have keys."""
+"""Paths and prefixes that need no token: static files, and feeds and hub callbacks, whose addresses have keys."""
 
 DATA = (API, "/sql/answer")
 """Prefixes for scripts and downloads of this site, refused to requests from other pages."""
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))  # the methods that change nothing
-LARGEST = 1 << 20  # maximum size of a request body, in bytes, but of pushed documents
+LARGEST = 1 << 20  # maximum size of a request body, in bytes, except for pushed documents
 
 PUSH_PATH = f"{API}v1/documents"  # where clients push documents, with a token that may do nothing else
 
 BODY_SECONDS, STRANGER_SECONDS = 30.0, 10.0
-"""Time limit for receiving a request body, and that for one of somebody without a token or a login."""
+"""Time limit for receiving a request body, and for one from a client without a token or login."""
 
 KNOW = "know"
-"""The key of a function in a scope's state, to call once a token or a login was shown on its connection."""
+"""The key of a function in a scope's state, to call once a token or login was presented on its connection."""
 
 POLICY = "; ".join((
     "default-src 'none'", "style-src 'self'", "script-src 'self'", "img-src 'self' data:", "connect-src 'self'",
@@ -65,7 +65,7 @@ def is_push(scope: Scope) -> bool:
 
 
 def is_hub(scope: Scope) -> bool:
-    """Whether a hub calls, whose pushes have a signature and are read in parts."""
+    """Whether a hub calls; its pushes have a signature and are read in parts."""
     return bool(scope["path"].startswith(CALLBACK))
 
 
@@ -74,8 +74,8 @@ def needs_no_token(path: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that passes on allowed requests only. What is inside does not know of the public URL's path: it
-    is taken off requests, if a proxy passes it on, and put before redirections."""
+    """ASGI middleware that passes on allowed requests only. The app inside does not know the public URL's path: it is
+    removed from requests, if a proxy passes it on, and prepended to redirections."""
 
     def __init__(
         self, app: ASGIApp, access: Access, hosts: Hosts, *, largest: int = LARGEST, seconds: float = BODY_SECONDS
@@ -88,13 +88,13 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # nobody speaks over web sockets here
+        if scope["type"] != "http":  # web sockets are not used
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["path"].startswith(f"{self._prefix}/") or scope["path"] == self._prefix:
             scope = {**scope, "path": scope["path"].removeprefix(self._prefix) or "/"}
         response = self._refusal(scope)
-        is_known = response is None and (  # who is allowed has a token or a login, or needs none of anybody
+        is_known = response is None and (  # allowed requests have a token or login, or nobody needs one
             self._access.is_open or not needs_no_token(scope["path"]) or self._has_cookie(Headers(scope=scope))
         )
         if is_known and KNOW in (state := scope.get("state", {})):
@@ -104,7 +104,7 @@ class Guard:
         begun = False
 
         async def send_headed(message: Message) -> None:
-            """Adds common headers; sends nothing if the body is unreadable, as the app may mistake that."""
+            """Adds common headers; sends nothing if the body is unreadable, which the app may misreport."""
             nonlocal begun
             if body.status and not begun:
                 return
@@ -126,7 +126,7 @@ class Guard:
                     raise
             if body.status:
                 too_large = f"a request has at most {largest:,} bytes"
-                text = too_large if body.status == 413 else "the request came too slowly"
+                text = too_large if body.status == 413 else "the request was sent too slowly"
                 response = plain_error_response(scope["path"], body.status, text)
                 response.headers["Connection"] = "close"
         if response is not None and not begun:
@@ -134,7 +134,7 @@ class Guard:
             await response(scope, receive, send_headed)
 
     def _public(self, address: str) -> str:
-        """An address of this site for browsers. Some have the scheme and host that the proxy asked for."""
+        """An address of this site for browsers, which may have the scheme and host of the proxy's request."""
         parts = urlsplit(address)
         return urlunsplit(parts._replace(scheme="", netloc="", path=f"{self._prefix}/{parts.path.lstrip('/')}"))
 
@@ -145,7 +145,7 @@ class Guard:
         """Returns the response to a refused request; None if it is allowed."""
         headers, path = Headers(scope=scope), scope["path"]
         if len(headers.getlist("host")) != 1 or not self._hosts.has(headers["host"]):
-            text = "this host is not known here: use the printed link, or start with --public-url"
+            text = "this host is unknown here: use the printed link, or start with --public-url"
             return plain_error_response(path, 421, text)
         length = headers.get("content-length", "0")
         largest = self._most_bytes(scope)
@@ -159,7 +159,7 @@ class Guard:
             text = "this form belongs to another page: open the page here, and send it again"
             return plain_error_response(path, 403, text)
         if path.startswith(DATA) and not self._comes_from_here(headers, unsaid=True):
-            return plain_error_response(path, 403, "another page must not ask for this: open the page here")
+            return plain_error_response(path, 403, "another site must not request this: open the page here")
         if needs_no_token(path) or self._access.is_open:
             return None
         if bearer is None:
@@ -177,7 +177,7 @@ class Guard:
         return _unauthorized(path, "the token is wrong: it is in the file secrets/token of the state directory")
 
     def _comes_from_here(self, headers: Headers, *, unsaid: bool) -> bool:
-        """Whether a request comes from a page of this site or no browser; `unsaid` if no header tells."""
+        """Whether a request comes from a page of this site or from no browser; `unsaid` if no header says so."""
         if (site := headers.get("sec-fetch-site")) is not None:
             return site in ("same-origin", "none")
         origin = _origin(headers)
@@ -197,7 +197,7 @@ class _Body:
         self.status = 0
 
     async def receive(self) -> Message:
-        if self._is_whole:  # from here on it only tells that the client has gone
+        if self._is_whole:  # after that it only reports that the client has gone
             return await self._receive()
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -220,7 +220,7 @@ class _Body:
 
 
 def _origin(headers: Headers) -> str | None:
-    """The origin of the page that makes a request, if the browser tells it."""
+    """The origin of the page that makes a request, if the browser sends it."""
     if (origin := headers.get("origin")) is not None or (page := headers.get("referer")) is None:
         return origin
     return "/".join(page.split("/", 3)[:3])
@@ -233,7 +233,7 @@ def _log_in(scope: Scope) -> Response:
         return _unauthorized(path, "send the header Authorization: Bearer TOKEN")
     if scope["method"] not in SAFE:
         advice = "open the page, log in, and send it again"
-        return plain_error_response(path, 401, f"you are not logged in any more: {advice}")
+        return plain_error_response(path, 401, f"you are no longer logged in: {advice}")
     wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
     return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
 

@@ -37,11 +37,12 @@ from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicCloc
 from mmqjp.state.sql_worker import ParquetSource, SqlWorkers
 from mmqjp.tables.schema import SCHEMA
 
-AGAIN = 0.5  # seconds until a question is interrupted again, as it may have begun another statement
+AGAIN = 0.5  # seconds until a question is interrupted again, since it may have started another statement
 RUNNING = 1  # maximum number of concurrent questions; each takes a core from the engine
 
 KEPT_SECONDS, KEPT_ANSWERS = 1.0, 100
-"""Seconds for which others' replies, and the newest version, are cached, and maximum number of these replies."""
+"""Seconds for which replies of the other process and the newest version are cached, and maximum number of these
+replies."""
 
 
 class Busy(OperationalError, RuntimeError):
@@ -56,15 +57,15 @@ class StoreReader(Protocol):
     """Reads the tables of a store. SQL is untrusted, and judged as in `mmqjp query`, unless it is our own."""
 
     def select(self, sql: str, limit: int, seconds: float, *, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT, as of one committed batch, up to `limit` rows within `seconds`. `own` are the
-        questions of pages, which need no check. Of those written by people, one runs at a time, and pages never wait
-        for it. Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
+        """Returns the rows of a SELECT, as of one committed batch, up to `limit` rows within `seconds`. `own` marks
+        queries of pages, which need no check. Queries written by users run one at a time, and pages never wait for
+        them. Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
 
     def version(self) -> object:
         """Returns a value that changes with each batch."""
 
     def committed(self, mark: int) -> protocol.Committed | None:
-        """Returns the rows committed to FOLLOWED since a mark, the last one returned; None if it cannot tell."""
+        """Returns the rows committed to FOLLOWED since a mark (the last one returned); None if that is unknown."""
         return None
 
     def refresh(self) -> None:
@@ -84,8 +85,8 @@ class RunningQuestions:
         self._lock, self._running = Lock(), set[protocol.Question]()
 
     def answer(self, question: Callable[[], protocol.Question], seconds: float, *, asked: bool = False) -> pa.Table:
-        """Runs a question. Raises TooSlow, and Busy if no slot is free in time. Questions people `asked` have their own
-        slot, as they may be slow to end when interrupted."""
+        """Runs a question. Raises TooSlow, and Busy if no slot is free in time. Questions that users `asked` have their
+        own slot, since they may be slow to end when interrupted."""
         slots = self._asked if asked else self._slots
         if not slots.acquire(timeout=seconds):
             raise Busy("the store is busy with other questions: try again in a moment")
@@ -178,7 +179,7 @@ class FilesReader(StoreReader):
             opened = self._opened
 
         def question() -> protocol.Question:
-            with opened.making:  # it makes views, over the one connection
+            with opened.making:  # it creates views, on a shared connection
                 return opened.reader.question(sql, bounds, own=True)
 
         return self._running.answer(question, seconds)
@@ -248,8 +249,8 @@ class _Entry:
 
 
 class SharedCache:
-    """Values by key. Those who ask at the same time share one computation. A value is fresh for `fresh` seconds, and
-    served up to the age of `stale` seconds while it is computed again. Thread-safe."""
+    """Values by key. Concurrent callers share one computation. A value is fresh for `fresh` seconds, and served up to
+    the age of `stale` seconds while it is recomputed. Thread-safe."""
 
     def __init__(
         self,
@@ -263,7 +264,7 @@ class SharedCache:
         self._entries = LruCache[Hashable, _Entry](most)
 
     def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
-        """Returns a value, computing it if not cached for this version. Raises what `make` raises, each time anew."""
+        """Returns a value, computing it if not cached for this version. Errors of `make` are raised, not cached."""
         now = self._clock()
         with self._lock:
             entry = self._entries.get(key)
@@ -282,13 +283,13 @@ class SharedCache:
         return value
 
     def clear(self) -> None:
-        """Drops all values. Pending ones go to those who wait, and to nobody later."""
+        """Drops all values. Pending ones are still returned to current callers, but not to later ones."""
         self._entries.clear()
 
     def _compute(self, key: Hashable, entry: _Entry, make: Callable[[], object]) -> None:
         try:
             entry.value.set_result(make())
-        except BaseException as error:  # whoever waits must learn of any error
+        except BaseException as error:  # waiting callers must get any error
             with self._lock:
                 if self._entries.get(key) is entry:
                     self._entries.pop(key)
@@ -336,7 +337,7 @@ class SteadyReader:
             looked_at, self._looked_at = self._looked_at, self._clock()
             if (version := self._reader.version()) != self._known:
                 if self._shown == self._newest:
-                    self._newer_since = looked_at  # nobody has looked in between
+                    self._newer_since = looked_at  # no poll happened in between
                 self._known = version
                 self._newest += 1
             if getattr(self._own, "prepares", False):
@@ -369,7 +370,7 @@ class SteadyReader:
         began_at = self._clock()
         try:
             assert self._prepare is not None
-            with suppress(OperationalError, protocol.StoreError, OSError):  # whoever looks later asks, and learns of it
+            with suppress(OperationalError, protocol.StoreError, OSError):  # a later reader gets the error itself
                 self._prepare()
         finally:
             with self._lock:
@@ -382,7 +383,8 @@ GRACE, LOOK = 10.0, 0.1
 """Extra seconds that a question waits for its answer, and seconds between two polls for a newer batch."""
 
 EVERY = 1.0
-"""Minimum seconds between two announcements of newer batches, as each invalidates all pages: their maximum age."""
+"""Minimum seconds between two announcements of newer batches, since each invalidates all pages; so also their maximum
+age."""
 
 LARGEST = MAX_BYTES + (16 << 20)  # maximum size of a message, in bytes
 
@@ -430,7 +432,7 @@ class QuestionServer:
                 while True:
                     while not self._pipe.poll(LOOK):
                         self._tell_version()
-                    self._tell_version()  # some questions may always wait
+                    self._tell_version()  # even if questions are always waiting
                     number, question, _ = _read(self._pipe.recv_bytes(LARGEST))
                     if "since" in question:
                         self._tell_committed(number, question["since"])
@@ -442,7 +444,7 @@ class QuestionServer:
         finally:
             if self._reader is not None:
                 self._reader.close()
-            for pool in (own, of_people):  # some questions do not notice when they are interrupted
+            for pool in (own, of_people):  # some questions ignore interrupts
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _tell_version(self, number: int = 0) -> None:
@@ -472,13 +474,13 @@ class QuestionServer:
                 raise protocol.StoreError("the store is read from its files")
             rows = packed(self._reader.select(**question))
             said: dict[str, Any] = {}
-        except Exception as error:  # whoever asked must learn of any error, and the service goes on
+        except Exception as error:  # the caller must get any error, and the service continues
             kind = next((kind for kind, known in _ERRORS.items() if isinstance(error, known)), "store")
             said = {"error": kind, "message": str(error).strip() or type(error).__name__}
         self._send(_message(number, said, rows))
 
     def _send(self, message: bytes) -> None:
-        with self._lock, suppress(OSError):  # nobody waits for it any more
+        with self._lock, suppress(OSError):  # the caller no longer waits
             self._pipe.send_bytes(message)
 
 
@@ -522,7 +524,7 @@ class PipeReader:
 
     def close(self) -> None:
         with suppress(OSError), socket.socket(fileno=os.dup(self._pipe.fileno())) as end:
-            end.shutdown(socket.SHUT_RDWR)  # to close it is not enough while a thread reads from it
+            end.shutdown(socket.SHUT_RDWR)  # closing it is not enough while a thread reads from it
         self._thread.join()
         self._pipe.close()
 

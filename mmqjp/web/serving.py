@@ -57,7 +57,7 @@ MOST_BYTES, LARGEST, LONGEST_ADDRESS = 32 << 20, 1 << 20, 4_000
 """Size of the page cache and of the largest page in it, in bytes, and longest address in characters."""
 
 READS = ("/sql", f"{API}v1/sql", PUSH_PATH)
-"""Paths below which requests of any method change nothing that is not shown by a commit."""
+"""Paths whose requests, whatever the method, change nothing outside of commits."""
 
 KEPT_TYPES = ("text/html", "application/json")
 
@@ -120,7 +120,7 @@ class PageCache:
     async def _make(
         self, key: tuple[str, bytes], scope: Scope, receive: Receive, send: Send, made: asyncio.Event
     ) -> None:
-        """Renders, sends and perhaps caches a page. Sets `made` when others need not wait."""
+        """Renders, sends and possibly caches a page. Sets `made` once others need not wait."""
         page = _Page(self._version(), self._clock())
         address = sum(map(len, key))
         page.size, keeps = 2 * address, address <= LONGEST_ADDRESS
@@ -136,7 +136,7 @@ class PageCache:
                 if message["type"] == "http.response.body" and not message.get("more_body"):
                     self._pages.put(key, page)
             if not keeps or key in self._pages:
-                made.set()  # before it is sent: that may take as long as the client likes
+                made.set()  # before sending, which may take as long as the client likes
             await send(message)
 
         await self._app(scope, receive, note)
@@ -168,8 +168,8 @@ def _is_kept(message: Message) -> bool:
     return headers.get("content-type", "").startswith(KEPT_TYPES) and not is_marked
 
 
-DESCRIPTION = """What the page of `mmqjp serve` does. Send the header `Authorization: Bearer TOKEN`; the token
-is in the file `secrets/token` of the state directory. Times are microseconds since 1970, in UTC. Lists have a `next`,
+DESCRIPTION = """The API behind the page of `mmqjp serve`. Send the header `Authorization: Bearer TOKEN`; the token is
+in the file `secrets/token` of the state directory. Times are microseconds since 1970, in UTC. Lists have a `next`,
 which gives the next page as the parameter `after`; it is null at the end."""
 
 
@@ -180,7 +180,7 @@ def make_app(site: Site, hosts: Hosts) -> Guard:
 
 
 def make_routes(site: Site) -> FastAPI:
-    # Its pages about the API load scripts from elsewhere.
+    # FastAPI's own pages about the API load scripts from other sites.
     app = FastAPI(title="mmqjp", docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app, site)
     for found in sorted(pkgutil.iter_modules(areas.__path__), key=lambda found: found.name):
@@ -207,7 +207,7 @@ def make_routes(site: Site) -> FastAPI:
     async def static(digest: str, name: str) -> Response:
         found = site.assets.response(digest, name)
         if found is None:
-            raise HTTPException(404, "there is no such file: load the page again")
+            raise HTTPException(404, "there is no such file: reload the page")
         return found
 
     return app
@@ -219,8 +219,8 @@ ONCE = " (this link logs in once; later, the token in secrets/token of the state
 
 @dataclass(frozen=True, slots=True)
 class PageOptions(JsonRecord):
-    """How the page is served. `public_url` is "" for none; `opens`: in a browser. `feed_settings` are those of the
-    configuration, in JSON; `allow_private`: feeds may be anywhere."""
+    """How the page is served. `public_url` is "" for none; `opens`: opens a browser. `feed_settings` are the
+    configuration's, in JSON; `allow_private`: feeds may be on private hosts."""
 
     state: str
     host: str
@@ -285,7 +285,7 @@ def main(text: str, listening: str, pipe: str) -> int:
     def end_with_the_service() -> None:
         questions.wait()
         if not stop.is_set():
-            os._exit(1)  # open clients would hold the address for seconds, and a restarted service needs it
+            os._exit(1)  # open connections would hold the address for seconds, and a restarted service needs it
 
     Thread(target=end_with_the_service, name="mmqjp end", daemon=True).start()
 
@@ -330,7 +330,7 @@ def _bound(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, place = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
     )[0]
-    # Of a socket that says it is of TCP, asyncio sends small answers at once, not after 40 ms.
+    # For a socket declared as TCP, asyncio sends small answers at once, not after 40 ms.
     found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -383,27 +383,28 @@ def page_process(
         thread.join(END_SECONDS)
         pipe.close()
     if ended_before is not None:
-        raise PageEnded(f"the page is not served any more: its process ended with status {ended_before}")
+        raise PageEnded(f"the page is no longer served: its process ended with status {ended_before}")
 
 
 MOST_CONNECTIONS = 500
-"""Maximum number of connections. A further one replaces one that waits for a request, or gets 503."""
+"""Maximum number of connections. Another one replaces one that waits for a request, or gets 503."""
 
 MOST_STRANGERS, MOST_OF_CLIENT = 100, 50
-"""Maximum number of connections without token or login: of all, and of an address. A further one closes one."""
+"""Maximum number of connections without token or login: in total, and from one address. Another one closes one."""
 
 ACCEPTED_AT_ONCE, BACKLOG = 2, 128
-"""Number of connections that the event loop accepts before it reads from those that are open, and of those that the
-system queues. If it accepted MOST_OF_CLIENT at once, a flood would displace a connection before its request is read."""
+"""Number of connections that the event loop accepts before it reads from open ones, and the length of the system's
+queue. If it accepted MOST_OF_CLIENT at once, a flood would displace a connection before its request is read."""
 
-HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0  # time limit for a request's head, and that of a stranger
+HEAD_SECONDS, STRANGER_SECONDS = 20.0, 5.0  # time limit for a request's head, and for a stranger's
 
 IDLE_SECONDS, STOP_SECONDS = 15, 3
 """Seconds until an idle connection is closed (not a stranger's), and that a stopping server waits for connections."""
 
 
 class Connections:
-    """The open connections. A new one displaces one that waits, has never asked and is old, in this order."""
+    """The open connections. A new one displaces another: preferably a waiting one, then one without requests, then the
+    oldest."""
 
     def __init__(
         self, most: int = MOST_CONNECTIONS, strangers: int = MOST_STRANGERS, of_client: int = MOST_OF_CLIENT
@@ -423,7 +424,7 @@ class Connections:
         self._strangers[connection] = None
 
     def know(self, connection: PatientProtocol) -> None:
-        """Of a connection whose client has shown a token or a login."""
+        """Marks a connection whose client has presented a token or login."""
         del self._strangers[connection]
         self._known[connection] = None
 
@@ -439,7 +440,8 @@ class Connections:
 
 
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose next request head is late; uvicorn alone would wait for ever. Strangers get less."""
+    """Closes a connection whose next request head is late; uvicorn alone would wait forever. Strangers get less
+    time."""
 
     _head: asyncio.TimerHandle | None = None
     host = ""
@@ -487,7 +489,7 @@ class PatientProtocol(H11Protocol):
             self._head = None
 
     def _know(self) -> None:
-        """Called by the guard when it has seen who asks."""
+        """Called by the guard once it has authenticated the client."""
         if self._is_stranger and not self.transport.is_closing():
             self._opened.know(self)
             self._is_stranger, self.timeout_keep_alive = False, IDLE_SECONDS
@@ -504,7 +506,7 @@ class PatientProtocol(H11Protocol):
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listening in sockets or ():  # the number of uvicorn's configuration stands for both
+        for listening in sockets or ():  # uvicorn's configuration has one number for both
             listening.listen(BACKLOG)
 
 
@@ -521,7 +523,7 @@ def app_served(app: ASGIApp, listening: socket.socket, log: Log, stop: Event) ->
     server = _Server(config)
 
     def serve() -> None:
-        # `Server.run` would take over the signals, which are the service's.
+        # `Server.run` would install signal handlers in place of the service's.
         asyncio.run(server.serve([listening]))
         stop.set()
 
@@ -534,5 +536,5 @@ if __name__ == "__main__":
         status = main(*sys.argv[1:])
     except (MmqjpError, OSError) as error:
         sys.exit(f"mmqjp: error: the page cannot be served: {printable_line(str(error))}")
-    end_without_freeing(status)  # the service waits for this process, and to free its memory takes half a second
+    end_without_freeing(status)  # the service waits for this process, and freeing its memory takes half a second
     sys.exit(status)

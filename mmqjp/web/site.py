@@ -1,8 +1,8 @@
-"""A site: the reader, commands, access, templates and caches that the pages and the API of one store share. Access has
-whoever has the token of the state, a single-use code, or a cookie obtained by either; the host names that requests may
-use are checked against DNS rebinding. Also has static files at content-hashed addresses, cursors of lists, error
-responses (pages, or JSON under `/api/`), one-time messages, and server-sent events. A listener reads new outputs at its
-own pace; those that were dropped, or are too many, become a gap."""
+"""A site: the reader, commands, access, templates and caches that the pages and the API of one store share. Access
+needs the token of the state, a single-use code, or a cookie obtained with either; the host names of requests are
+checked against DNS rebinding. Also has static files at content-hashed addresses, cursors of lists, error responses
+(pages, or JSON under `/api/`), one-time messages, and server-sent events. A listener reads new outputs at its own pace;
+if they were dropped or are too many, it gets a gap."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from mmqjp.web.tallies import DAYS, FeedItems, Tallies, tally_feeds
 from xscl.text import XsclErrors
 
 TOKEN, PUSH_TOKEN = "token", "push-token"
-"""The files with the token, and with the one that may only push documents, in the state's directory of secrets."""
+"""The files of the token and of the push-only token in the state's directory of secrets."""
 
 BYTES, SHORTEST = 32, 20
 """Random bytes of a token or code. A shorter token, in characters, was not made here and could be guessed."""
@@ -87,16 +87,17 @@ def token_of(state: Path, name: str = TOKEN) -> str:
     """Returns a token of a state, creating it if missing. Raises StoreError, OSError."""
     path = make_inside(state, SECRETS) / name
     if not path.exists():
-        make_secret_file(path, f"{secrets.token_urlsafe(BYTES)}\n".encode())  # or another process was faster
+        make_secret_file(path, f"{secrets.token_urlsafe(BYTES)}\n".encode())  # unless another process was faster
     token = path.read_text("utf-8", "replace").strip()
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
-        raise StoreError(f"{path} holds no token: remove the file, and a new one is made")
+        raise StoreError(f"{path} holds no token: remove the file, and a new one is created")
     path.chmod(0o600)
     return token
 
 
 class Access:
-    """Checks tokens, codes and cookies; open without a token. Ports of a host share cookies: each names its own."""
+    """Checks tokens, codes and cookies; open without a token. Ports of a host share cookies, so cookie names contain
+    the port."""
 
     def __init__(
         self, token: str | None, cookie: str = "mmqjp", *, push_token: str | None = None, clock: Seconds = time.time
@@ -133,7 +134,7 @@ class Access:
     def is_token(self, text: str, address: str) -> bool:
         """Whether a text sent from a client's address is the token. Raises TooManyAttempts."""
         if self._token is not None and hmac.compare_digest(_digest(text), _digest(self._token)):
-            return True  # however many wrong ones came from there: many may share an address
+            return True  # however many wrong ones came from that address, which many may share
         now = self._clock()
         with self._lock:
             wrong = [moment for moment in self._wrong.get(address) or () if moment > now - ATTEMPTS_SECONDS]
@@ -209,7 +210,7 @@ WAIT = 30.0  # seconds that a page waits for the service's answer
 
 
 def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
-    """Returns a function that submits commands, and waits longer for a back-test."""
+    """Returns a function that submits commands, with a longer timeout for back-tests."""
     soon, later = client_that_waits(WAIT), client_that_waits(WAIT + BACKTEST_SECONDS)
 
     def ask(do: str, arguments: Mapping[str, Any]) -> Any:
@@ -219,7 +220,7 @@ def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
 
 
 async def form_values(request: Request) -> dict[str, str]:
-    """Returns the texts of a form whose fields depend on what it is about."""
+    """Returns the texts of a form with dynamic fields."""
     return {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
 
 
@@ -228,7 +229,7 @@ def prefix_of(public_url: str) -> str:
     return urlsplit(public_url).path.rstrip("/")
 
 
-_ROOTED = re.compile(r'(\s(?:href|src|action|formaction)=")/(?!/)')  # texts cannot have it: their quotes are escaped
+_ROOTED = re.compile(r'(\s(?:href|src|action|formaction)=")/(?!/)')  # never matches text, whose quotes are escaped
 
 STATIC = "/static/"  # the path of static files
 
@@ -248,7 +249,7 @@ class Assets:
     """The files in `static/`. Their addresses share one digest, so that they can refer to each other relatively."""
 
     def __init__(self) -> None:
-        look = files("mmqjp.present").joinpath("templates", "page.css")  # which files of matches have inside
+        look = files("mmqjp.present").joinpath("templates", "page.css")  # also embedded in HTML files of matches
         found = [look, *files("mmqjp.web").joinpath("static").iterdir()]
         self._content = {file.name: file.read_bytes() for file in found if file.name.rpartition(".")[2] in TYPES}
         every = b"\0".join(name.encode() + b"\0" + text for name, text in sorted(self._content.items()))
@@ -293,8 +294,8 @@ MOST_LISTENERS, MOST_READ, MOST_BEHIND = 100, 10, 1_000
 """Maximum number of listeners, of cached reads that they share, and of missed outputs, beyond which there is a gap."""
 
 LOOK, PAGE, MOST_NUMBERS = 0.5, 50, 20_000
-"""Seconds between two polls for outputs, maximum number sent per poll, as nobody reads faster, and of numbers looked at
-for them: outputs of hidden queries have numbers, too."""
+"""Seconds between two polls for outputs, maximum number sent per poll (nobody reads faster), and maximum numbers
+searched for them, since outputs of hidden queries have numbers too."""
 
 _Read = TypeVar("_Read")
 
@@ -312,7 +313,7 @@ class OutputGap:
 
 
 class Hub:
-    """The listeners of a site, for the server's event loop, each at its own pace. What several read is read once."""
+    """The listeners of a site, for the server's event loop, each at its own pace. Reads are shared."""
 
     def __init__(self, outputs: NewestMatches, look: float = LOOK) -> None:
         self._outputs, self._look = outputs, look
@@ -327,7 +328,7 @@ class Hub:
     def check(self) -> None:
         """Raises TooManyListeners if the limit is reached."""
         if self.listeners >= MOST_LISTENERS:
-            shown = f"{MOST_LISTENERS} pages are open that show outputs as they come"
+            shown = f"{MOST_LISTENERS} pages that show live outputs are open"
             raise TooManyListeners(f"{shown}: close one, or reload later")
 
     async def listen(self, seen: int | None, quiet: float) -> AsyncGenerator[ShownMatch | OutputGap | None, None]:
@@ -442,11 +443,11 @@ CACHED_REPLIES = 200, 1.0, 10.0
 """Maximum number of cached replies, and seconds for which one is fresh, and served stale while it is renewed."""
 
 NO_STORE = {"Cache-Control": "no-store"}
-"""The header of what changes without a commit, so that it is not cacheable."""
+"""The header of responses that change without a commit and so cannot be cached."""
 
 MOST_SLOW = 10  # maximum number of concurrent slow requests: a quarter of the threads
 TOLD = "told"  # the query parameter with the key of a one-time message
-MOST = 1_000  # maximum number of one-time messages that nobody has seen yet; the oldest are evicted
+MOST = 1_000  # maximum number of unseen one-time messages; the oldest are evicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,10 +461,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Site:
-    """What pages share. `reader` reads the store, and `ask` submits commands to its holder, through the spool. `access`
-    checks clients; `public_url` is the site's address without a final slash. `state` is the state directory; `holds`:
-    this process holds it. `now` is the clock in microseconds. `feed_settings` are those of the configuration file;
-    `allow_private`: feeds may be anywhere."""
+    """The state shared by pages. `reader` reads the store, and `ask` submits commands to its holder, through the spool.
+    `access` checks clients; `public_url` is the site's address without a final slash. `state` is the state directory;
+    `holds`: this process holds it. `now` is the clock in microseconds. `feed_settings` are the configuration file's;
+    `allow_private`: feeds may be on private hosts."""
 
     reader: StoreReader
     ask: SendCommand
@@ -478,7 +479,7 @@ class Site:
     links: list[Link] = field(default_factory=list)
     kept: SharedCache = field(init=False, default_factory=SharedCache)
     replies: SharedCache = field(init=False, default_factory=partial(SharedCache, *CACHED_REPLIES))
-    """Replies that concern no version. Cleared after this site changes something: later reads must show that."""
+    """Replies without a version. Cleared after this site changes something, so that later reads show it."""
     _told: LruCache[str, str] = field(init=False, default_factory=partial(LruCache, MOST))
     _slow_places: BoundedSemaphore = field(init=False, default_factory=partial(BoundedSemaphore, MOST_SLOW))
 
@@ -492,14 +493,14 @@ class Site:
 
     @cached_property
     def columns(self) -> dict[str, Sequence[str]]:
-        """The columns of the tables and views that people may ask for."""
+        """The columns of the tables and views that users may query."""
         return {name: self.select(f"SELECT * FROM {name} LIMIT 0").column_names for name in SCHEMA.documented}
 
     @contextmanager
     def slow(self) -> Iterator[None]:
         """For requests that may wait for seconds. Raises Busy if there are too many."""
         if not self._slow_places.acquire(blocking=False):
-            raise Busy("too much is being looked for: try again in a moment")
+            raise Busy("too many searches are running: try again in a moment")
         try:
             yield
         finally:
@@ -527,7 +528,7 @@ class Site:
 
     def prepare(self) -> None:
         """Loads new data that most pages need."""
-        with gc_paused():  # what is read remains, and to scan it holds up all pages
+        with gc_paused():  # the loaded data is permanent, and scanning it would hold up all pages
             self.tallies.current()
             self.matches.forget_what_was_dropped()
             self.feeds.revoked_links()
@@ -564,7 +565,7 @@ class Site:
 
     @cached_property
     def _templates(self) -> Environment:
-        """Those of pages, with `mmqjp.present`'s below `present/`."""
+        """The templates of pages, with those of `mmqjp.present` below `present/`."""
         loaders = [PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]
         made = template_environment(ChoiceLoader(loaders))
         made.auto_reload = False
@@ -593,12 +594,12 @@ class Site:
 
     def show(self, path: str, message: str, fragment: str = "", **fields: str) -> RedirectResponse:
         """Returns the response to a form: a redirection to a page that shows a message once."""
-        key = secrets.token_urlsafe(9)  # nobody guesses it
+        key = secrets.token_urlsafe(9)  # cannot be guessed
         self._told.put(key, message)
         return RedirectResponse(with_query(path, **fields, **{TOLD: key}) + fragment, 303)
 
     def piece(self, template: str, **context: object) -> str:
-        """Renders a template, whose addresses do not know of a prefix."""
+        """Renders a template, without the public prefix in its addresses."""
         text = self._templates.get_template(template).render(context)
         return _ROOTED.sub(rf"\1{self.prefix}/", text) if self.prefix else text
 
@@ -616,7 +617,7 @@ HEADINGS = {
     409: "That cannot be done now",
     410: "That is gone",
     413: "That is too large",
-    415: "That is of an unknown kind",
+    415: "That has an unknown type",
     421: "Wrong address",
     429: "Too many attempts",
     503: "Try again in a moment",
@@ -625,7 +626,7 @@ HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A mistake in the input: its place, from 1 (None: nowhere in particular), what it is, and what may help."""
+    """A mistake in the input: line and column from 1 (None: no particular place), message and hint."""
 
     line: int | None
     column: int | None
@@ -688,7 +689,7 @@ def handle_errors(app: FastAPI, site: Site) -> None:
         assert isinstance(error, RequestValidationError)
         texts = (f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}"[:500] for one in error.errors())
         mistakes = [Mistake(None, None, text) for text in texts]
-        return problem_response(site, request, 400, ErrorBody("the request is not as it should be", mistakes))
+        return problem_response(site, request, 400, ErrorBody("the request is malformed", mistakes))
 
     def unexpected(request: Request, error: Exception) -> Response:
         text = f"unexpected {type(error).__name__}; the log of the server has more"
@@ -708,7 +709,7 @@ def plain_error_response(path: str, status: int, message: str) -> Response:
 SEND_SECONDS = 20.0  # a client that receives nothing for this many seconds is dropped
 
 COMMENT, RETRY = b": still there\n\n", b"retry: 3000\n\n"
-"""The keep-alive comment, and what makes the client reconnect after 3 s."""
+"""The keep-alive comment, and the instruction to reconnect after 3 s."""
 
 
 class ServerSentEvents(StreamingResponse):
@@ -717,7 +718,7 @@ class ServerSentEvents(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
-        # Without the last one, some proxies keep messages back.
+        # Without the last one, some proxies buffer messages.
         super().__init__(self._retried(), headers=NO_STORE | {"X-Accel-Buffering": "no"})
         self._messages = messages
 

@@ -1,5 +1,5 @@
-"""Counts the outputs of each query by hour and day, each batch once, and tracks the registered queries. And counts the
-items of each feed by day."""
+"""Counts the outputs of each query by hour and day, reading each batch once, and tracks the registered queries; also
+counts the items of each feed by day."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from feeds.documents import Now
 from mmqjp.present.recent import RecentAnswers, is_newer
 from mmqjp.tables.lookup import QuerySeen, next_batches, query_changes, tally
 
-HOURS = 7 * 24 + 1  # number of hours counted singly, up to the present one
+HOURS = 7 * 24 + 1  # number of hours counted separately, including the current one
 
 DAYS, HOURS_A_DAY = 30, DAY // HOUR
-"""Number of UTC days counted singly, up to the present one, and hours per day."""
+"""Number of UTC days counted separately, including today, and hours per day."""
 
-MOST_ROWS, SECONDS = 5_000_000, 60.0  # limits of a SELECT, which reads much only when a store is first shown
+MOST_ROWS, SECONDS = 5_000_000, 60.0  # limits of a SELECT; only the first one on a store reads many rows
 
 MOST_OUTPUTS, NEVER = 1_000_000, -(1 << 62)
-"""Approximate number of outputs counted per SELECT, and so of its rows, and the `last` of a query without outputs."""
+"""Approximate number of outputs counted per SELECT, which bounds its rows, and the `last` of a query without
+outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedItems:
-    """The items of a feed that are kept: how many, when the last new one arrived, in microseconds (None: never), and
-    how many there are of each of the last DAYS UTC days, the present one last."""
+    """The stored items of a feed: their number, the arrival of the last new one in microseconds (None: never), and the
+    numbers on each of the last DAYS UTC days, today last."""
 
     items: int = 0
     last: int | None = None
@@ -45,7 +46,7 @@ class FeedItems:
 
 
 def tally_feeds(rows: Iterable[Mapping[str, Any]], today: int) -> dict[str, FeedItems]:
-    """Returns the items of each feed, given the rows of `items_by_feed`. What is from the future counts as of today."""
+    """Returns the items of each feed, from the rows of `items_by_feed`. Items from the future count as today's."""
     found: dict[str, FeedItems] = {}
     for feed, some in gathered((row["feed"], row) for row in rows).items():
         days = [0] * DAYS
@@ -57,8 +58,8 @@ def tally_feeds(rows: Iterable[Mapping[str, Any]], today: int) -> dict[str, Feed
 
 
 class Counted(NamedTuple):
-    """Columns of counts: outputs in all, in the last day and in the last week, the last t1, and the outputs of each of
-    the last DAYS UTC days, the present one last. A day and a week are 24 and 168 hours, plus the present one."""
+    """Columns of counts: outputs in total, in the last day and in the last week, the last t1, and the outputs on each
+    of the last DAYS UTC days, today last. A day and a week are 24 and 168 hours, plus the current one."""
 
     total: Ints
     day: Ints
@@ -92,8 +93,8 @@ class Names(list[str]):
 @dataclass(frozen=True, eq=False)
 class QueryTally:
     """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, and the
-    place in `counted`, or -1 without any output. `reasons` has a pause's reason by name. `today` is the number of the
-    present UTC day since 1970. `registered` changes when queries are registered, typed otherwise or paused."""
+    place in `counted`, or -1 without outputs. `reasons` has the reasons of pauses by name. `today` is the number of the
+    current UTC day since 1970. `registered` changes when queries are registered, retyped or paused."""
 
     registered: object
     today: int
@@ -118,8 +119,8 @@ class QueryTally:
 
 
 class RegisteredNames:
-    """The registered names of a store, in order, as columns, and who has which number. Follows what was changed: there
-    may be very many of them."""
+    """The registered names of a store, in order, as columns, and the names by qid. Updated incrementally, since there
+    may be millions."""
 
     def __init__(self) -> None:
         self.of_qid: list[str | None] = []
@@ -130,7 +131,7 @@ class RegisteredNames:
         self._seen = QuerySeen()
 
     def follow(self, select: Callable[[str], pa.Table], counted_at: Mapping[str, int]) -> bool:
-        """Reads what was changed since the last time. Returns False if it cannot be followed."""
+        """Applies the changes since the last call. Returns False if they cannot be followed."""
         rows = select(query_changes(self._seen))
         what, qids = rows["what"].to_numpy(zero_copy_only=False), rows["qid"].to_numpy()
         added = rows.filter(pc.equal(rows["what"], "added"))
@@ -158,7 +159,8 @@ class RegisteredNames:
         return bool(seen["qid"] == np.count_nonzero(self._is_removed))
 
     def _change(self, changed: Mapping[str, int], counted_at: Mapping[str, int]) -> None:
-        """Counts queries of names, some of which are new or go. Columns are replaced, since pages have the former."""
+        """Updates the counts of names, adding and removing names. Replaces columns instead of changing them, since
+        pages use the old ones."""
         names, queries = self.names, self.queries.copy()
         new = []
         for name, count in changed.items():
@@ -185,7 +187,7 @@ class RegisteredNames:
             self.reasons[name] = min(reason, self.reasons.get(name, reason))
 
     def is_counted(self, name: str, at: int) -> None:
-        """Notes the place of the counts of a name, whether it is registered or not."""
+        """Sets the place of a name's counts, if the name is registered."""
         place = bisect_left(self.names, name)
         if place < len(self.names) and self.names[place] == name:
             self.counted_at[place] = at
@@ -214,7 +216,7 @@ class Tallies:
         """Returns the tally as of the newest batch. Raises what `StoreReader.select` raises."""
         version, hour = self._recent.version(), self._now() // HOUR
         if (found := self._kept_for(version, hour)) is not None:
-            return found  # even while another thread counts for a newer version
+            return found  # even while another thread counts a newer version
         with self._lock:
             if (found := self._kept_for(version, hour)) is None:
                 found = self._made(hour)
@@ -230,14 +232,14 @@ class Tallies:
         self._batch, self._kept, self._hour = -1, 0, hour
         self._queries_are: object = None
         self._names = RegisteredNames()
-        self._at: dict[str, int] = {}  # the places of the names that have outputs, whether registered or not
+        self._at: dict[str, int] = {}  # the places of names with outputs, registered or not
         self._at_of_qid = np.zeros(0, np.int64)
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
         self._hours, self._days = np.zeros((HOURS, 0), np.int64), np.zeros((DAYS, 0), np.int64)
 
     def _made(self, hour: int) -> QueryTally:
         self._shift(hour)
-        if not self._count_recent() and not self._count():  # something was dropped: count anew
+        if not self._count_recent() and not self._count():  # rows were dropped: recount
             self._clear(hour)
             self._count()
         names = self._names
@@ -323,7 +325,7 @@ class Tallies:
             self._days = np.pad(self._days, ((0, 0), (0, more)))
         np.add.at(self._total, codes, outputs)
         np.maximum.at(self._last, codes, last)
-        # What is from the future counts as of the present hour.
+        # Outputs from the future count in the current hour.
         days = hours // HOURS_A_DAY
         for counts, units, now in ((self._hours, hours, self._hour), (self._days, days, self._today)):
             places = units - (now - len(counts) + 1)

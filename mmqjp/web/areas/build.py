@@ -1,5 +1,5 @@
-"""The builder: recipes with fields make the text of a query, which is tried on stored documents before anybody
-subscribes. If it finds nothing, the funnel of the trial names the fields to widen."""
+"""The builder: recipes with fields produce the text of a query, which is tried on stored documents before subscribing.
+If it finds nothing, the funnel of the trial determines the fields to widen."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """The stage that nothing passes, None if a story on fewer sites is all there is; and the fields to widen."""
+    """The stage that nothing passes (None if there are only stories on fewer sites), and the fields to widen."""
 
     stage: FunnelStage | None
     fields: Sequence[RecipeField]
@@ -73,7 +73,7 @@ def _recipe_view(recipe: Recipe) -> RecipeView:
 
 
 BuildStep = Literal["text", "try", "subscribe"]
-_Values = Annotated[dict[str, str], Body(description="Values of its fields; missing ones have their defaults.")]
+_Values = Annotated[dict[str, str], Body(description="Values of its fields; missing ones get their defaults.")]
 
 
 def builder_router(site: Site, routes: APIRouter) -> None:
@@ -128,7 +128,7 @@ def builder_router(site: Site, routes: APIRouter) -> None:
     def recipes() -> list[RecipeView]:
         return list(map(_recipe_view, RECIPES.values()))
 
-    @routes.post("/api/v1/recipes/{name}", tags=["queries"], summary="Build the text of a query by a recipe")
+    @routes.post("/api/v1/recipes/{name}", tags=["queries"], summary="Build the text of a query from a recipe")
     def build(name: str, values: _Values) -> Built:
         recipe = recipe_named(name)
         if unknown := sorted(values.keys() - recipe.defaults.keys()):

@@ -1,5 +1,5 @@
-"""What an editor of queries completes: keywords and functions of the language, streams and events of the store, and the
-names in newest documents, by the element that they stand in."""
+"""Completions for the query editor: keywords and functions of the language, streams and events of the store, and names
+in the newest documents, by parent element."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from xscl.check_expressions import FUNCTIONS
 from xscl.lalr import grammar_keywords
 
 MOST_STREAMS, MOST_PUBLISHED = 20, 500
-"""Maximum number of streams, those with most documents, and of names of queries, which are streams, too."""
+"""Maximum number of streams (those with the most documents), and of names of queries, which are streams too."""
 
 MOST_DOCUMENTS, LONGEST_READ, MOST_NAMES = 40, 100_000, 1_000
-"""Maximum number of newest documents read of a stream, of their characters each, and of names in one stream."""
+"""Maximum number of newest documents read per stream, of characters of each, and of names per stream."""
 
 _STREAMS = f"""SELECT stream, count(*) AS documents FROM documents WHERE kind <> 'hidden' GROUP BY stream
 ORDER BY documents DESC, stream LIMIT {MOST_STREAMS}"""
@@ -29,8 +29,8 @@ ORDER BY documents DESC, stream LIMIT {MOST_STREAMS}"""
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """`paths` has for each stream with documents, by the name of an element ("" above the roots), the names of elements
-    and attributes (`@name`) in it; a name in a namespace is `*:name`. `events` has attributes by event."""
+    """`paths` has, by stream and parent element ("" above the roots), the names of elements and attributes (`@name`) in
+    it; a name in a namespace is `*:name`. `events` has attributes by event."""
 
     keywords: tuple[str, ...]
     functions: tuple[str, ...]
@@ -45,7 +45,7 @@ def _name(tag: str, sign: str = "") -> str:
 
 
 def names_by_parent(documents: Iterable[Iterable[etree._Element]]) -> dict[str, tuple[str, ...]]:
-    """Returns the names in the elements of documents, the first MOST_NAMES met."""
+    """Returns the names in documents by parent element, the first MOST_NAMES."""
     found: dict[str, dict[str, None]] = {}
     left = MOST_NAMES
     for elements in documents:
@@ -82,7 +82,7 @@ def completions(site: Site) -> Completions:
 
 
 def completions_router(site: Site, routes: APIRouter) -> None:
-    @routes.get("/api/v1/completions", tags=["queries"], summary="What an editor of queries can complete")
+    @routes.get("/api/v1/completions", tags=["queries"], summary="Completions for an editor of queries")
     def complete(response: Response) -> Completions:
         response.headers.update(NO_STORE)
         return site.kept.get("completions", site.tallies.current().registered, partial(completions, site))

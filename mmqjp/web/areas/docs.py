@@ -1,5 +1,5 @@
-"""The documentation: the pages of docs/, in the wheel below `mmqjp/docs`, rendered without what is HTML in them, with
-anchors at their headings; and a search for words in their sections, which needs no script."""
+"""The documentation: the pages of docs/ (in the wheel, `mmqjp/docs`), rendered without embedded HTML and with anchors
+at headings; and a search for words in their sections, which works without scripts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LINKS = (Link("/docs", "Docs", 90),)
 
 @dataclass(frozen=True, slots=True)
 class DocSection:
-    """What stands below a heading up to the next one: plain text. `anchor` is empty before the first heading."""
+    """The plain text below a heading, up to the next one. `anchor` is empty before the first heading."""
 
     page: str
     page_title: str
@@ -59,7 +59,7 @@ class DocPage:
 
 @dataclass(frozen=True, slots=True)
 class DocHit:
-    """A section that has all words sought. `excerpt` is text around one of them."""
+    """A section with all the words. `excerpt` is text around one of them."""
 
     page: str
     anchor: str
@@ -83,7 +83,7 @@ def _folder() -> Traversable:
 
 @cache
 def doc_names() -> tuple[str, ...]:
-    """The pages in the order in which the first one names them."""
+    """The pages in the order of the first one's list."""
     found = {file.name.removesuffix(".md") for file in _folder().iterdir() if file.name.endswith(".md")}
     named = re.findall(r"\]\(([\w-]+)\.md\)", (_folder() / f"{HOME}.md").read_text("utf-8"))
     return tuple(dict.fromkeys(name for name in (HOME, *named, *sorted(found)) if name in found))
@@ -98,7 +98,7 @@ def slug(heading: str) -> str:
 
 
 def _markdown() -> MarkdownIt:
-    made = MarkdownIt("commonmark").enable("table")  # it reads HTML, such as comments, so that it can be left out
+    made = MarkdownIt("commonmark").enable("table")  # HTML, such as comments, is parsed, so that it can be dropped
     made.add_render_rule("html_block", lambda *_: "")
     made.add_render_rule("html_inline", lambda renderer, tokens, at, *_: _anchor(tokens[at].content))
     made.add_render_rule("image", lambda *_: "")
@@ -111,7 +111,7 @@ _ANCHOR = re.compile(r'<a id="([\w-]+)">')
 
 
 def _anchor(text: str) -> str:
-    """The one element that pages have: a place in a paragraph that links lead to."""
+    """The only HTML element allowed in pages: an anchor inside a paragraph."""
     found = _ANCHOR.fullmatch(text)
     return f'<span id="{found[1]}"></span>' if found else ""
 
@@ -124,7 +124,7 @@ _TOKEN = re.compile(
 
 
 def coloured(text: str) -> str:
-    """A text of XSCL as HTML, in the colours of the editor."""
+    """Highlights XSCL as HTML, in the colours of the editor."""
     parts, at = list[str](), 0
     for found in _TOKEN.finditer(text):
         kind, word = found.lastgroup, found[0]
@@ -138,7 +138,7 @@ def coloured(text: str) -> str:
 
 
 def _code(token: Token) -> str:
-    # Quotes are escaped, too: what renders pages finds its addresses by them.
+    # Quotes are escaped too: rendering finds addresses by unescaped ones.
     shown = coloured(token.content) if token.info.strip() == "xscl" else escape(token.content)
     return f'<pre class="code" dir="ltr">{shown}</pre>\n'
 
@@ -177,8 +177,8 @@ def _add_anchors(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
 
 
 def _point_links(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Yields tokens with links among pages that stay in the site. Others open elsewhere, and do not learn from where;
-    what leads to a file that is not shown is not a link."""
+    """Yields tokens, with links between pages rewritten for the site. External links open in a new tab without a
+    referrer; links to files that are not served become plain text."""
     leads = True
     for token in tokens:
         if token.type == "link_open":
@@ -193,7 +193,7 @@ def _point_links(tokens: Iterable[Token]) -> Iterator[Token]:
 
 
 def _in_regions(tokens: Iterable[Token], title: str) -> Iterator[Token]:
-    """Tables scroll in regions of their own, which the keyboard reaches, named by the heading above."""
+    """Wraps tables in scrollable regions, reachable by keyboard and labelled by the heading above."""
     above = iter(tokens)
     for token in above:
         if token.type == "heading_open":
@@ -226,15 +226,15 @@ def _sections(name: str, title: str, tokens: Sequence[Token]) -> Iterator[DocSec
 
 @cache
 def _index() -> tuple[tuple[DocSection, str, str], ...]:
-    """Sections with their titles and texts in small letters."""
+    """Sections with their titles and texts in lower case."""
     pages = (doc_page(name) for name in doc_names())
     found = (section for page in pages if page is not None for section in page.sections)
     return tuple((one, one.title.casefold(), one.text.casefold()) for one in found)
 
 
 def search_docs(text: str) -> list[DocHit]:
-    """Returns the sections that have all words of a text, or words that begin so: those first that have them in their
-    titles, and then those that have them most often for their length."""
+    """Returns the sections with all words of a text, or words that begin with them: first those with the words in their
+    titles, then by frequency relative to length."""
     words = re.findall(r"[\w-]+", text.casefold())
     found: list[tuple[float, int, DocHit]] = []
     begins = [re.compile(rf"(?<!\w){re.escape(word)}") for word in words]
@@ -262,13 +262,13 @@ def _marked(excerpt: str, search: str) -> Markup:
     return Markup("").join(Markup("<mark>{}</mark>").format(one) if at % 2 else one for at, one in enumerate(parts))
 
 
-_Search = Annotated[str, Query(max_length=LONGEST, description="Words that a section has, or that begin its words.")]
+_Search = Annotated[str, Query(max_length=LONGEST, description="Words of a section, or beginnings of them.")]
 
 
 def docs_router(site: Site, routes: APIRouter) -> None:
     def known(name: str) -> DocPage:
         if (found := doc_page(name)) is None:
-            raise HTTPException(404, f"the documentation has no page {name[:80]!r}: search it on /docs")
+            raise HTTPException(404, f"the documentation has no page {name[:80]!r}: search on /docs")
         return found
 
     def shown(request: Request, page: DocPage, search: str = "", hits: Sequence[object] = ()) -> Response:

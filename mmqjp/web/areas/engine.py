@@ -30,8 +30,8 @@ class Hour:
 @dataclass(frozen=True, slots=True)
 class EngineView:
     """The status of the store, and its work. `documents_a_second` is the throughput of the last batches while they ran
-    (None: no batch); `lag_us` is the age of the newest document at the time of the status. `counters` of stage 1 and 2,
-    and the `plan` used last, are set if the process that holds the store reports them."""
+    (None: no batch); `lag_us` is the age of the newest document at the time of the status. `counters` of stages 1 and 2
+    and the last `plan` are set if the process that holds the store reports them."""
 
     status: Status
     documents_a_second: float | None
@@ -64,7 +64,7 @@ def engine_router(site: Site, routes: APIRouter) -> None:
         outputs = [(hour.begin, hour.outputs) for hour in found.hours]
         return site.render(request, "engine.html", found=found, documents=documents, outputs=outputs)
 
-    @routes.get("/api/v1/engine", tags=["store"], summary="How the engine does")
+    @routes.get("/api/v1/engine", tags=["store"], summary="Show the state of the engine")
     def engine() -> EngineView:
         status = Status.from_dict(site.look("status", {}))
         counters = site.look("counters", {})
@@ -93,7 +93,7 @@ def login_router(site: Site, routes: APIRouter) -> None:
     async def form(request: Request, next: str = "/", code: str = "") -> Response:
         if code and site.access.use_code(code[:LONGEST]):
             return logged_in(site, next)
-        wrong = "This link has been used. Take the token instead." if code else ""
+        wrong = "This link has already been used. Log in with the token instead." if code else ""
         return page(request, next, wrong)
 
     @routes.post("/login", response_class=HTMLResponse)
@@ -128,7 +128,7 @@ def logged_in(site: Site, next: str) -> Response:
 
 
 def local(address: str) -> str:
-    """Returns an address if it is one of this site, else that of its first page.
+    """Returns an address if it is on this site, else that of the home page.
 
     >>> local("/q/x?after=1"), local("//elsewhere"), local("https://elsewhere"), local("/\\\\elsewhere")
     ('/q/x?after=1', '/', '/', '/')

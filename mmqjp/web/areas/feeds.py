@@ -1,4 +1,4 @@
-"""The feeds of a state, read beside the running fetch: their health, and how they are added, retried and removed."""
+"""The feeds of a state, read beside the running fetch: their health; adding, retrying and removing them; settings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from mmqjp.web.tallies import FeedItems
 
 ROWS = 100  # feeds per page
 WAIT = 3.0  # seconds to wait until a running fetch has applied a change
-MOST_NAMED = 100  # new feeds that are named after a list was added
+MOST_NAMED = 100  # new feeds that are listed after a list was added
 OVERDUE = 600_000_000  # a feed overdue for this many microseconds shows that no fetch runs
 
 Health = Literal["well", "new", "failing", "stopped"]
@@ -73,9 +73,9 @@ WantedFeeds = Literal["", "failing", "late", "unpushed", "stopped"]
 @dataclass(frozen=True, slots=True)
 class FeedRow(FeedSummary):
     """A feed and its health: `new` before the first visit; `stopped` if it is gone for good and not fetched again.
-    `visited_at` is its last complete visit, and `read_to` the last one that the queries know of: how far its time has
-    come. `late`: that is longer ago than twice its interval. `holds`: the stream waits for this feed, while others have
-    come further by more than its interval. `kept`: its items in the store."""
+    `visited_at` is its last complete visit, and `read_to` the last one processed, up to which its time has advanced.
+    `late`: that is longer ago than twice its interval. `holds`: the stream waits for this feed, and others are ahead by
+    more than its interval. `kept`: its items in the store."""
 
     health: Health
     visited_at: int | None
@@ -87,9 +87,8 @@ class FeedRow(FeedSummary):
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """A page of feeds. `feeds`, `failing`, `late`, `stopped`, `pushed` (by a hub) and `unpushed` (which name a hub that
-    does not push them) count all. `overdue`: feeds are long due, so no fetch
-    runs."""
+    """A page of feeds. `feeds`, `failing`, `late`, `stopped`, `pushed` (by a hub) and `unpushed` (naming a hub that
+    does not push them) count all feeds. `overdue`: feeds have been due for so long that no fetch can be running."""
 
     rows: tuple[FeedRow, ...]
     next: str | None
@@ -104,9 +103,9 @@ class FeedPage:
 
 @dataclass(frozen=True, slots=True)
 class FeedsChanged:
-    """The result of a change: the number of feeds, and what was left out and why. `made` is false if the running fetch
-    has not applied it yet. `known`: feeds to add that were there already; `new` has the addresses of others, the first
-    MOST_NAMED."""
+    """The result of a change: the number of feeds, and complaints about ignored ones. `made` is false if the running
+    fetch has not applied it yet. `known` counts feeds to add that already existed; `new` has the addresses of the
+    others, up to MOST_NAMED."""
 
     feeds: int
     made: bool
@@ -117,9 +116,9 @@ class FeedsChanged:
 
 @dataclass(frozen=True, slots=True)
 class SettingsView:
-    """What is set of a feed, or of the feeds of a folder ("" for all feeds), by key: in the page or on the command line
-    (`own`), in the configuration file (`configured`), and all that counts, with what the folders of a feed set
-    (`effective`). Secrets have their names only."""
+    """The settings of a feed, or of a folder ("" for all feeds), by key: from the page or the command line (`own`),
+    from the configuration file (`configured`), and the resolved ones, including a feed's folders (`effective`). Secrets
+    appear by name only."""
 
     url: str
     folder: str
@@ -129,7 +128,7 @@ class SettingsView:
 
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
-    """Returns feeds of a health, from a cursor on. Raises SourceError."""
+    """Returns feeds with the wanted health, from a cursor on. Raises SourceError."""
     known, notes = noted_feeds(_file(site), site.now()) if _file(site).is_file() else ([], {})
     rows = list(map(partial(_row, site.now(), _visits(site), site.feed_items(), notes), known))
     first, _ = decode_cursor(after, int, str) or (0, "")
@@ -156,7 +155,7 @@ def _signs(row: FeedRow) -> Iterator[str]:
 
 
 def _added(site: Site, found: FeedLists) -> FeedsChanged:
-    """Adds feeds with what is set of them, but for those whose hosts are inside the network and not allowed."""
+    """Adds feeds with their settings, except those on private hosts that are not allowed."""
     known = _known(site)
     kept, refused = found.feeds, list[str]()
     if not site.allow_private:
@@ -189,7 +188,7 @@ def _unverified(site: Site) -> set[str]:
 
 
 def settings_view(site: Site, url: str, folder: str) -> SettingsView:
-    """Of the feed with an address, else of a folder. Raises NoSuchFeed, SourceError."""
+    """Returns the settings of the feed with an address, else of a folder. Raises NoSuchFeed, SourceError."""
     state, configured = _settings(site), site.feed_settings
     if url:
         (feed,) = _chosen(site, [url])
@@ -202,9 +201,9 @@ def settings_view(site: Site, url: str, folder: str) -> SettingsView:
 
 
 def change_settings(site: Site, url: str, folder: str, table: Mapping[str, object], new_password: str = "") -> bool:
-    """Sets keys; None unsets one. Returns whether that is applied. Who has the page names no secrets, which go to the
-    feed's host, but those that are set there already: a new password becomes a secret of its own. Raises BadSettings,
-    NoSuchFeed, SecretError, OSError."""
+    """Sets keys; None unsets one. Returns whether the change has been applied. Users of the page cannot name secrets,
+    which would be sent to the feed's host, other than those already set there; a new password becomes a new secret.
+    Raises BadSettings, NoSuchFeed, SecretError, OSError."""
     for key in FILE_ONLY & {key for key, value in table.items() if value is not None}:
         raise BadSettings(f"{key}: only the configuration file and mmqjp feeds set may set this")
     name = _chosen(site, [url])[0].url if url else folder
@@ -220,7 +219,7 @@ def change_settings(site: Site, url: str, folder: str, table: Mapping[str, objec
     for key in after.to_table():
         if not {made, *_named_in(before)}.issuperset(_named_in(after, key)):
             advice = "only the configuration file and mmqjp feeds set name secrets"
-            raise BadSettings(f"{key}: {advice}, which are sent to the feed's host")
+            raise BadSettings(f"{key}: {advice}, since they are sent to the feed's host")
     if made:
         store_secret(site.state, made, new_password)
     scope: SettingsScope = "feed" if url else "folder"
@@ -230,17 +229,17 @@ def change_settings(site: Site, url: str, folder: str, table: Mapping[str, objec
 
 
 def _drop_secrets(site: Site, names: Iterable[str]) -> None:
-    """Removes those that the page made."""
+    """Removes secrets that the page created."""
     for one in names:
         if one.startswith(_PAGE_SECRET):
             (site.state / SECRETS / one).unlink(missing_ok=True)
 
 
-_PAGE_SECRET = "feed-"  # begins the names of secrets that the page made
+_PAGE_SECRET = "feed-"  # prefix of the names of secrets that the page created
 
 
 def _named_in(settings: FeedSettings, *keys: str) -> Iterator[str]:
-    """The names of the secrets in settings, or in some of them."""
+    """The names of the secrets in some keys, by default in all."""
     return (one.name for one in settings.secrets(*keys))
 
 
@@ -265,14 +264,14 @@ def _file(site: Site) -> Path:
 VISITS = """SELECT stream, feed, arg_max(visited, batch) AS visited, arg_max(earlier, batch) AS earlier,
   arg_max(outcome, batch) AS outcome
 FROM feeds GROUP BY stream, feed"""
-"""SQL for the last complete visit of each feed that was read, and for what was read of it last."""
+"""SQL for the last complete visit of each feed, and the last outcome."""
 
 SECONDS = 10.0  # time limit of a SELECT
 
 
 class _FeedTime(NamedTuple):
-    """A feed in the store: its last complete visit, None if it had none; that of the feed which has come furthest; and
-    whether the stream waits for it."""
+    """A feed in the store: its last complete visit (None if it had none), that of the most advanced feed, and whether
+    the stream waits for it."""
 
     visited: int | None
     furthest: int
@@ -331,28 +330,28 @@ LONGEST = 4_000  # maximum length of an address, in characters
 
 OPML = "text/x-opml; charset=utf-8"
 
-_After = Annotated[str | None, Query(description="The `next` of the page before.")]
+_After = Annotated[str | None, Query(description="The `next` of the previous page.")]
 Address = Annotated[str, Form(max_length=LONGEST)]
-_Sent = Annotated[str, Body(description="The feed's address, or that of a page that names it.")]
-_Named = Annotated[str, Body(description="Your title, or its folder.")]
+_Sent = Annotated[str, Body(description="The feed's address, or that of a page that links to it.")]
+_Named = Annotated[str, Body(description="Your title for it, or its folder.")]
 
 
 _Url = Annotated[str, Query(max_length=LONGEST, description="The feed's address.")]
 _Folder = Annotated[str, Query(max_length=LONGEST, description='The folder\'s path, or "" for all feeds.')]
 _Table = Annotated[dict[str, Any], Body(embed=True, description="Keys as in the configuration file.")]
-_Password = Annotated[str, Body(max_length=LONGEST, description="A password to store as a secret, and to name.")]
+_Password = Annotated[str, Body(max_length=LONGEST, description="A password, which is stored as a secret.")]
 
 FORM_KEYS = tuple(key for key in KEYS if key not in FILE_ONLY)
 NEW_PASSWORD = "new_password"
 _LINES = frozenset({"keep", "block"})
 _NAMED = {"headers": ": ", "cookies": "="}
-"""Keys with names and values, a line each, and what stands between them."""
+"""Keys whose values are lines of name and value, and the separator between these."""
 
 _SECRET = re.compile(r"\{\s*secret\s*=\s*[\"']?([^\"'{}\s]*)[\"']?\s*\}")
 
 
 def _shown_value(key: str, value: object) -> str:
-    """A value as the form has it."""
+    """Formats a value for the form."""
     match value:
         case None:
             return ""
@@ -368,7 +367,7 @@ def _shown_value(key: str, value: object) -> str:
 
 
 def _table_of_form(form: Mapping[str, str]) -> dict[str, object]:
-    """The inverse. A key that is empty is unset. Raises BadSettings."""
+    """The inverse of `_shown_value`, for all fields. An empty field unsets its key. Raises BadSettings."""
     table: dict[str, object] = {}
     for key, text in form.items():
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -387,13 +386,13 @@ def _named_line(key: str, line: str) -> tuple[str, object]:
     mark = _NAMED[key].strip()
     name, found, value = line.partition(mark)
     if not found:
-        raise BadSettings(f"{key}: write NAME{_NAMED[key]}VALUE, a line each")
+        raise BadSettings(f"{key}: write NAME{_NAMED[key]}VALUE, one per line")
     secret = _SECRET.fullmatch(value.strip())
     return name.strip(), {"secret": secret[1]} if secret else value.strip()
 
 
 def _first_of(what: str, texts: Sequence[str], count: int | None = None) -> str:
-    """The first of some texts, as a sentence to follow another; "" if there are none."""
+    """The first few texts as a sentence that follows another one; "" if there are none."""
     count = len(texts) if count is None else count
     more = f" and {count - 3:,} more" if count > 3 else ""
     return f". {what}: {', '.join(texts[:3])}{more}" if texts else ""
@@ -426,7 +425,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         text += f"; {len(made.complaints):,} left out or changed" if made.complaints else ""
         if len(made.new) + len(made.complaints) + made.known > 1:  # of a list
             text += _first_of("New", made.new, made.feeds) + _first_of("Left out", made.complaints)
-        return site.show("/feeds", f"{text}." if made.made else f"{text}. The fetch takes that in in a moment.")
+        return site.show("/feeds", f"{text}." if made.made else f"{text}. The running fetch will apply it in a moment.")
 
     def edit_page(
         request: Request, url: str, folder: str, form: Mapping[str, str] = {}, status: int = 200, error: str = ""
@@ -459,8 +458,8 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
             made = change_settings(site, url, folder, table, given.get(NEW_PASSWORD, "").strip())
         except (BadSettings, SecretError) as error:
             return edit_page(request, url, folder, given, 400, str(error))
-        later = "The next fetch uses that." if made else "The fetch takes that in in a moment."
-        return site.show("/feeds/edit", f"The settings are kept. {later}", url=url, folder=folder)
+        later = "The next fetch uses them." if made else "The running fetch will apply them in a moment."
+        return site.show("/feeds/edit", f"The settings are saved. {later}", url=url, folder=folder)
 
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:
@@ -506,11 +505,13 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
             raise NoSuchFeed(made.complaints[0])
         return made
 
-    @routes.post("/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or one address a line")
+    @routes.post(
+        "/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or with one address per line"
+    )
     def add_list(opml: Annotated[bytes, Body(media_type="text/x-opml")]) -> FeedsChanged:
         return _added(site, read_feed_list(opml, "the list"))
 
-    @routes.get("/api/v1/feeds/settings", tags=["feeds"], summary="What is set of a feed or folder")
+    @routes.get("/api/v1/feeds/settings", tags=["feeds"], summary="Show the settings of a feed or folder")
     def settings(response: Response, url: _Url = "", folder: _Folder = "") -> SettingsView:
         response.headers.update(NO_STORE)
         return settings_view(site, url, folder)
@@ -528,7 +529,7 @@ def feeds_router(site: Site, routes: APIRouter) -> None:
         return FeedsChanged(len(urls), made)
 
     @routes.post(
-        "/api/v1/feeds/retry", tags=["feeds"], summary="Make feeds due now; without an address, those that fail"
+        "/api/v1/feeds/retry", tags=["feeds"], summary="Make feeds due now; without an address, all failing ones"
     )
     def retry(address: Annotated[list[str] | None, Query()] = None) -> FeedsChanged:
         failing = [feed for feed in _known(site) if feed.errors and not feed.stopped]

@@ -1,5 +1,5 @@
-"""Pages of items: the newest kept documents, searched and filtered, and one with all that was read of it, its versions,
-the outputs that it is part of, and queries to make of it."""
+"""Pages of items: the newest stored documents, searched and filtered, and one with its fields, versions, outputs, and
+suggested queries."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ LINKS = (Link("/items", "Items", 25),)
 
 LONGEST = 400  # maximum length of a search, in characters
 LONGEST_FEED = 4_000
-MOST_NAMES = 200  # maximum number of names of queries, and of feeds, to choose from
-MAKE_WORDS = 3  # number of words of the query to make of an item
+MOST_NAMES = 200  # maximum number of query names, and of feeds, to choose from
+MAKE_WORDS = 3  # number of words in a suggested query
 
 _Search = Annotated[
     str,
     Query(
         max_length=LONGEST,
-        description="Only items with all of these words, whatever their case, in the title, authors, categories, "
+        description="Only items with all of these words, ignoring case, in the title, authors, categories, "
         "description or content; of other documents, in the text.",
     ),
 ]
 _Feed = Annotated[str, Query(max_length=LONGEST_FEED, description="Only items of the feed with this address.")]
-_Day = Annotated[str, Query(max_length=40, description="Only items of this day of UTC, such as 2026-07-16.")]
-_After = Annotated[str | None, Query(description="The `next` of the page before.")]
+_Day = Annotated[str, Query(max_length=40, description="Only items of this UTC day, such as 2026-07-16.")]
+_After = Annotated[str | None, Query(description="The `next` of the previous page.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ItemPage:
-    """A page of documents, newest first. With a search, a page may be short, or empty, and have a `next`: as many
-    documents as a page allows were compared then."""
+    """A page of documents, newest first. With a search, a page may be short or empty and still have a `next`: the
+    number of documents compared per page is limited."""
 
     items: tuple[ListedItem, ...]
     next: str | None
 
 
 def item_page(site: Site, search: str = "", feed: str = "", day: str = "", after: str | None = None) -> ItemPage:
-    """Raises InvalidValue for a search without words, a day that is none, and a cursor that is none."""
+    """Raises InvalidValue for a search without words, an invalid day, or an invalid cursor."""
     since = _begin_of(day.strip()) if day.strip() else None
     until = None if since is None else since + DAY
     wanted = ItemFilter(feed.strip(), since, until, " ".join(search.split()))
@@ -88,19 +88,19 @@ def details(site: Site, docid: int) -> ItemDetails:
     version = site.reader.version()
     found = site.kept.get(("item", docid), version, partial(item_details, partial(_rows, site), docid))
     if found is None:
-        raise HTTPException(404, f"no document with the number {docid} is kept: it may have been pruned")
+        raise HTTPException(404, f"no document with the number {docid} is stored: it may have been pruned")
     return found
 
 
 class QuerySuggestion(NamedTuple):
-    """A query to make of an item: what it would find, and the address of the page that builds it."""
+    """A suggested query for an item: what it would find, and the address of the page that builds it."""
 
     label: str
     url: str
 
 
 def recipes_of(item: ItemDetails) -> list[QuerySuggestion]:
-    """Returns the recipes (docs/recipes.md) that what an item says fills in."""
+    """Returns the recipes (docs/recipes.md) that can be filled in from an item."""
     found = list[QuerySuggestion]()
 
     def add(label: str, recipe: str, **fields: str) -> None:
@@ -148,7 +148,7 @@ def items_router(site: Site, routes: APIRouter) -> None:
 
     @routes.get("/items/{docid:int}/why-not")
     def why_not(docid: int, query: Annotated[str, Query(max_length=200)]) -> Response:
-        """Leads to the page that says why the item gives no output of a query."""
+        """Redirects to the page that explains why the item gives no output of a query."""
         document = details(site, docid).item.id
         return RedirectResponse(with_query(f"/q/{segment(query.strip())}/why-not", document=document), 303)
 

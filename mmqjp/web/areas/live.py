@@ -1,6 +1,6 @@
 """Pages of outputs: the newest ones live, one with its reason, why there is none, and Atom feeds. Live outputs are
-server-sent events; an output's page has its documents side by side, with joined values marked; feeds are at addresses
-with a key, which need no token and can be revoked singly."""
+server-sent events; an output's page has its documents side by side, with joined values marked; feeds have addresses
+with a key, which need no token and can be revoked separately."""
 
 from __future__ import annotations
 
@@ -54,31 +54,31 @@ def atom_router(site: Site, routes: APIRouter) -> None:
     @routes.post("/q/{name}/feed/revoke")
     def revoke_form(name: str) -> Response:
         revoke(name)
-        return site.show(f"/q/{segment(name)}", "The feed has another address.", "#feed")
+        return site.show(f"/q/{segment(name)}", "The feed has a new address.", "#feed")
 
     @routes.get("/api/v1/queries/{name}/feed", tags=["queries"], summary="Show the address of a query's feed")
     def link(name: str) -> FeedLink:
         place_in(site.tallies.current(), name)
         return FeedLink(atom_feed_url(site, name))
 
-    @routes.post("/api/v1/queries/{name}/feed/revoke", tags=["queries"], summary="Give a query's feed another address")
+    @routes.post("/api/v1/queries/{name}/feed/revoke", tags=["queries"], summary="Give a query's feed a new address")
     def revoke(name: str) -> FeedLink:
         place_in(site.tallies.current(), name)
         site.ask("revoke-feed-link", {"name": name})
         return FeedLink(atom_feed_url(site, name))
 
 
-MOST_WAITING = 5  # maximum number of queries whose absences wait that are shown
+MOST_WAITING = 5  # maximum number of queries with waiting absences shown
 
 SHOWN, LOOKED_THROUGH, MOST_NUMBERS = 30, 300, 20_000
-"""Newest outputs shown at first, searched for them unless too few are shown, and most numbers looked at then: those of
-hidden queries have some, and a story many."""
+"""Newest outputs shown at first; outputs searched for them unless too few are shown; and maximum numbers searched in
+that case: hidden queries use some numbers, and a story many."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatestOutputs:
     """The latest outputs, newest first. Later ones follow after the number `newest`, -1 if there is none yet. Without
-    outputs, the `events` and `absences` that wait, if the service says so."""
+    outputs, the waiting `events` and `absences`, if the service reports them."""
 
     matches: tuple[ShownMatch, ...]
     newest: int
@@ -87,7 +87,7 @@ class LatestOutputs:
 
 
 def latest(site: Site, query: str) -> LatestOutputs:
-    """Returns the latest outputs, or those of one name. A story has the last one."""
+    """Returns the latest outputs, of all names or one; of each story, only the last one."""
 
     def read() -> LatestOutputs:
         newest = site.recent.greatest()
@@ -115,7 +115,7 @@ QUIET = 15.0  # seconds without an output after which a keep-alive comment is se
 
 _Name = Annotated[str, Query(max_length=200, description="Only the outputs of this query.")]
 _Form = Annotated[Literal["json", "html"], Query(description="Outputs as JSON, or as a piece of the page.")]
-LastId = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event that was seen.")]
+LastId = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event received.")]
 _AfterSeq = Annotated[int | None, Query(ge=-1, le=1 << 62, description="The same, where no header can be sent.")]
 
 
@@ -155,7 +155,7 @@ async def _messages(site: Site, query: str, form: str, seen: int | None) -> Asyn
                 case ShownMatch() if query in ("", event.output.query):
                     yield message("output", event.output.seq, await run_in_threadpool(data, event))
     except MmqjpError:
-        return  # the store cannot be read now: the client comes back
+        return  # the store cannot be read now: the client reconnects
     finally:
         await events.aclose()
 
@@ -163,7 +163,7 @@ async def _messages(site: Site, query: str, form: str, seen: int | None) -> Asyn
 LONGEST_OUTPUT_ID = 64  # maximum length of an id, in characters
 SECONDS = 10.0  # time limit of a SELECT
 
-_FIRST = "The first number of the group, which finds it faster."
+_FIRST = "The first number of the output's group, which speeds up finding it."
 _Group = Annotated[int | None, Query(ge=0, lt=1 << 62, description=_FIRST)]
 
 
@@ -187,7 +187,7 @@ def output_router(site: Site, routes: APIRouter) -> None:
         why = found(id, group)
         return site.render(request, "output.html", found=why, numbers=numbers(why.match))
 
-    @routes.get("/api/v1/outputs/{id}", tags=["outputs"], summary="Show an output, and why it came about")
+    @routes.get("/api/v1/outputs/{id}", tags=["outputs"], summary="Show an output, and the reason for it")
     def output(id: str, group: _Group = None) -> dict[str, Any]:
         why = found(id, group)
         known = numbers(why.match)
@@ -202,7 +202,7 @@ _Documents = Annotated[
     Query(
         alias="document",
         max_length=MOST_DOCUMENTS,
-        description="A document, by its id, or by an address or title that only one kept document has.",
+        description="A document, by its id, or by an address or title that only one stored document has.",
     ),
 ]
 
@@ -223,7 +223,7 @@ def why_not_router(site: Site, routes: APIRouter) -> None:
     @routes.get(
         "/api/v1/queries/{name}/why-not",
         tags=["queries"],
-        summary="Say why there is no output of named documents, or how many of those kept get past each stage",
+        summary="Explain why named documents give no output, or how many stored ones get past each stage",
     )
     def why_not(name: str, documents: _Documents = []) -> dict[str, Any]:  # noqa: B006  # FastAPI copies it
         return asked(name, documents)[1]

@@ -84,7 +84,7 @@ def check_script_text(site: Site, text: str) -> Checked:
 
 
 def named(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of queries without those of what stories are short for.
+    """Names of queries, without hidden queries that stories expand to.
 
     >>> named(["a", "story.pairs", "story", "a"])
     ('a', 'story')
@@ -141,8 +141,8 @@ def starters() -> tuple[Starter, ...]:
 
 Do = Literal["check", "try", "subscribe"]
 _Text = Annotated[str, Body(embed=True, max_length=LONGEST, description="A text of XSCL.")]
-_Add = Annotated[bool, Body(description="They do not replace the queries of their names.")]
-_Backfill = Annotated[bool, Body(description="They are also evaluated over stored documents.")]
+_Add = Annotated[bool, Body(description="Whether to keep existing queries with the same names.")]
+_Backfill = Annotated[bool, Body(description="Whether to evaluate them over stored documents too.")]
 
 
 def new_router(site: Site, routes: APIRouter) -> None:
@@ -164,7 +164,7 @@ def new_router(site: Site, routes: APIRouter) -> None:
         if query:
             text, replaces = editable_script(site, query)
             text = next((one.text for one in query_versions(site.select, query) if one.at == at), text)
-            note = "" if replaces else f"{query} has no PUBLISH, so nothing replaces it: this becomes another query."
+            note = "" if replaces else f"{query} has no PUBLISH, so it cannot be replaced: this becomes another query."
         return page(request, text=text, note=note, checked=check_script_text(site, text[:LONGEST]))
 
     @routes.post("/new", response_class=HTMLResponse)
@@ -178,7 +178,7 @@ def new_router(site: Site, routes: APIRouter) -> None:
         checked = check_script_text(site, text)
         given: dict[str, Any] = {"text": text, "add": add, "backfill": backfill, "checked": checked}
         if checked.mistakes or checked.is_empty:
-            error = "There is no query yet: write one, or begin with one of those below." if not text.strip() else ""
+            error = "There is no query yet: write one, or start from one of those below." if not text.strip() else ""
             return page(request, 400 if do != "check" or error else 200, **given, error=error)
         if do == "check":
             return page(request, **given)
@@ -200,11 +200,11 @@ def new_router(site: Site, routes: APIRouter) -> None:
 
     @routes.post("/api/v1/queries", tags=["queries"], summary="Subscribe to queries")
     def subscribe(text: _Text, add: _Add = False, backfill: _Backfill = False) -> Changed:
-        parsed(site, text)  # here, so that mistakes come with their places
+        parsed(site, text)  # here, so that mistakes have places
         found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
         return Changed(list(named(found)))
 
-    @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
+    @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on stored documents")
     def backtest(text: _Text) -> dict[str, Any]:
         parsed(site, text)
         with site.slow():

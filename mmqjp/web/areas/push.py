@@ -1,4 +1,4 @@
-"""Where clients push documents, answered after the commit with what became of each."""
+"""The endpoint for pushed documents, which answers after the commit with the fate of each."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from mmqjp.web.site import NO_STORE, ErrorBody, Site
 
 LONGEST = 2_000  # maximum length of an id, an address, or the like, in characters
 
-_DESCRIPTION = f"""Sends documents in one of these forms. They are answered after the commit, together or not at all:
-who gets no answer sends the same again, and nothing is repeated. A body, decoded, has at most {MOST_BYTES >> 20} MiB
-and {MOST_DOCUMENTS:,} lines. The token in `secrets/push-token` may do this and nothing else."""
+_DESCRIPTION = f"""Sends documents in one of these forms. They are committed together or not at all, and answered after
+the commit. A client that gets no answer sends the same request again; nothing is stored twice. A decoded body has at
+most {MOST_BYTES >> 20} MiB and {MOST_DOCUMENTS:,} lines. The token in `secrets/push-token` permits this and nothing
+else."""
 
 _REFUSALS = {
-    400: "The request cannot be used: nothing of it was processed.",
+    400: "The request is invalid: nothing was processed.",
     413: "The body is too large: send it in parts.",
-    415: "The media type is not known.",
-    429: "The client sends too many requests: wait as `Retry-After` says.",
-    503: "The service cannot take it now: send it again when `Retry-After` says.",
+    415: "The media type is unknown.",
+    429: "The client sends too many requests: wait as long as `Retry-After` says.",
+    503: "The service cannot accept it now: send it again after `Retry-After`.",
 }
 
 _CHARSET = re.compile(r""";\s*charset\s*=\s*["']?([^\s;"']+)""", re.IGNORECASE)
@@ -39,11 +40,11 @@ def _about(description: str) -> Any:
     return Query(max_length=LONGEST, description=description)
 
 
-_Id = Annotated[str, _about("The id of the one document; without it, a digest of the body.")]
-_Stream = Annotated[str, _about("The stream of the one document; S by default.")]
-_Time = Annotated[str, _about("Its time: ISO-8601, or microseconds since 1970; by default when it is read.")]
-_Feed = Annotated[str, _about("The address of the pushed feed; by default the one that it gives itself.")]
-_Types = Annotated[bool, Query(description="Whether the elements of a JSON document have their types.")]
+_Id = Annotated[str, _about("The id of the single document; by default a digest of the body.")]
+_Stream = Annotated[str, _about("The stream of the single document; by default S.")]
+_Time = Annotated[str, _about("Its time: ISO-8601, or microseconds since 1970; by default the time of reading.")]
+_Feed = Annotated[str, _about("The address of the pushed feed; by default the one in the feed.")]
+_Types = Annotated[bool, Query(description="Whether the elements of a JSON document carry their types.")]
 _IdHeader = Annotated[str, Header(alias="Document-Id", max_length=LONGEST)]
 _StreamHeader = Annotated[str, Header(alias="Document-Stream", max_length=LONGEST)]
 _TimeHeader = Annotated[str, Header(alias="Document-Time", max_length=LONGEST)]
@@ -76,7 +77,7 @@ def push_router(site: Site, routes: APIRouter) -> None:
         arguments = _kind_of(content_type) | {name: value for name, value in given.items() if value}
         arguments |= {"types": "true"} if types else {}
         if arguments["kind"] in (LINES, FEED) and (one := [name for name in ("id", "stream", "time") if given[name]]):
-            raise HTTPException(400, f"{one[0]} is for a single document: a body of {content_type} says it itself")
+            raise HTTPException(400, f"{one[0]} is for a single document: a body of {content_type} contains it itself")
         client = request.client.host if request.client else ""
         length = request.headers.get("content-length", str(MOST_BYTES))
         pushes = site.pushes

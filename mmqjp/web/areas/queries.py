@@ -56,8 +56,8 @@ QuerySort = Literal["name", "last", "day", "week", "total"]
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """A name: number of queries, state and its reason; outputs in all, in 24 hours and in 7 days; last t1 or None; and
-    outputs of each of the last 30 UTC days, the present one last."""
+    """A name: number of queries, state and its reason; outputs in total, in 24 hours and in 7 days; last t1 or None;
+    and outputs on each of the last 30 UTC days, today last."""
 
     name: str
     queries: int
@@ -129,7 +129,7 @@ def query_row(tally: QueryTally, place: int) -> QueryRow:
 
 LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
 
-_Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
+_Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, ignoring case.")]
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
 
@@ -173,9 +173,9 @@ def queries_router(site: Site, routes: APIRouter) -> None:
         def change(name: str) -> Changed:
             return Changed(site.ask(call, {"name": name}))
 
-    add_change("pause", "paused", "Pause the queries of a name")
-    add_change("resume", "resumed", "Resume the paused queries of a name")
-    add_change("remove", "removed", "Remove the queries of a name", "unsubscribe", "DELETE")
+    add_change("pause", "paused", "Pause the queries with a name")
+    add_change("resume", "resumed", "Resume the paused queries with a name")
+    add_change("remove", "removed", "Remove the queries with a name", "unsubscribe", "DELETE")
 
     @routes.get("/queries.xscl", include_in_schema=False)
     @routes.get(
@@ -191,7 +191,7 @@ def queries_router(site: Site, routes: APIRouter) -> None:
         return site.render(request, "remove.html", name=name)
 
 
-MOST_DOWNLOADED = 10_000  # maximum number of queries that are downloaded as a script
+MOST_DOWNLOADED = 10_000  # maximum number of queries downloaded as a script
 
 
 def versions_router(site: Site, routes: APIRouter) -> None:
@@ -205,16 +205,16 @@ def versions_router(site: Site, routes: APIRouter) -> None:
         restore(name, at)
         return site.show(f"/q/{segment(name)}", f"{name}: an earlier text is restored")
 
-    @routes.get("/api/v1/queries/{name}/texts", tags=["queries"], summary="List the texts that a name has had")
+    @routes.get("/api/v1/queries/{name}/texts", tags=["queries"], summary="List all texts of a name so far")
     def texts(name: str) -> list[QueryVersion]:
         tally = site.tallies.current()
         place_in(tally, name)
         return site.kept.get(("texts as typed", name), tally.registered, lambda: query_versions(site.select, name))
 
-    @routes.post("/api/v1/queries/{name}/restore", tags=["queries"], summary="Subscribe to an earlier text of a name")
+    @routes.post("/api/v1/queries/{name}/restore", tags=["queries"], summary="Restore an earlier text of a name")
     def restore(name: str, at: Annotated[int, Body(embed=True, description="The time of the text.")]) -> Changed:
         if (text := next((one.text for one in texts(name) if one.at == at), None)) is None:
-            raise InvalidValue(f"{name} had no text of this time, or it is not kept: see the list of its texts")
+            raise InvalidValue(f"{name} had no text at this time, or it is no longer stored: see the list of its texts")
         if not can_be_replaced(name, (one.text for one in query_part(site, name).texts)):
             raise InvalidValue(f"{name}: {NOT_REPLACED}")
         found: list[str] = site.ask("subscribe", {"text": text, "add": False})
@@ -234,7 +234,7 @@ EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class QueryDetails:
-    """A query of a name: number, text, and text as it was typed, when it was added, in microseconds, and why it is
+    """A query with a name: number, text, original text, the time when it was added, in microseconds, and why it is
     paused, or None."""
 
     qid: int
@@ -246,7 +246,8 @@ class QueryDetails:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A template of a name's queries: how many use it, how many share a row with one of the name's, some names."""
+    """A template of a name's queries: how many queries use it, how many share a row with one of these, and some
+    names."""
 
     template: int
     queries: int
@@ -264,10 +265,10 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class QueryPart:
-    """The data of a name, apart from its matches. `events` are what its event queries read. `pending` says what its
-    absences wait for, and `waiting` what event queries do, if it is one; None if nothing waits, or if the service does
-    not answer. `belated` counts the documents that came too late to change what it told. `hidden`: only other queries
-    get the outputs of any of them."""
+    """The data of a name, apart from its matches. `events` are those that its event queries read. `pending` describes
+    what its absences wait for, and `waiting` what its event queries wait for; None if nothing waits, or if the service
+    does not answer. `belated` counts documents that came too late to change its outputs. `hidden`: all its outputs go
+    only to other queries."""
 
     row: QueryRow
     texts: tuple[QueryDetails, ...]
@@ -336,8 +337,8 @@ def _belated(site: Site, name: str) -> int:
 
 
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> NewestPage:
-    """Returns the newest matches of a registered name from a cursor on; unless `numbered`, each story only as it was
-    told last. Raises UnknownQuery, InvalidValue."""
+    """Returns the newest matches of a registered name from a cursor on; unless `numbered`, only the last output of each
+    story. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
     drops = site.matches.forget_what_was_dropped()
     version = drops, tally.registered, tally.outputs(place_in(tally, name)).total
@@ -442,7 +443,7 @@ def query_router(site: Site, routes: APIRouter) -> None:
             after=after,
         )
 
-    @routes.get("/api/v1/queries/{name}", tags=["queries"], summary="Show the queries of a name")
+    @routes.get("/api/v1/queries/{name}", tags=["queries"], summary="Show the queries with a name")
     def query(name: str) -> QueryPart:
         return query_part(site, name)
 
@@ -461,7 +462,7 @@ def sharing_router(site: Site, routes: APIRouter) -> None:
         picture = Markup(sharing_picture(found))  # escaped by what draws it
         return site.render(request, "sharing.html", found=found, picture=picture)
 
-    @routes.get("/api/v1/sharing", tags=["store"], summary="What the queries share, and what it costs")
+    @routes.get("/api/v1/sharing", tags=["store"], summary="Show what queries share, and what it costs")
     def sharing() -> Sharing:
         return Sharing.from_dict(site.ask(SHARING, {}))
 

@@ -96,11 +96,11 @@ LINKS = (Link("/sinks", "Sinks", 40),)
 TEST_SECONDS = 5.0  # seconds that a page waits for a test's result
 
 DONE = {
-    "added": "It was added. Send a test to see that what it delivers arrives.",
-    "pause": "It is paused. It keeps its place, as far back as its backlog allows.",
+    "added": "It was added. Send a test to check that deliveries arrive.",
+    "pause": "It is paused. It keeps its position, as far back as its backlog allows.",
     "resume": "It tries again now.",
     "replayed": "It delivers again.",
-    "stays": "There is nothing to deliver again from there on. It keeps its place.",
+    "stays": "There is nothing to deliver again from there on. It keeps its position.",
     "tested": "The test was acknowledged.",
     "written": "A file was written there, and removed again.",
     "sent": "The test is under way: load this page again for its result.",
@@ -113,15 +113,15 @@ START = SinkField(
     "from", "Begin", "Empty: now. Or start, the number of an output, or a time like 2026-05-04T10:30:00Z."
 )
 BODY = SinkField("body", "Outputs as", choices=("xml", "json"))
-FILE_NAME = "Letters, digits, . - and _. It is made in the directory sinks of the state."
+FILE_NAME = "Letters, digits, . - and _. It is created in the directory sinks of the state."
 
 FORMS: Mapping[str, SinkForm] = {
     "webhook": SinkForm(
-        "Webhook", "Each output is posted as JSON, as Standard Webhooks has it, to an address that must be public.",
+        "Webhook", "Each output is posted as JSON, in the format of Standard Webhooks, to a public address.",
         (
             SinkField("url", "Address", type="url", required=True), QUERIES,
             SinkField("wait", "Gather for", "Such as 30s or 5min. Empty: a message for each output."),
-            SinkField("secret", "Sign with", "The name of a secret: make one below."),
+            SinkField("secret", "Sign with", "The name of a secret: create one below."),
             SinkField("format", "Message", choices=("json", "text")), BODY, START,
         ),
     ),
@@ -138,7 +138,7 @@ FORMS: Mapping[str, SinkForm] = {
         ),
     ),
     "atom": SinkForm(
-        "Atom feed", "A feed with archives, as files in a directory that a web server of yours serves.",
+        "Atom feed", "A feed with archives, as files in a directory that your web server serves.",
         (
             SinkField("path", "Directory", FILE_NAME, required=True),
             SinkField("url", "Its address", "Where the directory is served.", type="url", required=True),
@@ -146,7 +146,7 @@ FORMS: Mapping[str, SinkForm] = {
         ),
     ),
 }  # fmt: skip
-"""The kinds that are added in the page. Mail servers and commands are named in the configuration file alone."""
+"""The kinds that can be added in the page. Mail servers and commands belong in the configuration file."""
 
 OF_THE_FILE = """[sinks.morning]
 kind = "mail"
@@ -162,7 +162,7 @@ command = ["notify-send", "mmqjp"]
 
 
 def sink_table(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table of a sink that a form describes, without what is empty."""
+    """Returns the table of a sink from a form, without empty fields."""
     table: dict[str, Any] = {"kind": kind}
     for one in FORMS[kind].fields:
         if not (text := given.get(one.name, "").strip()):
@@ -184,7 +184,7 @@ _PLACES = (
 
 
 def field_of(message: str, name: str) -> tuple[str, str]:
-    """Returns the field that a refusal is about, "" for none, and what is wrong with it.
+    """Returns the field that an error message is about ("" for none), and the mistake.
 
     >>> field_of("the sink a: url: write an http or https address", "a")
     ('url', 'write an http or https address')
@@ -245,7 +245,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
     def add_form(request: Request, given: Annotated[dict[str, str], Depends(form_values)]) -> Response:
         kind, name = given.get("kind", "webhook"), given.get("name", "").strip()
         if kind not in FORMS:
-            return listed(request, 400, given=given, error=f"no sink of the kind {kind[:40]!r} is added here")
+            return listed(request, 400, given=given, error=f"a sink of the kind {kind[:40]!r} cannot be added here")
         try:
             add_sink(site.ask, site.state, name, sink_table(kind, given))
         except InputError as error:
@@ -271,7 +271,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         found: list[str] = site.ask("sinks-secrets", {})
         return found
 
-    @routes.post("/api/v1/secrets", tags=["sinks"], summary="Make a secret; its value is told this once")
+    @routes.post("/api/v1/secrets", tags=["sinks"], summary="Create a secret; its value is shown only once")
     def make(name: Annotated[str, Body(embed=True, max_length=100)], response: Response) -> MadeSecret:
         response.headers.update(NO_STORE)
         return made_secret(name)
@@ -292,7 +292,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
             return sink_view(site.ask, name).sink
 
     add_change("pause", "Pause a sink")
-    add_change("resume", "Let a sink try again at once")
+    add_change("resume", "Make a sink try again at once")
 
     @routes.post("/sinks/{name}/test", response_class=HTMLResponse)
     def test_form(request: Request, name: str) -> Response:
@@ -333,7 +333,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         response.headers.update(NO_STORE)
         return sink_view(site.look, name)
 
-    @routes.patch("/api/v1/sinks/{name}", tags=["sinks"], summary="Change keys of a sink; null is the default")
+    @routes.patch("/api/v1/sinks/{name}", tags=["sinks"], summary="Change keys of a sink; null restores the default")
     def set_keys(name: str, table: dict[str, Any]) -> SinkRow:
         set_sink(site.ask, site.state, name, table)
         return sink_view(site.ask, name).sink
@@ -343,7 +343,7 @@ def sinks_router(site: Site, routes: APIRouter) -> None:
         problem = try_sink(site.ask, name, TEST_SECONDS)
         return Tested(None if problem is None else not problem, problem or "")
 
-    @routes.post("/api/v1/sinks/{name}/replay", tags=["sinks"], summary="Deliver again from a place on")
+    @routes.post("/api/v1/sinks/{name}/replay", tags=["sinks"], summary="Deliver again from a position on")
     def replay(name: str, start: _Start) -> SinkRow:
         site.ask("sinks-replay", {"name": name, "from": start})
         return sink_view(site.ask, name).sink

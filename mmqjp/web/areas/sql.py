@@ -26,7 +26,7 @@ EXAMPLES = {
 FROM outputs GROUP BY query ORDER BY outputs DESC""",
     "Items of each feed": """SELECT feed_title, count(*) AS items, max(published) AS published
 FROM items GROUP BY feed_title ORDER BY items DESC""",
-    "What was refused, and why": """SELECT reason, count(*) AS documents
+    "What was rejected, and why": """SELECT reason, count(*) AS documents
 FROM dead_letters GROUP BY reason ORDER BY documents DESC""",
     "The largest documents": """SELECT id, stream, t0, length(xml) AS characters
 FROM documents ORDER BY characters DESC LIMIT 20""",
@@ -100,7 +100,7 @@ def sql_router(site: Site, routes: APIRouter) -> None:
     def page(request: Request, sql: Sql = "") -> Response:
         return shown(request, sql, None)
 
-    # Only forms of this site are let through: an address alone, which anybody can make one follow, runs nothing.
+    # Only forms of this site run SQL; a bare address, which anybody can make a user follow, does not.
     @routes.post("/sql", response_class=HTMLResponse)
     def asked_on_page(request: Request, sql: _SentSql = "") -> Response:
         try:
@@ -126,7 +126,7 @@ def sql_router(site: Site, routes: APIRouter) -> None:
     @routes.get("/api/v1/sql", tags=["store"], summary="Answer a SELECT over the tables of the store")
     def ask(request: Request, sql: Sql) -> SqlResult:
         if not _is_by_program(request.headers, is_open=site.access.is_open):
-            raise HTTPException(403, "an address alone runs no SQL: open /sql, or send the token in a header")
+            raise HTTPException(403, "following a link runs no SQL: open /sql, or send the token in a header")
         return answer(site, sql)
 
     @routes.post("/api/v1/sql", tags=["store"], summary="The same, for a long SELECT")

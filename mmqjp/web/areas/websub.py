@@ -1,5 +1,5 @@
-"""Where WebSub hubs call: to confirm a subscription, to refuse one, and to push. The addresses cannot be guessed, and
-need no token; nothing but a message to the fetch comes of a call."""
+"""The endpoint that WebSub hubs call: to confirm a subscription, to refuse one, and to push. The addresses cannot be
+guessed, and need no token; a call only leaves a message for the fetcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from feeds.fetch.state import STATE_FILE, HubSubscription, find_subscription
 from mmqjp.service.drops import DROPS
 from mmqjp.web.site import NO_STORE, Site, plain_error_response
 
-LONGEST = 2_000  # maximum length, in characters, of what a hub asks and gives as reason
+LONGEST = 2_000  # maximum length, in characters, of a hub's parameters and reason
 
 
 def hub_router(site: Site, routes: APIRouter) -> None:
@@ -41,11 +41,11 @@ def hub_router(site: Site, routes: APIRouter) -> None:
     async def push(request: Request, token: str) -> Response:
         known = await run_in_threadpool(subscription, token)
         if known is None or known.mode != "subscribe":
-            return plain_error_response(CALLBACK, 410, "there is no such subscription any more")
+            return plain_error_response(CALLBACK, 410, "this subscription no longer exists")
         signature = Signature(request.headers.get("x-hub-signature", ""), known.secret)
         async for part in request.stream():
             signature.update(part)
-        # A hub that sends a wrong signature is told nothing, as the standard advises.
+        # A wrong signature gets no error, as the standard advises.
         await run_in_threadpool(mailbox().leave, token, "pushed" if signature.is_right() else "forged")
         return Response(status_code=202, headers=NO_STORE)
 
