@@ -334,7 +334,7 @@ class FetchStore(AbstractContextManager["FetchStore"]):
 
     def _damaged(self, cause: str) -> SourceError:
         message = f"cannot be used as the state of a fetch: {' '.join(cause.split())}"
-        return SourceError(str(self._path), message, "name another, or take an older copy")
+        return SourceError(str(self._path), message, "name another, or restore an older copy")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

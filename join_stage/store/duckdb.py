@@ -30,7 +30,7 @@ from common.files import is_shared, keep_private, make_state, write_mark
 from common.interrupts import hold_interrupts, interrupts_last
 from join_stage.store import protocol
 
-ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
+ADVICE = "if it is damaged, restore an older copy of the store, or name another directory"
 
 _Kind = TypeVar("_Kind", bound=type)
 
@@ -50,7 +50,7 @@ def _told(error: BaseException | None) -> protocol.StoreError | None:
         if isinstance(error, _FATAL) or (of_file and any(word in str(error).lower() for word in _WORDS)):
             cause = str(error).partition("\n")[0]
             return protocol.StoreError(
-                f"the store is damaged, or its disk is: {cause}; take an older copy of the store"
+                f"the store is damaged, or its disk is: {cause}; restore an older copy of the store"
             )
         error = error.__context__
     return None

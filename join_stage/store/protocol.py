@@ -289,7 +289,7 @@ def check_not_lost(directory: Path) -> None:
         if (directory / part).exists():
             raise StoreError(
                 f"the store in {directory} has lost its data: {part} is there, but neither {DUCKDB_FILE} nor "
-                f"{SPARK_MANIFESTS} is; put them back, take an older copy of the directory, or name another one"
+                f"{SPARK_MANIFESTS} is; put them back, restore an older copy of the directory, or name another one"
             )
 
 
@@ -300,7 +300,7 @@ def last_commit(directory: Path) -> tuple[int, ...] | None:
     except ValueError as error:
         raise StoreError(
             f"the store is damaged: {directory / COMMITTED}, which tells whether the store has all commits, is not "
-            "what was written; take an older copy of the store, or, if nothing else has changed, remove this file"
+            "what was written; restore an older copy of the store, or, if nothing else has changed, remove this file"
         ) from error
 
 

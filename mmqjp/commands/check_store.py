@@ -328,7 +328,9 @@ def _mend_duckdb(directory: Path, repairs: Repairs) -> None:
                 connection.execute(f"DELETE FROM {table} WHERE {condition}")
             connection.commit()
     except duckdb.Error as error:
-        raise protocol.StoreError(f"the store cannot be repaired: {error}; use an older copy of the store") from error
+        raise protocol.StoreError(
+            f"the store cannot be repaired: {error}; restore an older copy of the store"
+        ) from error
     if repairs.mark:
         (directory / protocol.COMMITTED).unlink(missing_ok=True)
     DuckDBEngine(directory, schema=SCHEMA).close()  # closing writes the mark
@@ -416,7 +418,7 @@ def check_store(context: click.Context, directory: Path, repair: bool, as_json: 
         click.echo(json.dumps(counts | {"faults": records}, ensure_ascii=False))
     else:
         for word, fault in [("repaired", fault) for fault in mended] + [("wrong", fault) for fault in faults]:
-            remedy = f"; --repair {fault.remedy}" if fault.remedy else "; use an older copy of the store"
+            remedy = f"; --repair {fault.remedy}" if fault.remedy else "; restore an older copy of the store"
             if not fault.remedy and "older copy" in fault.what:
                 remedy = ""
             click.echo(f"{word}: {fault.place}: {printable_line(fault.what)}{remedy}")

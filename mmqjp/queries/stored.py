@@ -389,7 +389,7 @@ class StoredQueries:
             registry.events.settle()
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StoreError(
-                f"the store's tables of queries contradict each other: {error!r}; use an older copy"
+                f"the store's tables of queries contradict each other: {error!r}; restore an older copy"
             ) from error
 
     def _definitions(self) -> list[RegisteredDefinition]:

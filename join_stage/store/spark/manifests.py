@@ -102,7 +102,7 @@ def check_newest(directory: Path, newest: int, mark: tuple[int, ...] | None) -> 
     if mark is not None and newest < mark[0]:
         raise StoreError(
             f"the store in {directory} has lost commits: its manifest {mark[0]}.json is gone, and the newest one is "
-            f"{f'{newest}.json' if newest else 'gone, too'}; put it back, or take an older copy of the directory"
+            f"{f'{newest}.json' if newest else 'gone, too'}; put it back, or restore an older copy of the directory"
             + (f"; {LOST.format(directory)}" if newest else "")
         )
 
@@ -133,7 +133,7 @@ def check_digest(path: Path, file: DataFile, *, whole: bool = True) -> None:
 
 
 def damaged(path: Path | str) -> StoreError:
-    return StoreError(f"the store is damaged: {path} is not what was written; take an older copy of the store")
+    return StoreError(f"the store is damaged: {path} is not what was written; restore an older copy of the store")
 
 
 def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa.Table:
@@ -174,7 +174,7 @@ def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
         return Manifest(files, int(content.get("written_at", 0)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            f"the store is damaged: {path} is not a manifest of mmqjp ({error}); take an older copy of the store"
+            f"the store is damaged: {path} is not a manifest of mmqjp ({error}); restore an older copy of the store"
         ) from error
 
 

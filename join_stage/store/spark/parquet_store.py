@@ -88,7 +88,7 @@ MERGED_HERE = 2 << 20
 GRACE = 600 * 1_000_000  # microseconds for which superseded files stay: a query planned before may run that long
 
 
-_GONE = "the store is damaged: {} is gone; take an older copy of the store"
+_GONE = "the store is damaged: {} is gone; restore an older copy of the store"
 
 
 class Superseded(NamedTuple):

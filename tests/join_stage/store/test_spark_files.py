@@ -207,7 +207,7 @@ def test_a_changed_byte_is_noticed_in_the_part_that_is_read(tmp_path: Path, monk
     path.write_bytes(content)
     store = parquet_store(tmp_path)
     assert len(store.find("documents", "docid", pa.array([0, 99]))) == 2, "which are elsewhere"
-    with pytest.raises(StoreError, match=r"the store is damaged: .*take an older copy"):
+    with pytest.raises(StoreError, match=r"the store is damaged: .*restore an older copy"):
         store.find("documents", "docid", pa.array(range(100)))
 
 

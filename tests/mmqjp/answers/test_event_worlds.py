@@ -186,7 +186,7 @@ def test_a_document_with_too_many_events_is_a_dead_letter():
 
 
 REFUSED = [
-    ("DEFINE EVENT A FROM T//x->x (k := x/k)", "the event A is defined otherwise, and read by posts"),
+    ("DEFINE EVENT A FROM T//x->x (k := x/k)", "the event A has another definition, which posts read"),
     ("DEFINE EVENT posts FROM T//x->x (k := x/k)", "posts is what registered event queries PUBLISH"),
     ("DEFINE EVENT docs FROM T//x->x (k := x/k)", "docs is what registered queries PUBLISH"),
     ("DEFINE EVENT S FROM T//x->x (k := x/k)", "S is a stream of documents that queries read"),

@@ -107,17 +107,17 @@ def _with(**changed: object) -> Callable[[Path], None]:
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "a changed byte": ("files/mmqjp.duckdb", _damaged, "mmqjp.duckdb is not what was backed up"),
-    "a cut file": ("files/secrets/token", lambda path: path.write_text("x"), "token is not what was backed up"),
-    "a file that is gone": ("files/drops/fetch.sqlite", Path.unlink, "fetch.sqlite is gone"),
+    "a changed byte": ("files/mmqjp.duckdb", _damaged, "mmqjp.duckdb differs from the file that was backed up"),
+    "a cut file": ("files/secrets/token", lambda path: path.write_text("x"), "token differs from the file"),
+    "a file that is gone": ("files/drops/fetch.sqlite", Path.unlink, "fetch.sqlite is missing"),
     "no manifest": ("backup.json", Path.unlink, "is not a backup"),
-    "an empty manifest": ("backup.json", lambda path: path.write_text(""), "no manifest of a backup"),
-    "another manifest": ("backup.json", lambda path: path.write_text('{"format": 1}'), "no manifest of a backup"),
+    "an empty manifest": ("backup.json", lambda path: path.write_text(""), "not a manifest of a backup"),
+    "another manifest": ("backup.json", lambda path: path.write_text('{"format": 1}'), "not a manifest of a backup"),
     "a changed manifest": ("backup.json", lambda path: path.write_text(path.read_text().replace("true", "false")),
-                           "not what was written"),
+                           "is damaged"),
     "a later format": ("backup.json", _with(format=2, mmqjp="9.1"), "was made by mmqjp 9.1: install that version"),
-    "a path outside": ("backup.json", _with(files={"../x": {"size": 0, "sha256": ""}}), "'../x', which is in no state"),
-    "an absolute path": ("backup.json", _with(files={"/x": {"size": 0, "sha256": ""}}), "'/x', which is in no state"),
+    "a path outside": ("backup.json", _with(files={"../x": {"size": 0, "sha256": ""}}), "'../x', which cannot be"),
+    "an absolute path": ("backup.json", _with(files={"/x": {"size": 0, "sha256": ""}}), "'/x', which cannot be"),
 }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_what_is_there_is_never_replaced(backup, place, tmp_path):
     for target in (used, tmp_path / "file"):
         assert "is not empty: name another directory" in refused("backup", target, "--state", place.state)
     assert (used / "mine").read_text() == "x"
-    assert "is in the state itself" in refused("backup", place.state / "b", "--state", place.state)
+    assert "is inside the state" in refused("backup", place.state / "b", "--state", place.state)
     assert "there is no store in" in refused("backup", tmp_path / "b", "--state", used)
     empty = tmp_path / "empty"
     empty.mkdir()

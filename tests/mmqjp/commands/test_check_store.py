@@ -102,10 +102,10 @@ def test_postings_are_built_anew(stores, right, tmp_path):
 
 
 ORPHANS = [
-    ("INSERT INTO memberships VALUES (77, 1, 1, NULL)", "memberships", "1 row with a qid that added_queries has not"),
-    ("INSERT INTO bound VALUES (999, 0, 1, 2)", "bound", "with a docid that r_docts has not, such as docid"),
+    ("INSERT INTO memberships VALUES (77, 1, 1, NULL)", "memberships", "1 row with a qid that is missing in"),
+    ("INSERT INTO bound VALUES (999, 0, 1, 2)", "bound", "with a docid that is missing in r_docts, such as docid"),
     ("INSERT INTO undelivered VALUES ('s', 47, 'x', 1, 'y', 1)", "undelivered", "1 row about outputs after"),
-    ("DELETE FROM r_docts WHERE docid = 3", "r_doc", "rows with a docid that r_docts has not, such as docid 3"),
+    ("DELETE FROM r_docts WHERE docid = 3", "r_doc", "rows with a docid that is missing in r_docts, such as docid 3"),
 ]  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_made_again_is_told(state):
         for sql in LOST:
             connection.execute(sql)
     result = mmqjp("check-store", state, "--repair")
-    assert result.exit_code == 1 and "take an older copy of the store" in result.stdout
+    assert result.exit_code == 1 and "restore an older copy of the store" in result.stdout
     assert [what for what in LOST.values() if what not in result.stdout] == []
 
 

@@ -117,7 +117,7 @@ def test_a_single_round_that_is_interrupted_says_so_and_goes_on_later(server, fe
     server.routes["/slow"] = interrupt
     result = fetch(server.url("/slow"))
     assert result.exit_code == 130
-    assert "mmqjp: interrupted: what was fetched is kept" in result.stderr
+    assert "mmqjp: interrupted: what was fetched is stored" in result.stderr
     server.serve("/slow", rss("a"))
     assert "1 new" in fetch().stderr
 
@@ -135,7 +135,7 @@ def test_the_list_shows_each_feed(server, fetch, tmp_path):
     (tmp_path / "f.opml").write_text(opml(server))
     state = ["--state", tmp_path / "crawl"]
     (tmp_path / "crawl").mkdir()
-    missing = f"{tmp_path / 'crawl' / STATE_FILE}: there is no state of a fetch; mmqjp fetch makes one\n"
+    missing = f"{tmp_path / 'crawl' / STATE_FILE}: there is no state of a fetch; mmqjp fetch creates one\n"
     assert refused("feeds", "list", *state).endswith(f"error: {missing}")
     fetch(tmp_path / "f.opml", server.url("/gone"), server.url("/missing"))
     text = " ".join(mmqjp("feeds", "list", *state).stdout.split())
@@ -223,7 +223,7 @@ def test_a_fetch_that_runs_is_asked_for_changes(server, fetch, tmp_path, monkeyp
     with FetchStore(file, write=True) as store:
         for do, address in (("retry", server.url("/a")), ("add", server.url("/ax")), ("remove", server.url("/a"))):
             result = mmqjp("feeds", do, address, *(HERE if do == "add" else ()), *state)
-            assert result.exit_code == 0 and "; the fetch that is running will take it in" in result.stderr
+            assert result.exit_code == 0 and "; the running fetch will apply it" in result.stderr
         ChangesOf(file).take(store)
         assert [feed.url for feed in store.feeds()] == [server.url("/ax")]
         said = refused("feeds", "rename", server.url("/ax"), "T", *state)  # which is not left to others
@@ -240,7 +240,7 @@ def test_feeds_that_were_added_are_read_by_fetch_without_a_list(server, tmp_path
     assert found.exit_code == 0, found.stderr
     assert "0 new feeds, 1 feed in all" in mmqjp("feeds", "add", server.url("/a"), *state).stderr
     assert "<t><feed_title>A</feed_title></t>" in found.stdout and len(found.stdout.splitlines()) == 1
-    assert "with a LIST and without" in refused(*stream, "--fetch", server.url("/b"), status=2)
+    assert "both with and without a LIST" in refused(*stream, "--fetch", server.url("/b"), status=2)
 
 
 @pytest.fixture
@@ -441,7 +441,7 @@ def test_a_fetch_that_fails_as_a_whole_ends_the_stream_with_its_error(call, monk
     assert result.exit_code == 1
     assert [event["error"] for event in events(result, "fetch-failed")] != []
     last = result.stderr.splitlines()[-1]
-    assert last == "mmqjp: error: drops: No space left on device; make room on the disk, or write elsewhere"
+    assert last == "mmqjp: error: drops: No space left on device; free some disk space, or write elsewhere"
     assert lines(call("stream", *NOW).stdout) == 2
 
 
@@ -554,7 +554,7 @@ def test_settings_are_changed_shown_and_used_by_the_next_fetch(server, fetch, tm
     [
         (["https://a.example/", "interval=soon"], "interval: 'soon' is not a duration"),
         (["https://a.example/", "intervall=1h"], "did you mean interval?"),
-        (["https://a.example/"], "write what to set, as in interval=30min"),
+        (["https://a.example/"], "write a setting, such as interval=30min"),
         (["interval=1h"], "name feeds by their addresses, or folders with --folder, or --all"),
         (["https://b.example/", "hub=false"], "is not a feed of"),
         (["https://a.example/", "headers={X"], "is no TOML"),

@@ -266,7 +266,7 @@ def test_why_and_why_not_of_a_store_that_nobody_holds(story):
     assert printed("why", found["id"][:10], "--state", story).startswith(f"book_blog  output {found['id']}, ")
     assert found["why"]["joined"][0]["value"] == "Ada" and found["fed"] == []
     assert refused("why", "ffff", "--state", story) == (
-        "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"
+        "mmqjp: error: no output has the id ffff, or one that begins with it; mmqjp matches lists the outputs\n"
     )
     assert "there is an output" in printed("why-not", "book_blog", "d3", "d1", "--state", story)
     found = told("why-not", "book_blog", "d1", "nothing")
@@ -288,8 +288,8 @@ def test_a_service_answers_beside_its_batches(story):
             (WHY, {}, "lacks its id"),
             (WHY, {"id": "0" * 32}, "no output has"),
             (WHY_NOT, {"query": 1}, "lacks its query"),
-            (WHY_NOT, {"query": "q", "documents": "d1"}, "no list of texts"),
-            (WHY_NOT, {"query": "q", "documents": [1]}, "no list of texts"),
+            (WHY_NOT, {"query": "q", "documents": "d1"}, "not a list of texts"),
+            (WHY_NOT, {"query": "q", "documents": [1]}, "not a list of texts"),
         ):
             with pytest.raises(ValueError, match=said):
                 asked.ask(do, arguments)

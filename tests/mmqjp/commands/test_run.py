@@ -77,7 +77,7 @@ def test_a_full_disk_or_sigterm_ends_a_run_and_the_next_one_writes_what_is_left(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's, where another test has started it
-    advice = "No space left on device; make room on the disk, or write elsewhere"
+    advice = "No space left on device; free some disk space, or write elsewhere"
     try:
         for fails, status, said in (
             (terminated, 130, "mmqjp: interrupted: "),
@@ -109,7 +109,7 @@ def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, mon
         patched.setattr(Tail, "_items", interrupted)
         without, result = run(), run(*state)
     assert (without.exit_code, result.exit_code, result.stdout) == (130, 130, "")
-    assert "without --state nothing is kept" in without.stderr
+    assert "without --state nothing is stored" in without.stderr
     assert result.stderr.splitlines()[-1].startswith("mmqjp: interrupted: 2 documents are committed in ")
     again = run(*state, documents=DOCUMENTS[2:])
     assert again.stdout.splitlines() == LINES

@@ -67,7 +67,7 @@ def test_a_sink_is_added_changed_paused_and_removed(state):
     }.items()  # fmt: skip
     sinks("set", "alerts", 'queries=["q2", "x"]', "wait=", "most=5")
     assert shown("alerts")["definition"] == hook | {"queries": ["q2", "x"], "most": 5}
-    assert sinks("failed", "alerts") == "nothing: the sink got, or will get, all that it wants\n"
+    assert sinks("failed", "alerts") == "nothing: the sink has received, or will receive, all its outputs\n"
     assert json.loads(sinks("failed", "alerts", "--json")) == {"undelivered": [], "gaps": []}
     for do, done in (("pause", "paused"), ("resume", "resumed"), ("remove", "removed")):
         assert sinks(do, "alerts") == f"alerts: {done}\n"
@@ -79,7 +79,7 @@ def test_where_a_sink_begins_and_delivers_again(state):
         sinks("add", f"all{number}", *HOOK, "--from", start)
     rows = map(json.loads, sinks("list", "--json").splitlines())
     assert [row["behind"] for row in rows] == [3, 2, 0, 3]
-    nothing = "all2: nothing to deliver again from there on; its place stays\n"
+    nothing = "all2: nothing to deliver again from there on; its position stays\n"
     for start in ("100", "2030-01-01", "now"):
         assert sinks("replay", "all2", "--from", start) == nothing
     assert sinks("replay", "all2", "--from", "start") == "all2: delivers again\n" and shown("all2")["behind"] == 3

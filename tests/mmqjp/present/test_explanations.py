@@ -275,7 +275,7 @@ def test_ids_of_outputs_name_published_documents_and_who_told_before():
         first, found, alone, last = (why_not(engine, "p", id) for id in ("a3", "b", "c", "d"))
     assert [one.kind for one in (first, found, alone, last)] == ["output", "told", "output", "told"]
     assert found.outputs == first.outputs and last.outputs == alone.outputs
-    told = f"the output {first.outputs[0]}, which ends at 1970-01-01T00:00:00Z, told it before"
+    told = f"the output {first.outputs[0]}, which ends at 1970-01-01T00:00:00Z, reported it before"
     assert found.message == f"ONCE PER: {told}"
 
 
@@ -401,14 +401,14 @@ def test_why_tells_what_nothing_had(engine):
     ("query", "asked", "kind", "message", "shown"),
     [
         ("silent", "a", "output", "they give an output", "a"),
-        ("silent", "c", "waiting", "when the watermark has come to 1970-01-01T00:00:21.000001Z; it is at", "c"),
+        ("silent", "c", "waiting", "when the watermark reaches 1970-01-01T00:00:21.000001Z; it is at", "c"),
         ("fresh", "b", "partner", "this is a partner", "ba"),
         ("fresh", "ba", "partner", "these documents are partners", "ba"),
         ("fresh", "bc", "words", "0 of 5 words in common", "bc"),
         ("alone", "d", "partner", "this is a partner", "dc"),
-        ("silent", "e", "document", "no kept document", ""),
-        ("silent", "abc", "blocks", "the query reads 2: 1 in an output, 1 in a partner", "abc"),
-        ("then", "a", "query", "inside of a longer query", ""),
+        ("silent", "e", "document", "no stored document", ""),
+        ("silent", "abc", "blocks", "but the query reads 2: 1 in an output, 1 in a partner", "abc"),
+        ("then", "a", "query", "inside a longer query", ""),
     ],
 )
 def test_why_not_tells_what_came(query, asked, kind, message, shown, engine):
@@ -431,7 +431,7 @@ def test_what_is_first_in_the_way_of_all():
     assert (found.kind, './site = "q"' in found.message) == ("pattern", True), found
     failed = [one.failed for one in (undecided, partners, nothing) if one.failed is not None]
     assert [one.kind for one in failed] == ["decided", "alone", "stream"]
-    assert "what is not late still may" in failed[0].message and "each of them has a partner" in failed[1].message
+    assert "something in time still may" in failed[0].message and "each of them has a partner" in failed[1].message
 
 
 @pytest.mark.parametrize("seed", seeds(1, 400))

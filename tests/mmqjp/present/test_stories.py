@@ -104,7 +104,7 @@ def test_why_documents_are_in_a_story_or_not():
         assert [stage.kind for stage in funnel.funnels[0].stages][-3:] == ["words", "window", "mirror"]
     with told_stories("HAVING members >= 9") as engine:
         told = explain_missing_output(select_of(engine), "told", ("d0", "d1"))
-        assert (told.kind, "by HAVING" in told.message) == ("dropped", True)
+        assert (told.kind, "of HAVING" in told.message) == ("dropped", True)
 
 
 def test_pages_feeds_and_the_api_have_stories():

@@ -337,7 +337,7 @@ def test_status_is_the_same_running_and_stopped(tmp_path: Path):
     text = mmqjp("status", "--state", tmp_path).stdout
     assert "queries        3, 1 of them paused" in text and "2027-01-15T07:00:01Z" in text
     waits = f"2 documents wait, the first until {iso_utc(until)}, for f"
-    too_late = "1 document came too late to change what it told"
+    too_late = "1 document came too late to change its earlier outputs"
     assert f"too late       silent: {too_late}\nwaiting        silent: {waits}\n" in text
     assert mmqjp("list", "silent", "--state", tmp_path).stdout.endswith(f"  {too_late}\n  {waits}\n")
 

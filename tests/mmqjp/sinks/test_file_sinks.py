@@ -738,7 +738,7 @@ def test_a_full_standard_output_is_said(tmp_path: Path, run: list[object], asked
     arguments = {"run": run, "check": ["check", write_queries(tmp_path)]}.get(asked, [asked])
     with Path("/dev/full").open("wb") as full:
         status, errors = program(*arguments, out=full)
-    assert status == 1 and errors.endswith("No space left on device; make room on the disk, or write elsewhere\n")
+    assert status == 1 and errors.endswith("No space left on device; free some disk space, or write elsewhere\n")
     assert errors.startswith("mmqjp: error: ") and errors.count("\n") == 1
 
 
@@ -751,7 +751,7 @@ def test_a_service_says_that_its_reader_has_gone_and_writes_it_again(place: Dire
     with os.fdopen(writer, "wb") as pipe:
         status, errors = program(*arguments, out=pipe)
     assert status == 1
-    said = "mmqjp: error: the reader of standard output has gone; what it missed is written after a restart"
+    said = "mmqjp: error: the reader of standard output has gone; lines that it missed are written after a restart"
     assert errors.splitlines()[1:] == [said]
     assert mmqjp(*arguments, "--output", place.output).exit_code == 0
     assert place.output.read_text().splitlines() == LINES

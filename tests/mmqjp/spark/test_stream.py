@@ -316,7 +316,7 @@ def test_the_command_reads_a_source_of_sparks(spark, place):
     [
         (["--engine", "duckdb", "--checkpoint", "c"], "--checkpoint is for the engine spark"),
         (["--engine", "duckdb", "--source-format", "kafka"], "--source-format is for the engine spark"),
-        (["--engine", "spark", "--source-format", "kafka"], "or with --source-format"),
+        (["--engine", "spark", "--source-format", "kafka"], "--fetch or --source-format"),
         (["--engine", "spark", "--source-option", "a=b"], "--source-option is for the source that --source-format"),
         (["--engine", "spark", "--source-option", "a"], "write KEY=VALUE, not 'a'"),
     ],
@@ -325,7 +325,7 @@ def test_misuse_is_told_in_one_line(place, options, message):
     result = mmqjp("stream", "--source", place.drops, "--state", place.state, *options)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1 and message in result.stderr
     neither = mmqjp("stream", "--engine", "duckdb", "--warehouse", place.state)
-    assert neither.exit_code == 2 and "name what to read" in neither.stderr
+    assert neither.exit_code == 2 and "name a source" in neither.stderr
 
 
 class Application:

@@ -303,7 +303,7 @@ def test_a_command_says_in_a_line_that_its_store_is_damaged(whole, tmp_path):
     file.write_bytes(file.read_bytes()[:100_000])
     result = mmqjp("list", "--state", tmp_path / "copy")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
-    assert result.stderr.startswith("mmqjp: error: ") and "take an older copy of the store" in result.stderr
+    assert result.stderr.startswith("mmqjp: error: ") and "restore an older copy of the store" in result.stderr
 
 
 def test_a_clock_that_goes_back_changes_nothing_that_was_found(tmp_path):

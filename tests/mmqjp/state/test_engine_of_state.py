@@ -184,7 +184,7 @@ def test_spark_is_refused_for_a_store_on_duckdb_unless_a_configuration_says_so(s
     (tmp_path / "mmqjp.toml").write_text('engine = "spark"\n')
     assert mmqjp("--config", tmp_path / "mmqjp.toml", *asked).stdout == '{"a": 1}\n'
     refused = mmqjp(*asked, "--engine", "spark")
-    assert refused.exit_code == 1 and "is on duckdb, whose SQL it takes" in refused.stderr
+    assert refused.exit_code == 1 and "is on duckdb and takes DuckDB" in refused.stderr
 
 
 @pytest.mark.spark

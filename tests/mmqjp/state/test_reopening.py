@@ -97,7 +97,7 @@ def test_a_store_whose_tables_do_not_agree_is_refused(tmp_path):
         state = shutil.copytree(tmp_path / "whole", tmp_path / f"copy {number}")
         with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
             connection.execute(damage)
-        with pytest.raises(StoreError, match="do not agree"):
+        with pytest.raises(StoreError, match="contradict each other"):
             Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1

@@ -115,7 +115,7 @@ def test_a_code_logs_in_once(site):
     cookie = found.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Secure" not in cookie
     assert client.get("/").status_code == 200
-    assert "has been used" in again.get(link).text
+    assert "has already been used" in again.get(link).text
     assert again.get("/").status_code == 303
     object.__setattr__(site, "public_url", "https://stories.example")
     assert "Secure" in stranger(site).get(site.access.link("")).headers["set-cookie"]

@@ -89,7 +89,7 @@ WRONG = [
     ("my_words", "words", "a\x00b", "control character"), ("my_words", "words", "a\ud800", "control character"),
     ("my_words", "where", "x", "choose one of"), ("my_words", "feed", "\x1b[31m", "control character"),
     ("my_words", "name", "1x", "begins with a letter"), ("my_words", "name", "a b", "begins with a letter"),
-    ("my_words", "name", "select", "no word of the language"),
+    ("my_words", "name", "select", "not a word of the language"),
     ("my_words", "name", "x; FROM S PUBLISH y", "begins with"),
     ("my_words", "name", "x" * 200, "begins with"), ("by_author", "author", "  ", "name of an author"),
     ("same_headline", "sites", "1", "from 2 to 100"), ("same_headline", "sites", "٣", "from 2 to 100"),

@@ -389,7 +389,7 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
     done = pages.post(place, data=form)
     assert done.status_code == 303
     text = pages.get(done.headers["location"]).text
-    assert "The settings are kept" in text and "title:/^ad/</textarea>" in text and "s3cret" not in text
+    assert "The settings are saved" in text and "title:/^ad/</textarea>" in text and "s3cret" not in text
     (secret,) = (site.state / "secrets").glob("feed-*")
     assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("s3cret\n", 0o600)
     name = secret.name

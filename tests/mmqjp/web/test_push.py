@@ -95,7 +95,7 @@ REFUSED = [
     ({"Content-Type": "application/xml", "Content-Encoding": "rot13"}, "", b"rubbish", 400, "'rot13' is not known"),
     ({"Content-Type": "application/xml"}, "", b"", 400, "no body"),
     ({"Content-Type": "application/xml"}, "?time=1760000000", b"<a/>", 400, "looks like Unix seconds"),
-    ({"Content-Type": "application/xml"}, "?id=" + "x" * 3_000, b"<a/>", 400, "not as it should be"),
+    ({"Content-Type": "application/xml"}, "?id=" + "x" * 3_000, b"<a/>", 400, "is malformed"),
     ({"Content-Type": "application/x-ndjson"}, "?id=x", LINE, 400, "id is for a single document"),
     ({"Content-Type": "application/x-ndjson"}, "", b"\n" * 6_000, 413, "at most 5,000 lines"),
     ({"Content-Type": "application/xml"}, "", b" " * ((16 << 20) + 1), 413, "at most 16,777,216 bytes"),

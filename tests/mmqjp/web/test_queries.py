@@ -215,7 +215,7 @@ def test_a_feed_needs_its_key_alone(api, site, engine):
 def test_a_link_is_revoked_by_itself(api, pages, site):
     before, other = address(api), address(api, "nobody")
     shown = pages.post("/q/book_blog/feed/revoke").headers["location"]
-    assert shown.endswith("#feed") and "The feed has another address." in pages.get(shown).text
+    assert shown.endswith("#feed") and "The feed has a new address." in pages.get(shown).text
     after = address(api)
     assert after != before and after in pages.get("/q/book_blog").text
     anybody = stranger(site)
@@ -295,7 +295,7 @@ def test_what_absences_wait_for_and_what_came_too_late_is_shown():
         replies.clear()
         page, found = client.get("/q/silent").text, client.get("/api/v1/queries/silent").json()
         assert (found["pending"], found["belated"], found["row"]["total"]) == (None, 1, 1)
-        assert "What it waits for" not in page and "1 document came too late to change what it told." in page
+        assert "What it waits for" not in page and "1 document came too late to change its earlier outputs." in page
 
 
 @pytest.mark.parametrize(
