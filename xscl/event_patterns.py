@@ -163,14 +163,10 @@ class PatternResolver(Resolver):
     # ------------------------------------------------------------ aggregates
 
     def _of_items(self, call: Call, operator: EventClause) -> Value | None:
-        items = list(forms.parts_of_kind(call.args, syntax.ItemReference))
-        if not items:
-            example = call_text(call.name, [f"v[]{'' if call.name == 'count' else '.x'}"])
-            hint = f"write {example} with a variable v[]"
-            return self.problem(f"{call.name.partition(' ')[0]}() is of the events of a variable", call.span, hint)
-        first = items[0]
-        if (variable := self.variable(first.variable, first.span)) is None:
+        if (found := self._items_of(call, f"v[]{'' if call.name == 'count' else '.x'}")) is None:
             return None
+        items, variable = found
+        first = items[0]
         for one in items:
             if (one.variable, one.place) != (first.variable, first.place) and one.place in ("[]", "..i-1"):
                 return self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
@@ -182,52 +178,54 @@ class PatternResolver(Resolver):
             return self.problem(f"{first.variable} is one event", first.span, hint)
         if first.place == "..i-1" and operator != "WHERE":
             return self.problem(f"{first.variable}[..i-1] belongs in WHERE", first.span, f"write {first.variable}[]")
-        args: tuple[Value, ...] = ()
-        given: tuple[syntax.EventExpr, ...] = call.args
-        if not (call.name == "count" and given == (first,) and not first.name):
-            for one in items:
-                if not one.name:
-                    return self.problem(
-                        f"{call_text(call.name, ())} is of an attribute", one.span, f"write {one.variable}[].x"
-                    )
-            if (found := self.arguments(call, Scope("AGGREGATE", variable.schema))) is None:
-                return None
-            args = found
-        name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
-        kind = value_kind(args[0]) if name == "argmax" else "number"
-        referent = algebra.OfItems(variable.number, algebra.Aggregated(name, args), first.place == "..i-1")
-        return self.attribute_of(referent, kind)
+        if (aggregated := self._aggregated(call, items, variable)) is None:
+            return None
+        kind = value_kind(aggregated.args[0]) if aggregated.name == "argmax" else "number"
+        return self.attribute_of(algebra.OfItems(variable.number, aggregated, first.place == "..i-1"), kind)
 
     def _of_matches(self, call: Call) -> Value | None:
         if call.name not in ("count", "sum", "avg", "min", "max"):
             hint = "write count, sum, avg, min or max; the others need the matches one by one: write ALL MATCHES"
             return self.problem(f"{call_text(call.name, ())} with ALL MATCHES TOGETHER", call.span, hint)
-        items = list(forms.parts_of_kind(call.args, syntax.ItemReference))
         if call.name == "count" and not call.args:
             return self.attribute_of(algebra.OfMatches(len(self.variables) - 1), "number")
-        if not items:
-            hint = f"write {call_text(call.name, ['v.x'])} with a variable v"
-            return self.problem(f"{call.name}() is of the events of a variable", call.span, hint)
-        first = items[0]
-        if (variable := self.variable(first.variable, first.span)) is None:
+        if (found := self._items_of(call, "v.x")) is None:
             return None
+        items, variable = found
+        first = items[0]
         for one in items:
             if one.variable != first.variable:
                 return self.problem("an aggregate of two variables", one.span, f"write {first.variable} in both places")
             if one.place != ("[]" if variable.many else ""):
                 hint = f"write {one.variable}{'[]' if variable.many else ''}.{one.name or 'x'}"
                 return self.problem("an aggregate is of all events of a variable", one.span, hint)
+        if (aggregated := self._aggregated(call, items, variable)) is None:
+            return None
+        return self.attribute_of(algebra.OfMatches(variable.number, aggregated), "number")
+
+    def _items_of(self, call: Call, example: str) -> tuple[list[syntax.ItemReference], Declared] | None:
+        """The references in an aggregate's arguments, and the variable of the first one."""
+        items = list(forms.parts_of_kind(call.args, syntax.ItemReference))
+        if not items:
+            hint = f"write {call_text(call.name, [example])} with a variable {example.partition('.')[0]}"
+            return self.problem(f"{call.name.partition(' ')[0]}() is of the events of a variable", call.span, hint)
+        variable = self.variable(items[0].variable, items[0].span)
+        return None if variable is None else (items, variable)
+
+    def _aggregated(
+        self, call: Call, items: Sequence[syntax.ItemReference], variable: Declared
+    ) -> algebra.Aggregated | None:
         args: tuple[Value, ...] = ()
         given: tuple[syntax.EventExpr, ...] = call.args
-        if not (call.name == "count" and given == (first,) and not first.name):
+        if not (call.name == "count" and given == (items[0],) and not items[0].name):
             if (nameless := next((one for one in items if not one.name), None)) is not None:
                 hint = f"write {nameless.variable}[].x"
                 return self.problem(f"{call_text(call.name, ())} is of an attribute", nameless.span, hint)
             if (found := self.arguments(call, Scope("AGGREGATE", variable.schema))) is None:
                 return None
             args = found
-        name: algebra.AggregateName = call.name  # type: ignore[assignment]  # one of those above
-        return self.attribute_of(algebra.OfMatches(variable.number, algebra.Aggregated(name, args)), "number")
+        name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
+        return algebra.Aggregated(name, args)
 
     # ------------------------------------------------------------ nearly matching
 
