@@ -9,8 +9,9 @@ order. Files that cannot be read now are skipped and wait.
 from __future__ import annotations
 
 import os
+import stat
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -316,9 +317,7 @@ class Tail:
             if file.kind is feed_files.FileKind.JSON_LINES:
                 lines[file.name] = file.path
             elif not is_read(file.name):  # a single-file source is listed even if it was read
-                known = own.get(file.name)
-                start = known or readers.Offset(self.name, file.name, 0)
-                yield WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
+                yield self._waiting(file, own.get(file.name))
         noted = {file: known for file, known in own.items() if known.fingerprint or file in lines}
         self._beside.clear()
         for found in self._rotation.found(lines, noted):
@@ -331,6 +330,30 @@ class Tail:
             if state is not None and state.size != found.at.position:
                 fetched = readers.fetch_time(path)
                 yield WaitingFile(True, fetched, self.name, name, path, self, found.at, known, lines=True)
+
+    def among(self, paths: Iterable[str], positions: readers.Positions) -> list[WaitingFile] | None:
+        """As `waiting`, of the files at these paths; None if others must be known, too."""
+        if self.has_feeds or not self.path.is_dir():
+            return None
+        found, start = [], f"{self.path}/"
+        for path in map(Path, (path for path in paths if path.startswith(start) and self.is_wanted(Path(path).name))):
+            name = feed_files.name_below(path, self.path)
+            known = positions.get((self.name, name))
+            if known is None or known.position != readers.ALL_READ:
+                try:
+                    is_regular = stat.S_ISREG(path.lstat().st_mode)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    return None
+                if not is_regular or feed_files.kind_of_file(path.name, feeds=False) is not feed_files.FileKind.XML:
+                    return None
+                found.append(self._waiting(SourceFile(path, name, feed_files.FileKind.XML), known))
+        return found
+
+    def _waiting(self, file: SourceFile, known: readers.Offset | None) -> WaitingFile:
+        start = known or readers.Offset(self.name, file.name, 0)
+        return WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
 
     def names(self) -> set[str] | None:
         """The names of the present files and of read files that were moved away; None if some directory could not be
@@ -380,7 +403,14 @@ class Tail:
                 yield readers.read_xml_file(file.path, file.name, stream, self._time)
 
 
-def waiting_files(tails: Iterable[Tail], positions: readers.Positions) -> list[WaitingFile]:
+def waiting_files(
+    tails: Iterable[Tail], positions: readers.Positions, changed: Collection[str] | None = None
+) -> list[WaitingFile]:
+    """Sorted. If only the files at the paths `changed` may have been changed since the last call, only these are looked
+    at where that is enough: to list 10,000 files takes 8 ms."""
+    tails = list(tails)
+    if changed is not None and None not in (some := [tail.among(changed, positions) for tail in tails]):
+        return sorted(chain.from_iterable(filter(None, some)))
     return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,9 +82,11 @@ class Intake:
         self.waiting_files: int | None = None  # files that were listed and not yet read
         history.load(engine.ledger.settings(HISTORY))
 
-    def batches(self, *, wait: bool = False, little: bool = False) -> Iterator[ReadBatch]:
+    def batches(
+        self, *, wait: bool = False, little: bool = False, changed: Collection[str] | None = None
+    ) -> Iterator[ReadBatch]:
         """Reads what is waiting, each feed in turn. With `wait`, also what takes long to parse. With `little`, nothing
-        unless it `is_little`."""
+        unless it `is_little`. `changed` as in `waiting_files`."""
 
         def report(waiting: WaitingFile, cause: str) -> None:
             self.fail((waiting.source, waiting.file), cause)
@@ -96,7 +98,7 @@ class Intake:
 
         is_left = True
         while is_left:
-            found = waiting_files(self._sources, self.positions)
+            found, changed = waiting_files(self._sources, self.positions, changed), None
             if little and not is_little(found):
                 return
             present = {(waiting.source, waiting.file) for waiting in found}
@@ -184,6 +186,10 @@ class Watcher:
         """Waits for `seconds`, or until `stop` is set. Returns True, early, if there may be input."""
         stop.wait(seconds)
         return False
+
+    def changed(self) -> Collection[str] | None:
+        """The paths that may have been changed since the last call; None if any may."""
+        return None
 
     def close(self) -> None:
         """Ends the watch."""
@@ -277,6 +283,7 @@ class FileWatcher(Watcher):
         self._identities: list[tuple[int, int] | None] = []
         self._is_stale, self._check_at, self._not_before = False, 0.0, 0.0
         self._said: str | None = None
+        self._changed: set[str] | None = None
         self._set_up()
 
     def wait(self, seconds: float, stop: Stop) -> bool:
@@ -303,7 +310,12 @@ class FileWatcher(Watcher):
                 return True
         return False
 
+    def changed(self) -> Collection[str] | None:
+        changed, self._changed = self._changed, set()
+        return changed
+
     def close(self) -> None:
+        self._changed = None
         if self._notices is not None:
             self._notices.close()
             self._notices = None
@@ -319,6 +331,9 @@ class FileWatcher(Watcher):
             wanted = any(is_wanted(name) for is_wanted in self._wanted.get(directory, ()))
             if (wanted or directory in self._inside) and os.path.isdir(path):  # noqa: PTH112  # may be hot
                 self._is_stale = wanted = True
+                self._changed = None
+            if wanted and self._changed is not None:
+                self._changed.add(path)
             found = found or wanted
         return found
 
@@ -474,16 +489,18 @@ class Service:
                 has_news = False  # most likely it was these that changed: to list the sources takes longer
             elif has_news and (started := perf_counter()) >= rest_until:
                 has_news = False
-                if not self.drain(stop):
+                if not self.drain(stop, changed=self._options.watcher.changed()):
                     now = perf_counter()
                     rest_until = now + SHARE * (now - started)
 
-    def drain(self, stop: Stop, *, wait: bool = False, little: bool = False) -> bool:
-        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. `wait` and `little`
-        are those of `Intake.batches`. Returns whether there were documents or commands."""
+    def drain(
+        self, stop: Stop, *, wait: bool = False, little: bool = False, changed: Collection[str] | None = None
+    ) -> bool:
+        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. `wait`, `little`
+        and `changed` are those of `Intake.batches`. Returns whether there were documents or commands."""
         found = self._run_commands()
         found = self._take_pushes(stop) or found
-        for batch in self._intake.batches(wait=wait, little=little):
+        for batch in self._intake.batches(wait=wait, little=little, changed=changed):
             found = True
             self._process(batch)
             if stop.is_set():

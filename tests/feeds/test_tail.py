@@ -51,6 +51,10 @@ class Reader:
         found: list[Document | Reject] = []
         self.failed.clear()
         files = waiting_files(self.tails, self.positions)
+        for tail in self.tails:
+            some = tail.among([*map(str, tail.path.rglob("*"))], self.positions)
+            is_listed = not any(waiting.path.is_dir() for waiting in files)
+            assert some is None or sorted(some) == [one for one in files if one.tail is tail] or not is_listed
         items = Turns(None).read(files, lambda waiting, cause: self.failed.update({waiting.file: cause}))
         for read in judged(items, self.history):
             if len(found) == most:

@@ -611,8 +611,10 @@ def test_only_what_may_be_read_matters(told: Told, drops: Path):
     (drops / "all").symlink_to("/")  # which is not followed
     watcher = watcher_of(told, drops)
     assert told.watched == [sorted(map(str, [drops.parent, drops, drops / "sub"]))]
+    assert watcher.changed() is None, "any file may have come before the watch"
     assert waits(watcher, told, (ADDED, drops / "a.xml"))
     assert waits(watcher, told, (MODIFIED, drops / "sub" / "a.jsonl"))
+    assert watcher.changed() == {f"{drops}/a.xml", f"{drops}/sub/a.jsonl"} and watcher.changed() == set()
     kept = [(ADDED, drops / name) for name in (".a.xml", "a.xml.part", "a.duckdb.wal", "b.txt")]
     assert not waits(watcher, told, *kept, (GONE, drops / "a.xml"), (ADDED, drops.parent / "lines.jsonl"))
     assert not told.answers and len(told.watched) == 1, "each was looked at, and none was a reason to watch anew"
