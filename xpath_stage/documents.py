@@ -47,7 +47,8 @@ _QUOTED = re.compile("""(="[^"]*")|='([^'"<]*)'""")
 
 _PLAIN = bytes(byte for byte in range(256) if byte not in b"<>&\xef" and (byte >= 32 or byte in b"\t\n"))
 _ALTERNATING = b"<>" * MOST_TAGS
-_OTHER_REFERENCE = re.compile(b"&(?!(?:amp|lt|gt);)")
+_CONTINUING = frozenset(bytes([byte]) for byte in range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
+_SECTION = b"<![CDATA["
 
 TagSkeleton = tuple[str, ...]
 """The tags of a document, without the values of attributes; then those of namespaces, because names depend on them."""
@@ -150,7 +151,7 @@ class OutlineReader:
         """Takes the text of each element up to its first child, and the values that matter of all attributes."""
         texts, values = self._texts(pieces), self._values(values) if self.names else ()
         if escaped:
-            texts, values = [*map(_unescaped, texts)], [*map(_unescaped, values)]
+            texts, values = _all_unescaped(texts), _all_unescaped(values)
         return self, texts, values
 
 
@@ -195,8 +196,8 @@ class Outlines:
             most = 0
         for some in iter(lambda: list(islice(waiting, LOOKED_AT)), []):
             tried = [xml if len(xml) <= most and self._is_compared(stream) else b"" for stream, xml in some]
-            marked = zip(some, _marks(tried), strict=True)
-            found = [self._recognised(stream, xml, marks) if marks else None for (stream, xml), marks in marked]
+            plain = zip(some, _without_sections(tried), strict=True)
+            found = [self._recognised(stream, len(xml), *one) if one[0] else None for (stream, xml), one in plain]
             rest = [one for one, known in zip(some, found, strict=True) if known is None]
             parsed = parse_documents([xml for _, xml in rest], max_nodes=max_nodes)
             for (stream, xml), known in zip(some, found, strict=True):
@@ -230,17 +231,18 @@ class Outlines:
             return False
         return not state.resting and bool(self._known)
 
-    def _recognised(self, stream: str, xml: bytes, marks: bytes) -> ParsedDocument | None:
-        """A document that has a known outline, and whose tree would be written as the same text.
+    def _recognised(self, stream: str, size: int, xml: bytes, marks: bytes) -> ParsedDocument | None:
+        """A document that has a known outline, and whose tree would be written as the same text. `xml` and `marks` are
+        what `_without_sections` returns; `size` is that of the document.
 
         The text is one that had the outline, with other texts and values of attributes. They are non-empty where those
         were, so it is well-formed if they have no `<`, only references as we write them, and no forbidden character."""
-        escaped = False
+        escaped = 0
         if not _ALTERNATING.startswith(marks):
-            escaped = b"&" in marks
+            escaped = marks.count(b"&")
             if not _ALTERNATING.startswith(marks.translate(None, b"&\xef")) or b"\xef\xbf" in xml:
                 return None  # U+FFFE and U+FFFF begin with these
-            if escaped and _OTHER_REFERENCE.search(xml) is not None:
+            if escaped > xml.count(b"&amp;") + xml.count(b"&lt;") + xml.count(b"&gt;"):
                 return None
         try:
             text = xml.decode()
@@ -264,9 +266,9 @@ class Outlines:
         state = self._state(stream)
         state.hits += 1
         state.vain -= state.vain > 0
-        document = ParsedDocument(None, len(xml), text)
+        document = ParsedDocument(None, size, text)
         document.is_looked_at, document.outline = True, outline
-        document.held = reader.read(pieces, values, escaped=escaped)
+        document.held = reader.read(pieces, values, escaped=escaped > 0)
         return document
 
     def _look(self, stream: str, document: ParsedDocument) -> None:
@@ -364,28 +366,50 @@ def _in_double_quotes(attribute: re.Match[str]) -> str:
     return attribute[1] or f'="{attribute[2]}"'
 
 
-def _marks(xmls: Sequence[bytes]) -> Sequence[bytes]:
-    """Of each document, `<`, `>`, `&`, forbidden characters, and the first byte of some that are not well-formed."""
-    found = b"\0".join(xmls).translate(None, _PLAIN).split(b"\0")
-    return found if len(found) == len(xmls) else [xml.translate(None, _PLAIN) for xml in xmls]
+def _without_sections(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """Each document with texts in place of CDATA sections, and of it `<`, `>`, `&`, forbidden characters, and the first
+    byte of some that are not well-formed. What is put for misplaced sections makes it ill-formed."""
+    first, *others = b"\0".join(xmls).split(_SECTION)
+    if others:
+        parts, before = [first], b"<" + first
+        for other in others:
+            parts.append(_escaped(before, *other.partition(b"]]>")))
+            before = other
+        first = b"".join(parts)
+    plain, marks = first.split(b"\0"), first.translate(None, _PLAIN).split(b"\0")
+    if len(plain) == len(xmls):
+        return zip(plain, marks, strict=True)
+    return chain.from_iterable(_without_sections([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
 
 
-_ESCAPES = (
-    ("&lt;", "<"),
-    ("&gt;", ">"),
-    ("&quot;", '"'),
-    ("&#9;", "\t"),
-    ("&#10;", "\n"),
-    ("&#13;", "\r"),
-    ("&amp;", "&"),
-)
+def _escaped(before: bytes, text: bytes, end: bytes, after: bytes) -> bytes:
+    """The text of a CDATA section as it is written without, and what follows it."""
+    if not end or b"\0" in text:
+        return _SECTION + text + end + after  # it does not end in its document
+    before = before[before.rfind(b">") + 1 :]
+    reference = before.rfind(b"&")
+    in_tag_or_outside = b"<" in before or b"\0" in before or after[:1] in (b"", b"\0")
+    in_reference = reference >= 0 and b";" not in before[reference:]
+    if in_tag_or_outside or in_reference or text[:1] in _CONTINUING or after[:1] in _CONTINUING:
+        return b"<<" + after
+    return text.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;") + after
+
+
+_OTHER_ESCAPES = (("&quot;", '"'), ("&#9;", "\t"), ("&#10;", "\n"), ("&#13;", "\r"))
 
 
 def _unescaped(text: str) -> str:
     if "&" in text:
-        for escape, character in _ESCAPES:
-            text = text.replace(escape, character)
+        text = text.replace("&lt;", "<").replace("&gt;", ">")
+        if "&#" in text or "&quot;" in text:
+            for escape, character in _OTHER_ESCAPES:
+                text = text.replace(escape, character)
+        return text.replace("&amp;", "&")
     return text
+
+
+def _all_unescaped(texts: Sequence[str]) -> Sequence[str]:
+    return _unescaped("\0".join(texts)).split("\0") if texts else texts
 
 
 NODE_BYTES = 4  # minimum size of an element or an attribute: `<a/>`

@@ -1,3 +1,4 @@
+import html
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -430,10 +431,17 @@ def damaged(rng: Random, xml: bytes) -> bytes:
 CHARACTERS = "<>&;\"'=/\n\r\t\0\x1b\x7f\x85\ufffe\uffff\ufffd\u00e9 ]"
 MARKS = [character.encode() for character in CHARACTERS] + [b"\xed\xa0\x80", b"\xff", b"></", b"<!---->", b"<a/>"]
 MARKS += [b"&amp;", b"&#10;", b"&apos;", b" a='1'", b' xml:id="1"', b' xmlns="u"', b"]]>", *PIECES]
+MARKS += [b"<![CDATA[]]>", b"<![CDATA[<&>]]>", b"<![CDATA[", b"&<![CDATA[]]>", b"\xc3<![CDATA[", b"<![CDATA[\xa9]]>"]
 
 
 def quoted(rng: Random, xml: bytes) -> bytes:
-    """The document with some values in single quotes."""
+    """The document with some values in single quotes, and some texts in CDATA sections."""
+
+    def section(text: re.Match[bytes]) -> bytes:
+        inner = html.unescape(text[1].decode()).encode()
+        return b"<![CDATA[%b]]>" % inner if rng.random() < 0.3 and b"]]>" not in inner else text[0]
+
+    xml = re.sub(b"(?<=>)([^<>]+)(?=<)", section, xml)
     return re.sub(b'="([^"\'<]*)"', lambda found: b"='%b'" % found[1] if rng.random() < 0.5 else found[0], xml)
 
 
