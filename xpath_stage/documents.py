@@ -4,8 +4,8 @@ Nothing outside a document is read, and what could exhaust memory is refused. Sm
 time as children of one root element, with the results of `parse_document`, else each alone. Documents with the same
 tags in the same order share an outline, by which their texts and attributes are read without a tree, but for childless
 elements that no query mentions. That needs the `text` that the parser would write, in which each `<` begins a tag and
-attributes are in double quotes. A document that is written so, with the tags of an earlier one, is not even parsed. All
-tags that no query mentions are one name."""
+attributes are in double quotes. A document that is written so but for quotes and CDATA sections, with the tags of an
+earlier one, is not even parsed. All tags that no query mentions are one name."""
 
 from __future__ import annotations
 
@@ -56,14 +56,13 @@ TagSkeleton = tuple[str, ...]
 
 class DocumentOutline:
     """Shared by documents with the same tags in the same order: each element's name, number of children and names of
-    attributes, and the names of elements with children (`inner`). `starts` and `ends` have the places of each element's
-    tags; `length` is the number of the documents' pieces. Raises ValueError if `elements` are not those of the tags."""
+    attributes. `starts` and `ends` have the places of each element's tags; `length` is the number of the documents'
+    pieces. Raises ValueError if a name begins with xmlns."""
 
     def __init__(self, skeleton: TagSkeleton, elements: Sequence[etree._Element]) -> None:
         self.tags = [element.tag for element in elements]
         self.counts = list(map(len, elements))
         self.attributes = [list(map(str, element.attrib)) for element in elements]
-        self.inner = {element.tag for element in elements if len(element)}
         self.starts, self.ends = list[int](), list[int]()
         tags, opened = skeleton[0].split("<"), list[int]()
         self.length = 2 * len(tags) + 1
@@ -76,7 +75,7 @@ class DocumentOutline:
             self.starts.append(place)
             self.ends.append(place)
         if len(skeleton) - 1 + sum(map(len, self.attributes)) != skeleton[0].count('"'):
-            raise ValueError("the name of an attribute begins with xmlns")
+            raise ValueError("an attribute looks like a namespace")
         self.is_normalised = " xml:" in skeleton[0]  # values of some attributes are not read as they are written
         both = enumerate(zip(self.starts, self.ends, strict=True))
         # An empty element is written as one tag.
@@ -118,7 +117,11 @@ class OutlineReader:
     are left out if no query mentions them, nor their attributes. `key` is equal where all fields but `numbers` are."""
 
     def __init__(
-        self, outline: DocumentOutline, owned: Mapping[str, bool] | None, mentioned: Mapping[str, bool] | None
+        self,
+        outline: DocumentOutline,
+        owned: Mapping[str, bool] | None,
+        valued: Mapping[str, bool],
+        mentioned: Mapping[str, bool] | None,
     ) -> None:
         self.outline, counts = outline, [*outline.counts]
         self.tags, self.counts, self.numbers = list[str](), list[int](), list[int]()
@@ -145,11 +148,19 @@ class OutlineReader:
         # The text before the root is empty, as is that of an element that is one tag.
         both = ((outline.starts[number], outline.ends[number]) for number in self.numbers)
         self._texts = items_at([2 * start + 2 if end > start else 0 for start, end in both])
+        # Also those of which all children are left out.
+        inner = ((at, of) for at, of in enumerate(self.numbers) if outline.counts[of] and valued[self.tags[at]])
+        self.inner = [(at, slice(2 * outline.starts[of] + 2, 2 * outline.ends[of] + 1, 2)) for at, of in inner]
         self._values = items_at(values_at)
 
     def read(self, pieces: list[str], values: Sequence[str], *, escaped: bool) -> HeldTexts:
-        """Takes the text of each element up to its first child, and the values that matter of all attributes."""
+        """Takes the text of each element up to its first child, or its whole value if it matters, and the values that
+        matter of all attributes."""
         texts, values = self._texts(pieces), self._values(values) if self.names else ()
+        if self.inner:
+            texts = [*texts]
+            for at, within in self.inner:
+                texts[at] = "".join(pieces[within])
         if escaped:
             texts, values = _all_unescaped(texts), _all_unescaped(values)
         return self, texts, values
@@ -190,7 +201,7 @@ class Outlines:
         self, documents: Iterable[tuple[str, bytes]], max_nodes: int | None
     ) -> Iterator[ParsedDocument | DocumentError]:
         """`parse_documents` for documents with their streams. Those with a known outline are not parsed if they are
-        written as we would write them, but for quotes."""
+        written as we would write them, but for quotes and CDATA sections."""
         most, waiting = _most_together(max_nodes), iter(documents)
         if self._columns().keeps_trees:
             most = 0
@@ -726,10 +737,9 @@ class ElementColumns:
             self._trees = [document]
 
     def reader(self, outline: DocumentOutline) -> OutlineReader | None:
-        """None if values of elements with children matter in documents with an outline."""
-        if any(self._valued[tag] for tag in outline.inner):
-            return None
-        return OutlineReader(outline, self._owned, self._mentioned)
+        """None if too many values of elements with children matter in documents with an outline."""
+        reader = OutlineReader(outline, self._owned, self._valued, self._mentioned)
+        return reader if len(reader.inner) <= MOST_TEXT else None
 
     def hold_read(self, document: ParsedDocument, held: HeldTexts) -> None:
         if self.unread:

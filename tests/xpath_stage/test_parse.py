@@ -363,7 +363,7 @@ def held(
             assert ours.counts == [sum(parents[child] == number for child in numbers) for number in numbers]
             assert [numbers[owner] for owner in ours.owners] == theirs.owners
             assert (ours.places, ours.names, [*ours.values]) == (theirs.places, theirs.names, theirs.values)
-            texts = ((place, number) for place, number in enumerate(numbers) if not theirs.counts[number])
+            texts = ((place, number) for place, number in enumerate(numbers) if values or not theirs.counts[number])
             assert all((ours.texts[place] or "") == (theirs.texts[number] or "") for place, number in texts)
             assert parents == parse_document(document.xml().encode(), trusted=True).parent
     return count
@@ -492,8 +492,10 @@ def test_an_outline_is_made_when_enough_documents_had_it():
     for attributes, mentioned in ((False, None), (True, None), (False, "")):
         assert held(readable(forty), attributes=attributes, mentioned=mentioned) == 40 - parsing.RUN + 1
     assert held(readable([flat(number, "bc"[number % 2]) for number in range(40)])) == 40 - 2 * (parsing.RUN - 1)
-    # Those that were parsed alone have none, and those of which values of inner elements matter.
-    assert held([parse_document(flat(number)) for number in range(40)]) == held(readable(forty), values=True) == 0
+    # Those that were parsed alone have none, and those of which many values of inner elements matter.
+    deep = b"<a>" * (parsing.MOST_TEXT + 1) + b"<b/>" + b"</a>" * (parsing.MOST_TEXT + 1)
+    assert held([parse_document(flat(number)) for number in range(40)]) == held(readable([deep] * 40), values=True) == 0
+    assert held(readable(forty), values=True) == held(readable([deep[3:-4]] * 40), values=True) == 40 - parsing.RUN + 1
     # All streams share them.
     ours = columns()
     known = Outlines(lambda: ours)
