@@ -24,6 +24,7 @@ from mmqjp.answers.quota import (
     SharedAccount,
     TieCounts,
     Usage,
+    charged_in_block,
 )
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.queries.forms import PREFIX, Form, LiteralGroup, RowPart, TargetGroup
@@ -228,11 +229,12 @@ class Accounts:
     def _shared(
         self, queries: QuerySet, others: Sequence[tuple[Book, int]], cutoffs: Mapping[int, int]
     ) -> SharedAccount:
-        own, known, members = self._before.own, self._registry.subscriptions, queries.audience.queries
+        own, known, audience = self._before.own, self._registry.subscriptions, queries.audience
+        members = audience.queries
         if len(own) < len(members):
             members = [known[qid] for qid, _ in own if qid in known and known[qid] in queries]
-        used = {one.qid: own[one.qid, one.begun] for one in members if (one.qid, one.begun) in own}
-        return SharedAccount(self._quota, queries.audience, self._block, self._book(queries.id), others, used, cutoffs)
+        used = {one.qid: own[one.qid, one.begun] for one in members if (one.qid, one.begun) in own} if own else {}
+        return SharedAccount(self._quota, audience, self._block, self._book(queries.id), others, used, cutoffs)
 
     def _book(self, id: str) -> Book:
         if id not in self._books:
@@ -376,13 +378,18 @@ class Accounts:
     def spent(self, block: int) -> dict[UsageKey, Usage]:
         """Returns a block's usage by key; in a backfill, only the new queries'."""
         found: defaultdict[UsageKey, Usage] = defaultdict(Usage)
-        for id, account in self._accounts():
-            if isinstance(account, ReaderGroup) and self._first_new and not account.is_new:
-                continue
-            for key, usage in account.spent(block).items():
-                if self._first_new and key.width >= 0:
-                    key = key._replace(first_qid=max(key.first_qid, self._first_new))
-                found[id, *key].add(usage)
+        accounts = [
+            (id, account)
+            for id, account in self._accounts()
+            if not (isinstance(account, ReaderGroup) and self._first_new and not account.is_new)
+        ]
+        for place, key, usage in charged_in_block([account.book for _, account in accounts], block):
+            id, account = accounts[place]
+            usage.add(account.before(key, block))
+            width, since, first_qid, begun = key
+            if self._first_new and width >= 0:
+                first_qid = max(first_qid, self._first_new)
+            found[id, width, since, first_qid, begun].add(usage)
         for id, book in self._books.items():
             for (arrival, qid), used in book.less.items():
                 if arrival // limits.BLOCK == block and (not self._first_new or qid >= self._first_new):

@@ -165,7 +165,7 @@ class Pipeline:
                 break
             cutoffs |= {query.qid: cutoff for query, cutoff in over.items()}
             begin_again()
-        arrived = {record.arrival: record.docid for record in records if record.kind == "external"}
+        arrived = {record.arrival: record.docid for record in records if record.kind == "external"} if cutoffs else {}
         # What the clock decides belongs to an earlier batch. Then no document of this one is answered.
         pauses = self._pauses(cutoffs, arrived, lambda qid, docid: max(docid or 0, first) - 1)
         pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)

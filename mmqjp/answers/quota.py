@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
@@ -201,11 +202,7 @@ class StepCharges:
             self._pack()
 
     def extend(self, columns: Ints) -> None:
-        if columns.shape[1] <= FEW:
-            for row in zip(*columns.tolist(), strict=True):
-                self.add(row)
-        else:
-            self._packed.append(columns)
+        self._packed.append(columns)
 
     def merge(self, other: StepCharges) -> None:
         self._packed += other._packed
@@ -223,15 +220,6 @@ class StepCharges:
             self._packed = [np.concatenate([np.zeros((len(_Columns._fields), 0), np.int64), *self._packed], axis=1)]
         return self._packed[0]
 
-    def by_key(self, block: int) -> Iterator[tuple[ChargeKey, Usage]]:
-        """Yields what the arrivals of a block charge; a key may come again."""
-        if self._packed:
-            columns = self.columns()
-            rows: Iterable[Sequence[int]] = _summed(columns[1:, columns[0] // limits.BLOCK == block]).T.tolist()
-        else:
-            rows = (of for arrival, *of in self._rows if arrival // limits.BLOCK == block)
-        return ((ChargeKey(*key), Usage(outputs, work)) for *key, outputs, work in rows)
-
 
 def _summed(columns: Ints) -> Ints:
     """Adds the last two columns up over rows that are otherwise equal."""
@@ -245,8 +233,7 @@ def _summed(columns: Ints) -> Ints:
     return found
 
 
-FEW, MOST_ROWS = 20, 10_000
-"""Charges that are faster as rows than as columns, and rows that are packed."""
+MOST_ROWS = 10_000  # rows that are packed
 
 
 @dataclass(eq=False, slots=True)
@@ -263,9 +250,10 @@ class Book:
     looking: EqualTimeBudget
     used: Usage = field(default_factory=Usage)
     step: StepCharges = field(default_factory=StepCharges)
-    less: defaultdict[tuple[int, int], Usage] = field(default_factory=lambda: defaultdict(Usage))
-    ties: Counter[tuple[int, ChargeKey]] = field(default_factory=Counter)
-    untied: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    less: defaultdict[tuple[int, int], Usage] = field(default_factory=partial(defaultdict, Usage))
+    # Most books stay without ties, and to make a Counter takes four times as long.
+    ties: defaultdict[tuple[int, ChargeKey], int] = field(default_factory=partial(defaultdict, int))
+    untied: defaultdict[tuple[int, int, int], int] = field(default_factory=partial(defaultdict, int))
 
     def add(self, other: Book) -> None:
         """Merges another book of the same owner and step."""
@@ -274,8 +262,23 @@ class Book:
             self.less[of_query].add(used)
         self.used.add(other.used)
         self.looking.merge(other.looking)
-        self.ties.update(other.ties)
-        self.untied.update(other.untied)
+        for tie, count in other.ties.items():
+            self.ties[tie] += count
+        for untied, count in other.untied.items():
+            self.untied[untied] += count
+
+
+def charged_in_block(books: Sequence[Book], block: int) -> Iterator[tuple[int, tuple[int, ...], Usage]]:
+    """Yields what the arrivals of a block charge in a step: the place of a book, a key, and what it is charged."""
+    if not books:
+        return
+    columns = [book.step.columns() for book in books]
+    owner = np.repeat(np.arange(len(books)), [of_book.shape[1] for of_book in columns])
+    arrival, *others = np.concatenate(columns, axis=1)
+    for place, *key, outputs, work in _summed(
+        np.stack([owner, *others])[:, arrival // limits.BLOCK == block]
+    ).T.tolist():
+        yield place, tuple(key), Usage(outputs, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +443,7 @@ class Account(ABC):
         """`block` is the block of the charges that `book` has from before the step. `others` also apply, with their
         multiplicity. `most_own` is the greatest usage of a single query that is in no book."""
         self._quota, self._block, self._book, self._others, self._most_own = quota, block, book, others, most_own
-        before = replace(most_own)
+        before = Usage(most_own.outputs, most_own.work)
         for one, times in self._books():
             before.add(one.total, times)
         # As long as the step has used no more than this, no query can have exceeded its quota.
@@ -474,10 +477,11 @@ class Account(ABC):
             book.less[arrival, query.qid].add(used)
         book.used.add(used)
 
-    def note_all(self, columns: Ints) -> None:
-        """Makes charges, given as `_Columns`, from which nothing is withheld; without a check, too."""
+    def note_all(self, columns: Ints, outputs: int, work: int) -> None:
+        """Makes charges, given as `_Columns` with their sums, from which nothing is withheld; without a check, too."""
         self._book.step.extend(columns)
-        self._book.used.add(Usage(*columns[-2:].sum(axis=1).tolist()))
+        self._book.used.outputs += outputs
+        self._book.used.work += work
 
     def check(self) -> None:
         """Finds the queries over their quotas, if there may be any."""
@@ -508,14 +512,13 @@ class Account(ABC):
     def _exceed(self, charges: Charges, excess: Excess) -> None:
         """Finds the queries over their quota. `excess` is that of one with all charges."""
 
-    def spent(self, block: int) -> dict[ChargeKey, Usage]:
-        """Returns a block's usage, including that before the step, for the keys charged in it."""
-        found: dict[ChargeKey, Usage] = {}
-        for key, used in self._book.step.by_key(block):
-            if key not in found:
-                found[key] = replace(self._book.before.get(key, _NOTHING) if block == self._block else _NOTHING)
-            found[key].add(used)
-        return found
+    @property
+    def book(self) -> Book:
+        return self._book
+
+    def before(self, key: tuple[int, ...], block: int) -> Usage:
+        """Returns what a key was charged before the step in a block."""
+        return self._book.before.get(ChargeKey(*key), _NOTHING) if block == self._block else _NOTHING
 
 
 class SharedAccount(Account):
@@ -532,8 +535,10 @@ class SharedAccount(Account):
         cutoffs: Mapping[int, int],
     ) -> None:
         """`own` is added per qid; `cutoffs` are members' cutoffs."""
-        most = (max((getattr(used, name) for used in own.values()), default=0) for name in ("outputs", "work"))
-        super().__init__(quota, block, book, others, Usage(*most))
+        most = _NOTHING
+        if own:
+            most = Usage(*(max(getattr(used, name) for used in own.values()) for name in ("outputs", "work")))
+        super().__init__(quota, block, book, others, most)
         self._own, self.audience = own, audience
         self._until: Ints | None = None
         if cutoffs:
@@ -634,7 +639,8 @@ class SharedAccount(Account):
     def tie(self, arrival: int, share: Share) -> None:
         """Counts an equal-time pair, free of charge."""
         self._book.ties[arrival, share.key] += 1
-        self._book.untied.update((arrival, query.qid, query.begun) for query in share.withheld)
+        for query in share.withheld:
+            self._book.untied[arrival, query.qid, query.begun] += 1
 
     def _exceed(self, charges: Charges, excess: Excess) -> None:
         quota, less = self._quota, dict[int, list[tuple[int, int, int]]]()
@@ -762,13 +768,14 @@ class Shares:
         starts = group_starts(*(column[order] for column in columns))
         if len(starts):
             first = order[starts]
-            sums = [np.add.reduceat(column[order], starts) for column in (outputs, work)]
+            used = [np.add.reduceat(column[order], starts) for column in (outputs, work)]
             of_first = [column[first] for column in (arrival, self.window, self.since, self.begun)]
             of_first.insert(3, np.full(len(first), self.first_qid))
-            charges, account = np.stack(of_first + sums), self.account[first]
+            charges, account = np.stack(of_first + used), self.account[first]
             bounds = [*group_starts(account).tolist(), len(account)]
-            for start, end in pairwise(bounds):
-                self.accounts[account[start]].note_all(charges[:, start:end])
+            totals = np.add.reduceat(charges[-2:], bounds[:-1], axis=1).T.tolist()
+            for (start, end), place, sums in zip(pairwise(bounds), account[bounds[:-1]].tolist(), totals, strict=True):
+                self.accounts[place].note_all(charges[:, start:end], *sums)
         for place in set(self.account.tolist()):
             self.accounts[place].check()
 
