@@ -7,7 +7,7 @@ import gc
 import sys
 import typing
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
@@ -80,6 +80,34 @@ def without_item(items: Few[T], item: T) -> Few[T]:
         items.pop(item, None)
         return items or None
     return None if items == item else items
+
+
+class NumberSet(MutableSet[int]):
+    """Small numbers in ascending order, in a byte each: a set takes a hundred. It does not shrink."""
+
+    __slots__ = ("_count", "_there")
+
+    def __init__(self) -> None:
+        self._there, self._count = bytearray(), 0
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and number < len(self._there) and self._there[number] == 1
+
+    def __iter__(self) -> Iterator[int]:
+        return (number for number, there in enumerate(self._there) if there)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, value: int) -> None:
+        self._there.extend(bytes(max(value + 1 - len(self._there), 0)))
+        self._count += not self._there[value]
+        self._there[value] = 1
+
+    def discard(self, value: int) -> None:
+        if value in self:
+            self._there[value] = 0
+            self._count -= 1
 
 
 class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standard library

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from common.errors import OperationalError
-from common.tools import ClearedCache, frozen
+from common.tools import ClearedCache, Few, each, frozen, with_item, without_item
 from templates import graph
 from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.events import ATTRIBUTE_END, EventPattern, Kind, Schema
@@ -212,7 +212,7 @@ class SharedRows:
     def __init__(self) -> None:
         self._by_number: dict[int, SharedRow] = {}
         self._by_key: dict[tuple[object, ...], SharedRow] = {}
-        self._restored: dict[RowKey, list[SharedRow]] = {}
+        self._restored: dict[tuple[int, ...], Few[SharedRow]] = {}  # mostly one
         self._next = 0
 
     def __getitem__(self, number: int) -> SharedRow:
@@ -223,13 +223,14 @@ class SharedRows:
 
     def restore(self, template: int, variables: tuple[int, ...]) -> int:
         shared = self._new(template, variables)
-        self._restored.setdefault(_same_variables(template, variables), []).append(shared)
+        same = _in_order(variables)
+        self._restored[same] = with_item(self._restored.get(same), shared)
         return shared.id
 
     def find(self, shape: graph.Shape, number: int, template: graph.Shape, variables: tuple[int, ...]) -> FoundRow:
         """Finds or creates a query's row. `template` (shape of `number`) may have its nodes in another order."""
-        same = self._restored.pop(_same_variables(number, variables), ()) if self._restored else ()
-        for restored in same:
+        for restored in self._restored_of(number, variables):
+            self._forget_restored(restored)
             self._index(restored, graph.canonical_row(template, restored.variables), range(len(variables)))
         canonical = graph.canonical_row(shape, variables)
         shared = self._by_key.get(canonical.key)
@@ -248,18 +249,25 @@ class SharedRows:
 
     def has(self, shape: graph.Shape, number: int, template: graph.Shape, variables: tuple[int, ...]) -> bool:
         key = graph.canonical_row(shape, variables).key
-        same = list(self._restored.get(_same_variables(number, variables), ()))
+        same = self._restored_of(number, variables)
         return key in self._by_key or any(graph.canonical_row(template, row.variables).key == key for row in same)
 
     def remove(self, number: int) -> None:
         shared = self._by_number.pop(number)
         if shared.key:
             del self._by_key[shared.key]
-            return
-        same = _same_variables(shared.template, shared.variables)
-        self._restored[same].remove(shared)
-        if not self._restored[same]:
-            del self._restored[same]
+        else:
+            self._forget_restored(shared)
+
+    def _restored_of(self, template: int, variables: tuple[int, ...]) -> list[SharedRow]:
+        """Returns the rows that may be identical."""
+        found = each(self._restored.get(_in_order(variables))) if self._restored else ()
+        return [row for row in found if row.template == template]
+
+    def _forget_restored(self, shared: SharedRow) -> None:
+        same = _in_order(shared.variables)
+        if (left := without_item(self._restored.pop(same), shared)) is not None:
+            self._restored[same] = left
 
     def _new(self, template: int, variables: tuple[int, ...]) -> SharedRow:
         shared = self._by_number[self._next] = SharedRow(self._next, template, variables)
@@ -274,9 +282,10 @@ class SharedRows:
         self._by_key[shared.key] = shared
 
 
-def _same_variables(template: int, variables: tuple[int, ...]) -> RowKey:
-    """A key that is equal for rows that may be identical."""
-    return template, tuple(sorted(variables))
+def _in_order(variables: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the same tuple if it is in order: there may be very many."""
+    found = tuple(sorted(variables))
+    return variables if found == variables else found
 
 
 StepEdge = tuple[int, int]

@@ -19,7 +19,7 @@ from itertools import compress, count, groupby
 from operator import attrgetter
 from typing import cast
 
-from common.tools import Memo, decrease
+from common.tools import Memo, NumberSet, decrease
 from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import node_id
 from xpath_stage.documents import ElementColumns, Limits, Tags, Vocabulary, owner_test, split_name
@@ -43,7 +43,7 @@ class StepIndex:
         self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
         self.on_self: defaultdict[int, set[int]] = defaultdict(set)  # steps on the self axis, by their parents
         self.to_attributes: Counter[StepKey] = Counter()
-        self.selective: set[int] = set()
+        self.selective = NumberSet()
 
     def __getitem__(self, step_id: int) -> SharedStep:
         return self._steps[step_id]
@@ -52,7 +52,7 @@ class StepIndex:
         """The steps in the order in which they were added."""
         return iter(self._steps.values())
 
-    def add(self, step: SharedStep, required: Bits, selective: set[int]) -> None:
+    def add(self, step: SharedStep, required: Bits, selective: NumberSet) -> None:
         """Adds a step below a present parent. Nodes need the filters `required`; `selective` are all value filters."""
         self._steps[step.id] = step
         if step.node.axis == ".":
@@ -503,7 +503,7 @@ class Automaton:
         self._steps = StepIndex()
         self._edges_to: dict[int, tuple[StepEdge, ...]] = {}
         self._owners = Tags()
-        self._wanted: set[int] = set()
+        self._wanted = NumberSet()
         self._valued = Tags()
         self._concatenated: set[int] = set()  # variables whose values are read from trees
         self._groups = groups
@@ -517,7 +517,7 @@ class Automaton:
         """Registers steps (parents before children), edges, and variables whose values are needed."""
         for step in change.steps:
             required = () if step.node.axis == "." else self._filters.require(step.node)
-            above, own = self._selects.get(step.parent, ()), self._filters.selective.intersection(required)
+            above, own = self._selects.get(step.parent, ()), self._filters.selective_of(required)
             if own or above:
                 self._selects[step.id] = tuple(sorted({*above, *own})) if own else above
             self._steps.add(step, required, self._filters.selective)
@@ -526,8 +526,8 @@ class Automaton:
         for edge in change.edges:
             self._edges_to[edge[1]] = (*self._edges_to.get(edge[1], ()), edge)  # mostly the only one
             self._groups.add(edge, self._selects.get(edge[1], ()))
-        self._wanted.update(change.values)
         for value in change.values:
+            self._wanted.add(value)
             if reads_tree(self._steps[value].node.functions):
                 self._concatenated.add(value)
             else:
@@ -542,11 +542,11 @@ class Automaton:
             if not left:
                 del self._edges_to[edge[1]]
         for value in change.values:
+            self._wanted.discard(value)
             if value in self._concatenated:
                 self._concatenated.remove(value)
             else:
                 self._valued.remove(self._steps.test_of(value))
-        self._wanted.difference_update(change.values)
         for step in change.steps:
             if step.node.test.kind == "attribute":
                 self._owners.remove(self._steps.owner_test(step))
@@ -688,10 +688,10 @@ class Automaton:
         return found
 
     def _parts(self, above: State, mask: int, approaches: frozenset[Approach]) -> tuple[State, ...]:
-        reached: dict[frozenset[int], set[tuple[int, Way]]] = {}
+        reached: dict[Bits, set[tuple[int, Way]]] = {}
         for depth, matched, context, index in approaches:
             for step, required in index.satisfied_with(mask):
-                same = reached.setdefault(frozenset(self._filters.selective.intersection(required)), set())
+                same = reached.setdefault(self._filters.selective_of(required), set())
                 same.add((step, (depth, matched, context)))
         together = (
             [steps for _, steps in sorted(reached.items(), key=lambda part: sorted(part[0]))]

@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from lxml import etree
 
 from common.dates import parse_timestamp
-from common.tools import Few, Memo, decrease, each, with_item, without_item
+from common.tools import Few, Memo, NumberSet, decrease, each, with_item, without_item
 from xpath_stage.documents import ElementColumns, ParsedDocument, Tags, Vocabulary, element_text, owner_test
 from xpath_stage.keywords import INDEXES, LiteralIndex, keyword_of
 from xscl.algebra.joins import EXTENSION_PREFIX, PatternNode, Test, node_texts
@@ -299,7 +299,7 @@ class MaskIndex(Generic[T]):
     _bit_of: dict[T, int]
 
     def __init__(self) -> None:
-        self._items: dict[T, Bits] = {}
+        self._items: dict[T, Bits] | tuple[T, Bits] | None = None  # mostly one, and a dictionary once it is indexed
         self._by_bit: dict[int, Few[T]] | None = None  # mostly one
         self._need = 0
 
@@ -310,18 +310,23 @@ class MaskIndex(Generic[T]):
         return self._need
 
     def __contains__(self, item: T) -> bool:
-        return item in self._items
+        return item in self._all()
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
     def add(self, item: T, required: Bits) -> None:
+        if self._items is None and self._by_bit is None:
+            self._items = item, required
+            return
+        self._items = self._all()
         self._items[item] = required
         if self._by_bit is not None:
             self._need |= bit_mask(required)
             self._sort_in(item, required, self._by_bit)
 
     def remove(self, item: T) -> None:
+        self._items = self._all()
         del self._items[item]
         if self._by_bit is not None:
             bit = self._bit_of.pop(item)
@@ -333,22 +338,26 @@ class MaskIndex(Generic[T]):
 
     def satisfied_with(self, mask: int) -> Iterator[tuple[T, Bits]]:
         """`satisfied`, with the bits that each item requires."""
-        by_bit = self._index()
+        by_bit, items = self._index(), self._all()
         for item in each(by_bit.get(-1)):
-            yield item, self._items[item]
+            yield item, items[item]
         held = frozenset(bits(mask & self._need))
         for bit in sorted(held):
             for item in each(by_bit.get(bit)):
-                if held.issuperset(required := self._items[item]):
+                if held.issuperset(required := items[item]):
                     yield item, required
 
     def _index(self) -> dict[int, Few[T]]:
         if self._by_bit is None:
             self._by_bit, self._bit_of = {}, {}
-            self._need = bit_mask(bit for required in self._items.values() for bit in required)
-            for item, required in self._items.items():
+            self._items = items = self._all()
+            self._need = bit_mask(bit for required in items.values() for bit in required)
+            for item, required in items.items():
                 self._sort_in(item, required, self._by_bit)
         return self._by_bit
+
+    def _all(self) -> dict[T, Bits]:
+        return dict((self._items,)) if isinstance(self._items, tuple) else self._items or {}
 
     def _sort_in(self, item: T, required: Bits, by_bit: dict[int, Few[T]]) -> None:
         # The bit with the fewest items: rather a literal of few patterns than a branch of most.
@@ -402,7 +411,7 @@ class AtName:
 class FilterBank:
     def __init__(self, vocabulary: Vocabulary, failures: Failures | None = None) -> None:
         self._vocabulary, self._failures = vocabulary, failures
-        self.bit_of: dict[tuple[str, str], int] = {}
+        self.bit_of: defaultdict[str, dict[str, int]] = defaultdict(dict)  # by kind and name
         self._uses: list[int] = []  # of each bit
         self._free: list[int] = []
         self._branch_of: dict[str, BranchFilter] = {}
@@ -414,10 +423,10 @@ class FilterBank:
         self._needs: defaultdict[Test, bytearray] = defaultdict(bytearray)  # bits, which are only added
         self.element_literals: Counter[str | None] = Counter()  # literals compared with element values, counted
         self.owners = Tags()  # tags of elements whose attributes some filter reads
-        self.selective: set[int] = set()  # the bits of value filters
+        self.selective = NumberSet()  # the bits of value filters
 
     def __bool__(self) -> bool:
-        return bool(self.bit_of)
+        return any(self.bit_of.values())
 
     @property
     def reads_trees(self) -> bool:
@@ -483,9 +492,13 @@ class FilterBank:
         set_bits(self._needs[test], found)
         return tuple(sorted(found))
 
+    def selective_of(self, required: Bits) -> Bits:
+        """Those of the bits that are of value filters."""
+        return tuple([bit for bit in required if bit in self.selective])
+
     def release(self, node: PatternNode) -> None:
-        found = {self.bit_of["branch", str(child)] for child in node.children}
-        found.update(self.bit_of["literal", literal] for literal in _literals(node))
+        found = {self.bit_of["branch"][str(child)] for child in node.children}
+        found.update(self.bit_of["literal"][literal] for literal in _literals(node))
         guard = tuple(sorted(found))
         for xpath in _xpaths(node):
             if keyword_of(xpath) is None:
@@ -510,9 +523,9 @@ class FilterBank:
         self._vocabulary.remove(node.test)
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
-        key = (kind, name)
-        if (bit := self.bit_of.get(key)) is None:
-            bit = self.bit_of[key] = self._free.pop() if self._free else len(self.bit_of)
+        of_kind = self.bit_of[kind]
+        if (bit := of_kind.get(name)) is None:
+            bit = of_kind[name] = self._free.pop() if self._free else len(self._uses)
             if bit == len(self._uses):
                 self._uses.append(0)
             if selective:
@@ -521,11 +534,11 @@ class FilterBank:
         return bit
 
     def _let_go(self, kind: str, name: str) -> bool:
-        bit = self.bit_of[kind, name]
+        bit = self.bit_of[kind][name]
         self._uses[bit] -= 1
         if self._uses[bit]:
             return False
-        del self.bit_of[kind, name]
+        del self.bit_of[kind][name]
         self.selective.discard(bit)
         self._free.append(bit)
         return True
@@ -548,7 +561,7 @@ class FilterBank:
                     index, bit_of = tests.setdefault(keyword.name, (INDEXES[keyword.name](), {}))
                     if keyword.literal not in bit_of:
                         index.add(keyword.literal)
-                    bit_of[keyword.literal] = self.bit_of["xpath", xpath]
+                    bit_of[keyword.literal] = self.bit_of["xpath"][xpath]
         made.branches += _accepting(self._branches, kind, name)
         for need in _accepting(self._needs, kind, name):
             made.need |= int.from_bytes(need, "little")
@@ -766,7 +779,7 @@ class NodeClasses:
     def _own(self, name: AtName, mask: int, element: etree._Element, place: int) -> int:
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if self._bank.holds(xpath, element, place):
-                mask |= 1 << self._bank.bit_of["xpath", xpath]
+                mask |= 1 << self._bank.bit_of["xpath"][xpath]
         return mask | self._bank.keywords_at(name, element, place) if name.keywords else mask
 
     def _intern(self, name: AtName, mask: int, below_any: int) -> NodeClass:

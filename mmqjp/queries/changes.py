@@ -263,8 +263,7 @@ class QueryChanges:
         """
         last = NO_DOCUMENT if backfills else DocId(self._ledger.next_docid - 1)
         events_since, schemas = self._visible_events(script, backfills=backfills)
-        met: Counter[tuple[str | None, str]] = Counter()
-        left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
+        met, left = Counter[str](), dict[str, Iterator[Subscription]]()
         names, fresh, kept, sources = list[str](), list[Subscription](), set[Subscription](), dict[Subscription, str]()
         highest, published = self._highest_number, script.published()
         for position, query in enumerate(track_progress("compiling", script.all_queries), 1):
@@ -278,16 +277,15 @@ class QueryChanges:
                 is_other = False
             text = compiled.text
             source = typed.of(query)
-            key = query.publish, text
             # Nothing can be replaced without a name, so the query is added.
             joins = mode == "add" or (mode == "replace" and query.publish is None)
             is_other = is_other or joins or (mode == "replace" and backfills)
-            known = () if is_other else [one for one in self._registry.equal(*key) if not cannot_be_read(one)]
-            before = met.get(key, 0)
-            occurrence = before + (len(self._registry.equal(*key)) if joins else 0)
-            met[key] = before + 1
+            known = () if is_other else [one for one in self._registry.equal(text) if not cannot_be_read(one)]
+            before = met.get(text, 0)
+            occurrence = before + (len(self._registry.equal(text)) if joins else 0)
+            met[text] = before + 1
             if occurrence < len(known):
-                same = next(left.setdefault(key, iter(known)))
+                same = next(left.setdefault(text, iter(known)))
                 kept.add(same)
                 if source is not None:
                     sources[same] = source

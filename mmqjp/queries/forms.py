@@ -355,6 +355,10 @@ class TargetGroup:
     placed: LiteralGroup | None = None  # the literal group that contains it
 
     @property
+    def key(self) -> object:
+        return _key(self.first, self.form)
+
+    @property
     def targets(self) -> Iterator[model.Target]:
         """One of each query of the form: the row of a conjunctive query follows from the form."""
         if self.form is None:
@@ -464,54 +468,59 @@ RowPart = TargetGroup | LiteralGroup
 
 class RowTargets:
     __slots__ = ("_groups", "_next", "_parts", "_waiting")
+    _waiting: dict[object, TargetGroup]  # groups added since `parts` was built
 
     def __init__(self) -> None:
-        self._groups: dict[object, TargetGroup] = {}
+        self._groups: dict[object, TargetGroup] | TargetGroup | None = None  # mostly one
         # Made when they are asked for: for that, queries of an earlier run must be parsed.
         self._parts: dict[object, RowPart] | None = None
-        self._waiting: dict[object, TargetGroup] = {}  # groups added since `parts` was built
         self._next = 0
 
     def __iter__(self) -> Iterator[model.Target]:
-        return (target for group in self._groups.values() for target in group.targets)
+        return (target for group in self._all().values() for target in group.targets)
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
+    def _all(self) -> dict[object, TargetGroup]:
+        return {self._groups.key: self._groups} if isinstance(self._groups, TargetGroup) else self._groups or {}
+
     def group(self, target: model.Target, forms: Forms) -> TargetGroup:
-        return self._groups[_key(target, forms.of(target.owner))]
+        return self._all()[_key(target, forms.of(target.owner))]
 
     def placed(self, form: Form | None, disjunct: int, window: int) -> model.Placed | None:
         """Returns what the targets of a form's queries share, if there is one with this window to share it with."""
-        group = self._groups.get((form, disjunct))
+        group = self._all().get((form, disjunct))
         return group.first.placed if group is not None and group.first.window == window else None
 
     @property
     def template(self) -> int:
-        return next(iter(self._groups.values())).first.template
+        return next(iter(self._all().values())).first.template
 
     def template_and_count(self) -> tuple[int, int]:
         """Returns the template's number and the number of targets, at least 1."""
-        return self.template, sum([group.size for group in self._groups.values()])
+        return self.template, sum([group.size for group in self._all().values()])
 
     def add(self, target: model.Target, forms: Forms) -> None:
         form = forms.of(target.owner)
-        key = _key(target, form)
-        if (group := self._groups.get(key)) is None:
-            group = self._groups[key] = TargetGroup(form, forms, self._next, target, target.op)
+        key, groups = _key(target, form), self._all()
+        if (group := groups.get(key)) is None:
+            group = groups[key] = TargetGroup(form, forms, self._next, target, target.op)
+            self._groups = groups if len(groups) > 1 else group
             if self._parts is not None:
                 self._waiting[key] = group
             self._next += 1
         group.add(target)
 
     def remove(self, target: model.Target, forms: Forms) -> None:
-        key = _key(target, forms.of(target.owner))
-        group = self._groups[key]
+        key, groups = _key(target, forms.of(target.owner)), self._all()
+        group = groups[key]
         test = None if group.placed is None else group.literal_test
         group.remove(target)
         if group.size:
             return
-        del self._groups[key]
+        del groups[key]
+        self._groups = groups or None
         if self._parts is None:
             return
         self._waiting.pop(key, None)
@@ -525,7 +534,7 @@ class RowTargets:
     def parts(self) -> Collection[RowPart]:
         """Groups answered alone, and literal groups."""
         if self._parts is None:
-            self._parts, self._waiting = {}, dict(self._groups)
+            self._parts, self._waiting = {}, dict(self._all())
         for key, group in self._waiting.items():
             if (test := group.literal_test) is None:
                 self._parts[key] = group

@@ -343,7 +343,7 @@ class Registered(Generic[Mark]):
     paused: str | None = None
     removed: bool = False
     gaps: tuple[tuple[Mark, Mark | None], ...] = ()
-    targets: list[Target] = field(default_factory=list)
+    targets: tuple[Target, ...] = ()
     _identity: Identity | None = field(default=None, init=False, repr=False)
 
     @property
@@ -424,11 +424,6 @@ class Registered(Generic[Mark]):
         for last, reason in pauses:
             self.set_paused(last, reason, batch)
 
-    @property
-    def key(self) -> tuple[str | None, str]:
-        """PUBLISH name, if any, and text; equal queries share it."""
-        return (self.name if self.publishes else None), self.text
-
 
 class JoinSubscription(Registered[DocId]):
     """A query over documents."""
@@ -484,7 +479,7 @@ class HiddenStream:
     since: DocId
     reader_count: int = 0
     active_reader_count: int = 0
-    targets: list[Target] = field(default_factory=list)
+    targets: tuple[Target, ...] = ()
 
     @lazy
     def hidden(self) -> Hidden:

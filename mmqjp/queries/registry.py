@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from common.bounds import BEGINNING, END, DocId, Micros
-from common.tools import decrease, reachable
+from common.tools import NumberSet, decrease, reachable
 from join_stage.plans import JoinEngine
 from join_stage.protocol import JoinScope, TemplateTable
 from join_stage.store.protocol import StoreError
@@ -386,7 +386,7 @@ class Registry:
         self._joined_streams: frozenset[str] | None = None
         self._read: dict[str, list[Subscription]] | None = None
         self._aside: set[int] = set()
-        self._pending, self._live = dict[int, dict[int, TemplateRow]](), set[int]()
+        self._pending, self._live = dict[int, dict[int, None]](), NumberSet()
 
     @property
     def window(self) -> Micros:
@@ -439,7 +439,7 @@ class Registry:
         for query in self.unreadable():
             if query.targets and not query.active:
                 self._take_work(query)
-                query.targets.clear()
+                query.targets = ()
                 self._aside.add(query.qid)
 
     def _take_work(self, query: Subscription) -> None:
@@ -447,8 +447,8 @@ class Registry:
         self._remove_targets(query)
         self._forms.forget(query)
 
-    def equal(self, published: str | None, text: str) -> Collection[Subscription]:
-        return self._by_text.get((published, text))
+    def equal(self, text: str) -> Collection[Subscription]:
+        return self._by_text.get(text)
 
     def is_read(self, stream: str) -> bool:
         return stream in self._readers
@@ -561,7 +561,7 @@ class Registry:
         self._forget_sources()
         self.subscriptions[subscription.qid] = subscription
         self._by_name.add(subscription.name, subscription)
-        self._by_text.add(subscription.key, subscription)
+        self._by_text.add(subscription.text, subscription)  # which has the PUBLISH name, if any
         self._forms.add(subscription)
         if isinstance(subscription, EventSubscription):
             self._readers.update(self.events.add(subscription))
@@ -570,7 +570,7 @@ class Registry:
         self._forget_sources()
         subscription = self.subscriptions.pop(qid)
         self._by_name.remove(subscription.name, subscription)
-        self._by_text.remove(subscription.key, subscription)
+        self._by_text.remove(subscription.text, subscription)
         if qid in self._aside:
             self._aside.discard(qid)
         else:
@@ -585,8 +585,9 @@ class Registry:
         self.events.settle()
         for number, rows in self._pending.items():
             if rows:
-                self._stage2.plan.put_rows(self._table(number), list(rows.values()))
-                self._live.update(rows)
+                self._stage2.plan.put_rows(self._table(number), [self.catalog.rows[row].row() for row in rows])
+                for row in rows:
+                    self._live.add(row)
         self._pending.clear()
 
     def _add_targets(self, owner: Owner, normal: NormalQuery | Hidden, since: DocId) -> None:
@@ -612,7 +613,7 @@ class Registry:
         self._forget_sources()
         row = target.row
         self._active_targets[row] = self._active_targets.get(row, 0) + 1  # `+=` is slow for the first
-        target.owner.targets.append(target)
+        target.owner.targets += (target,)
         if row not in self.rows:
             self.rows[row] = RowTargets()
         self.rows[row].add(target, self._forms)
@@ -706,7 +707,7 @@ class Registry:
     def _queue_rows(self, rows: tuple[TemplateRow, ...]) -> None:
         for row in rows:
             if row.id in self._active_targets:
-                self._pending.setdefault(row.template, {})[row.id] = row
+                self._pending.setdefault(row.template, {})[row.id] = None
 
     def _table(self, number: int) -> TemplateTable:
         return TemplateTable(number, self.catalog.templates[number])
