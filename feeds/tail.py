@@ -302,7 +302,7 @@ class Tail:
             if feed_files.is_named_as_feed(file_name):
                 raise SourceError(shown, "a feed file, which is read only with --feeds", "add --feeds")
             suffix = self.path.suffix or "no suffix"
-            raise SourceError(shown, f"the kind of file is not known from its name ({suffix})", feed_files.EXPECTED)
+            raise SourceError(shown, f"the name does not tell the kind of file ({suffix})", feed_files.EXPECTED)
 
     def is_wanted(self, name: str) -> bool:
         """Whether a file of this name, in the directory or beside the file, may be one to read."""

@@ -75,7 +75,7 @@ def check_comparison(
                 yield Problem("a time is compared with a text", other.span, f"write date({text_of(other)})")
             return
         if kind == "number" and text is not None and not _is_numeral(text):
-            message = f"a number is compared with {_shown(text)}, which is none"
+            message = f"a number is compared with {_shown(text)}, which is not one"
             yield Problem(message, other.span, "write a number")
             return
     # Literals that are put in order have to be numbers, or times.

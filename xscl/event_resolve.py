@@ -246,9 +246,13 @@ class Resolver:
             if isinstance(constant, str) and math.isnan(xpath_number(constant)):
                 shown = f'"{constant[:40]}"'
                 if expr.op in ORDERS:
-                    return self.problem(f"{expr.op} compares numbers, and {shown} is none", one.span, "write a number")
+                    return self.problem(
+                        f"{expr.op} compares numbers, and {shown} is not one", one.span, "write a number"
+                    )
                 if value_kind(other) == "number":
-                    return self.problem(f"a number is compared with {shown}, which is none", one.span, "write a number")
+                    return self.problem(
+                        f"a number is compared with {shown}, which is not one", one.span, "write a number"
+                    )
         op = _OPPOSITE[expr.op] if negated else expr.op
         if isinstance(left, algebra.Constant) and isinstance(right, algebra.Constant):
             return ALWAYS if compare(op, left.value, right.value) else algebra.AnyOf(())

@@ -161,7 +161,7 @@ class StoreSchema:
 
 LONGEST = 100_000  # maximum number of characters of a question
 
-ONLY_READ = "the tables are only read: write a SELECT"
+ONLY_READ = "the tables are read-only: write a SELECT"
 
 _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
 """Names of an engine's own relations and of files, which CTEs must not shadow: elsewhere they could mean the other."""

@@ -318,7 +318,7 @@ def _print_status(clock: TimeFormat, found: Any) -> None:
         waiting = f"waiting: {events['events']:,}"
         waiting += f", the first until {clock.iso(until)}, for {held_by}" if until else ""
         click.echo(f"events         answered to {answered}; {waiting}; partial matches: {events['partial']:,}")
-    click.echo(f"evictable till {time_or_dash(found['evictable_before'])}")
+    click.echo(f"evictable until {time_or_dash(found['evictable_before'])}")
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""
         click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")

@@ -671,7 +671,7 @@ class AbsenceEvidence:
         lone = (row for row in left.rows if id(row) not in having)
         rows = tuple(replace(row, t1=joins.over_at(op, window, row.t0, row.t1), of=self, parts=(row,)) for row in lone)
         counted = terms.FunnelStage("alone", op, len({row.docids for row in rows}))
-        alone = Stage(counted, ("each of them has a partner among kept documents", ""))
+        alone = Stage(counted, ("each of them has a partner among stored documents", ""))
         return replace(left, stages=(*left.stages, alone), rows=rows, rank=(1, bool(rows)), partners=partners)
 
 

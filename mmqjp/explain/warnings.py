@@ -456,7 +456,7 @@ class _TextRemarks(Resolver):
             hint = f"{_NUMBER_HINT}; DUR and GAP say how far apart events are"
             self.remarks.append(Problem(message, expr.span, hint))
         elif len(texts) == 1 and len(values) == 2 and (expr.op in exp.ORDERS or "number" in kinds):
-            message = "a text is compared with a number: this never holds for a text that is none"
+            message = "a text is compared with a number: this never holds for a text that is not one"
             self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
         return super().comparison(expr, scope, negated)
 

@@ -372,7 +372,7 @@ def print_funnels(found: QueryFunnels, out: Console) -> None:
         print_facts("hint", _plain(found.hint), out)
         return
     more = f", {found.left_out:,} more are too large" if found.left_out else ""
-    print_heading(found.query, f"{pluralise(found.documents, 'kept document')}{more}", out)
+    print_heading(found.query, f"{pluralise(found.documents, 'stored document')}{more}", out)
     for funnel in found.funnels:
         if len(found.funnels) > 1:
             out.print(Text(printable_line(funnel.text), style="dim"), soft_wrap=True)

@@ -102,7 +102,7 @@ class OptionTable:
     def choice(self, key: str, known: Collection[str], default: str | None = None) -> str:
         found = self.text(key, default)
         if found not in known:
-            raise self.bad(key, f"{_shown(found)} is none; {_advice(found, known)}")
+            raise self.bad(key, f"{_shown(found)} is unknown; {_advice(found, known)}")
         return found
 
     def duration(self, key: str, default: int | None, *, least: int = 0, endless: bool = False) -> int | None:

@@ -191,7 +191,7 @@ class Evaluator:
     def _events(self, name: str, docs: Docs) -> Trace:
         events = [one for one in self._given(name) if self._covers(one, docs)]
         if events or not docs:
-            what = "" if events else f"no kept document has an event {name}"
+            what = "" if events else f"no stored document has an event {name}"
             stage = searches.event_stage("event", name, len(events), what)
             return Trace(events, (stage,), len(docs) if events else 0, (0, 0))
         if len(docs) > 1:

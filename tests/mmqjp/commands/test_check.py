@@ -185,7 +185,7 @@ FROM A NEXT B WITHIN 1 d
 """
 
 ENDLESS = "what waits here is kept for ever: nothing says how long a result may take"
-TEXT = "a text is compared with a number: this never holds for a text that is none"
+TEXT = "a text is compared with a number: this never holds for a text that is not one"
 
 
 def check(tmp_path: Path, text: str, *more: str) -> tuple[Result, str]:

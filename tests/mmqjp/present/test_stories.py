@@ -95,7 +95,7 @@ def test_why_documents_are_in_a_story_or_not():
             (("d0", "d3"), "output", "they are in a story"),
             (("d0", "d5"), "words", '"tram depot burns" and "rain" share no words'),
             (("d5",), "words", "share no words"),
-            (("d0", "d9"), "document", "no kept document"),
+            (("d0", "d9"), "document", "no stored document"),
         ):
             told = explain_missing_output(select, "told", asked)
             assert (told.query, told.kind, text in told.message) == ("told", kind, True), told

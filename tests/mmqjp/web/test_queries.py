@@ -272,7 +272,7 @@ def test_values_of_events_are_shown_and_their_matches_retraced():
         asked = {"document": ["d1", "d3"]}
         assert client.get("/api/v1/queries/next_post/why-not", params=asked).json()["kind"] == "consumed"
         page = client.get("/q/next_post/why-not", params=asked).text
-        assert "Another event was first" in page and "The nearest of the kept documents" in page
+        assert "Another event was first" in page and "The nearest of the stored documents" in page
         assert "events get past all." in client.get("/q/next_post/why-not").text
 
 
