@@ -1,10 +1,12 @@
-"""Generic helpers: batches, lazy attributes, progress, caches, fast dataclasses and their JSON, optional imports, and
-garbage collection, which is controlled because scanning many long-lived objects is slow."""
+"""Generic helpers: batches, lazy attributes, progress, caches, fast dataclasses and their JSON, optional imports,
+garbage collection, which is controlled because scanning many long-lived objects is slow, and deferred Ctrl-C."""
 
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+import threading
 import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, MutableSet, Sequence
@@ -15,7 +17,7 @@ from functools import cache
 from importlib.abc import MetaPathFinder
 from operator import itemgetter
 from threading import Lock
-from types import NoneType, UnionType
+from types import FrameType, NoneType, UnionType
 from typing import Any, Generic, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 T = TypeVar("T")
@@ -431,6 +433,54 @@ def gc_frozen() -> Iterator[None]:
         _HEAP.frozen = before
         if not before:
             gc.unfreeze()
+
+
+class _Interrupts:
+    """Ctrl-C in the main thread, deferred while a batch is committed. Raised between the commit and the end of what
+    follows it in memory, KeyboardInterrupt would let a program continue that knows less than its store has."""
+
+    def __init__(self) -> None:
+        self.is_within, self._has_come = False, False
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
+
+    def defer(self) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if self.is_within and self._handler is None and callable(handler):
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._has_come = True
+
+    def release(self) -> None:
+        handler, has_come = self._handler, self._has_come
+        self.is_within, self._has_come, self._handler = False, False, None
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+            if has_come:
+                handler(signal.SIGINT, None)
+
+
+_interrupts = _Interrupts()
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C after `defer_interrupts` takes effect at the end of the outermost block."""
+    if _interrupts.is_within or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _interrupts.is_within = True
+    try:
+        yield
+    finally:
+        _interrupts.release()
+
+
+def defer_interrupts() -> None:
+    """Does nothing outside of `interrupts_deferred`, in other threads, or if Python does not handle Ctrl-C."""
+    if threading.current_thread() is threading.main_thread():
+        _interrupts.defer()
 
 
 class _Hidden(MetaPathFinder):

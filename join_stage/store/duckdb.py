@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from common.arrays import packed, unpacked
 from common.files import is_shared, keep_private, make_state, write_mark
-from common.interrupts import hold_interrupts, interrupts_last
+from common.tools import defer_interrupts, interrupts_deferred
 from join_stage.store import protocol
 
 ADVICE = "if it is damaged, restore an older copy of the store, or name another directory"
@@ -703,8 +703,8 @@ class Journal:
         """Writes all rows to their tables, in a transaction of its own. If that fails, they wait on."""
         if not len(self._rows):
             return
-        with interrupts_last():
-            hold_interrupts()
+        with interrupts_deferred():
+            defer_interrupts()
             self.connection.begin()
             try:
                 self._rows.insert()

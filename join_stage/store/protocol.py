@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from common.errors import InputError, OperationalError
 from common.files import read_mark
-from common.interrupts import hold_interrupts, interrupts_last
+from common.tools import defer_interrupts, interrupts_deferred
 
 MOST_BYTES = 64 << 20  # bytes collected until a look; past it all is dropped
 
@@ -366,14 +366,14 @@ class TableStore(Protocol):
 @contextmanager
 def whole_batch(store: TableStore) -> Iterator[None]:
     """A batch, committed at the end or rolled back after any exception."""
-    with interrupts_last():
+    with interrupts_deferred():
         store.begin()
         try:
             yield
-            hold_interrupts()
+            defer_interrupts()
             store.commit()
         except BaseException:
-            hold_interrupts()
+            defer_interrupts()
             store.rollback()
             raise
 

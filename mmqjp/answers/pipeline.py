@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from common.bounds import BEGINNING, DocId, Micros
-from common.interrupts import hold_interrupts, interrupts_last
 from common.limits import Quota
-from common.tools import gc_paused
+from common.tools import defer_interrupts, gc_paused, interrupts_deferred
 from feeds.documents import VISITS_STREAM, Now, SourceItem
 from join_stage.plans import JoinEngine
 from join_stage.store.protocol import StoreError, whole_batch
@@ -433,7 +432,7 @@ class Batches:
         ends = {stream: t1 for stream, t1 in latest_ends(self.store).items() if not known.feeds_of(stream)}
         return ends | {stream: max(time, ends.get(stream, time)) for stream, time in known.greatest.items()}
 
-    @interrupts_last()
+    @interrupts_deferred()
     def _keep_waiting(self) -> None:
         patterns = self.pipeline.patterns
         try:
@@ -447,11 +446,11 @@ class Batches:
     def whole(self) -> Iterator[None]:
         """Wraps a store's batch, committed inside. If the block raises, restores every component."""
         before = self.ledger.next_ids()
-        with interrupts_last():
+        with interrupts_deferred():
             try:
                 yield
             except BaseException:
-                hold_interrupts()
+                defer_interrupts()
                 self._roll_back(before)
                 self.watermarks.undo()
                 raise
@@ -533,7 +532,7 @@ class Batches:
             return None if isinstance(error, _Tried) else error
         return None
 
-    @interrupts_last()
+    @interrupts_deferred()
     def _process(
         self,
         documents: list[SourceItem],

@@ -78,8 +78,8 @@ class QueryOutputs(NamedTuple):
     days: Sequence[int] = (0,) * DAYS
 
 
-class Names(list[str]):
-    """Names in order; they stay the same."""
+class OrderedNames(list[str]):
+    """Immutable, sorted names."""
 
     @cached_property
     def folded(self) -> pa.Array:
@@ -98,7 +98,7 @@ class QueryTally:
 
     registered: object
     today: int
-    names: Names
+    names: OrderedNames
     queries: Ints
     paused: Ints
     reasons: Mapping[str, str]
@@ -124,7 +124,7 @@ class RegisteredNames:
 
     def __init__(self) -> None:
         self.of_qid: list[str | None] = []
-        self.names = Names()
+        self.names = OrderedNames()
         self.queries, self.paused, self.counted_at = (np.zeros(0, np.int64) for _ in range(3))
         self.reasons: dict[str, str] = {}
         self._is_removed, self._why_paused = np.zeros(0, np.bool_), dict[int, str]()
@@ -172,9 +172,9 @@ class RegisteredNames:
         new.sort()
         places = [bisect_left(names, name) for name in new]
         edited = partial(_edited, places, np.flatnonzero(queries == 0).tolist())
-        self.names = Names(chain.from_iterable(edited(names, new)))
+        self.names = OrderedNames(chain.from_iterable(edited(names, new)))
         if "folded" in names.__dict__:  # to fold very many names takes longer than all the rest
-            self.names.folded = pa.concat_arrays(edited(names.folded, Names(new).folded))
+            self.names.folded = pa.concat_arrays(edited(names.folded, OrderedNames(new).folded))
         self.queries = np.concatenate(edited(queries, np.array([changed[name] for name in new], np.int64)))
         at = np.array([counted_at.get(name, -1) for name in new], np.int64)
         self.counted_at = np.concatenate(edited(self.counted_at, at))
