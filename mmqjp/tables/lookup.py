@@ -550,9 +550,12 @@ COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries",
 _COUNTS = " ".join(f"UNION ALL SELECT '{name}', count(*){', NULL' * 6} FROM {name}" for name in COUNTED)
 
 
+_CHANGED_MEMBERS = members_where("qid IN (SELECT qid FROM memberships WHERE batch >= {since})")
+
+
 def changed_members(since: int) -> str:
     """SQL for all members of the queries that became or ceased to be members in a batch or later."""
-    members = members_where(f"qid IN (SELECT qid FROM memberships WHERE batch >= {since})")
+    members = _CHANGED_MEMBERS.format(since=since)
     return f"""SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
 q.text, q.added_at FROM ({members}) m JOIN added_queries q ON q.qid = m.qid"""
 
