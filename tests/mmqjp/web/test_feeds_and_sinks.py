@@ -406,7 +406,7 @@ def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_i
         ({"headers": "X"}, "headers", "write NAME: VALUE"),
         ({"headers": "X: a\rY: b\nHost: c"}, "headers", "Host cannot be set here"),
         ({"password": "other", "new_password": ""}, "password", "only the configuration file and mmqjp feeds set name"),
-        ({"headers": "X: {secret = other}"}, "headers", "which are sent to the feed&#39;s host"),
+        ({"headers": "X: {secret = other}"}, "headers", "since they are sent to the feed&#39;s host"),
         ({"block": "path:["}, "block", "not a path in XPath"),
         ({"hub": "maybe"}, "hub", "write true or false"),
     ):
