@@ -366,7 +366,7 @@ class _Chunk:
         known, founds, values, numbers, size = self._known, self._founds, self._values, self._numbers, 0
         for docid, stream, t0, t1, tree in documents:
             times += docid, t0, t1
-            small = shapes is not None and tree.size <= MAX_SIZE
+            small = tree.size <= MAX_SIZE
             is_held, found = small and outlines.hold(stream, tree, scratch), None
             if shapes is not None and small:
                 if shapes.resting:
