@@ -10,7 +10,7 @@ from typing import cast
 from templates.catalog import Catalog, Placement, StepEdge
 from templates.witness import Witnesses, node_id, plain_node
 from xpath_stage.binder import PreparedNode, each_binding
-from xpath_stage.documents import ParsedDocument, StreamDocument, parse_documents
+from xpath_stage.documents import ParsedDocument, StreamDocument
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.filters import tree_value
 from xscl.algebra.joins import Condition, Conjunct, PatternNode, Side, Term, Test
@@ -25,7 +25,8 @@ _DC, _CONTENT = "http://purl.org/dc/elements/1.1/", "http://purl.org/rss/1.0/mod
 
 
 def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
-    trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
+    """The witnesses of documents, which are read as the engine reads them: known tags without a parser."""
+    trees = cast(Iterable[ParsedDocument], stage.outlines.parsed(zip(repeat(STREAM), texts), None))  # none is refused
     return stage.evaluate(zip(count(), repeat(STREAM), repeat(0), repeat(0), trees))
 
 
