@@ -24,7 +24,7 @@ from join_stage.plans import DEFAULT_PLAN, PLANS
 from join_stage.signature import join
 from join_stage.spark.engine import SparkEngine
 from join_stage.views import CACHE_BYTES
-from mmqjp.answers import bindings, fan_out, output, quota
+from mmqjp.answers import bindings, fan_out, output
 from mmqjp.engine import Session
 from tests.generate.absences import with_absences
 from tests.generate.crawls import HOUR, crawl
@@ -92,7 +92,7 @@ ON_SPARK = some(any=seeds(1, 110, 5000), once_few=seeds(1, 30, 7000))
 def test_duckdb_agrees_with_the_oracle(case, plan, monkeypatch):
     kind, seed = case
     monkeypatch.setattr(bindings, "BLOCK", (1, 5, bindings.BLOCK)[seed % 3])
-    for module in (bindings, output, fan_out, quota):  # by columns, however few there are
+    for module in (bindings, output, fan_out):  # by columns, however few there are
         monkeypatch.setattr(module, "FEW", module.FEW * (seed % 2))
     monkeypatch.setattr(near_candidates, "MOST_INDEXED", (-1, 40, 1 << 26)[seed % 3])
     monkeypatch.setattr(near_index, "MANY_POSTINGS", (-1, 12_000)[seed % 2])
