@@ -282,7 +282,9 @@ class Accounts:
         return ((id, book) for id, book in self._books.items() if book.step or book.ties or book.looking.is_used)
 
     def ties(self) -> dict[str, TieCounts]:
-        found = {}
+        found: dict[str, TieCounts] = {}
+        if not any(book.ties or book.looking.is_used for book in self._books.values()):
+            return found
         for id, book in list(self._books.items()):
             form = self._registry.form(id)
             bounds = [book.looking, *(self._book(shared).looking for shared in (form.shared if form else ()))]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -264,15 +264,14 @@ class Pipeline:
     # ------------------------------------------------------------ rounds
 
     def _enter(self, records: list[Record]) -> None:
-        ledger = self._ledger
-        docids: Iterator[Any] = count(ledger.next_docid)
+        ledger, first = self._ledger, self._ledger.next_docid
         ledger.next_docid += len(records)
-        for record, docid in zip(records, docids, strict=False):
+        docids: Sequence[Any] = range(first, ledger.next_docid)
+        for record, docid in zip(records, docids, strict=True):
             record.number(docid, ledger.next_arrival)
-            if record.kind == "external":
-                ledger.next_arrival += 1
-            self._records.add(record)
-            self._arrivals.add(record.docid, record.arrival)
+            ledger.next_arrival += record.kind == "external"
+        self._records.add(records)
+        self._arrivals.extend(docids, [record.arrival for record in records])
 
     def _witnesses(self, records: list[Record], found: WitnessSource | None) -> Witnesses:
         """Raises what raised in stage 1, unless it was for paused queries only."""

@@ -145,9 +145,9 @@ class Arrivals:
         self._arrivals: list[int] = []
         self._known: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
-    def add(self, docid: int, arrival: int) -> None:
-        self._docids.append(docid)
-        self._arrivals.append(arrival)
+    def extend(self, docids: Iterable[int], arrivals: Iterable[int]) -> None:
+        self._docids += docids
+        self._arrivals += arrivals
         self._known = None
 
     def latest(self, chunk: pa.RecordBatch) -> NDArray[np.int64]:

@@ -244,8 +244,7 @@ def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches
     accounts, log = step.accounts(queries), _MatchRows()
     context, records = StepContext(accounts), StoredRecords(DocumentFiles(step.documents))
     arrivals = Arrivals()
-    for docid, arrival in zip(*step.entered, strict=True):
-        arrivals.add(docid, arrival)
+    arrivals.extend(*step.entered)
     operator = QueryOperator(queries, records, step.quota)
     reader = MatchReader(queries, records, operator.on_matches, context, arrivals, log)
     rest: list[pa.RecordBatch] = []

@@ -237,8 +237,8 @@ class StoredIds:
         self._sorted: NDArray[np.int64] | None = None
         self._recent: set[int] = set()
 
-    def add(self, stream: str, id: str) -> None:
-        self._recent.add(hash((stream, id)))
+    def add(self, keys: Iterable[DocumentKey]) -> None:
+        self._recent.update(map(hash, keys))
 
     def forget(self) -> None:
         self._sorted = None
@@ -332,10 +332,9 @@ class Records(StoredRecords):
         self._fresh: dict[int, Record] = {}
         self._written = -1  # the last docid of the running batch that is in the store
 
-    def add(self, record: Record) -> None:
-        self._fresh[record.docid] = record
-        if record.kind != "hidden":
-            self.ids.add(record.stream, record.id)
+    def add(self, records: Collection[Record]) -> None:
+        self._fresh.update((record.docid, record) for record in records)
+        self.ids.add((record.stream, record.id) for record in records if record.kind != "hidden")
 
     def __getitem__(self, docid: int) -> Record:
         found = self._fresh.get(docid)
