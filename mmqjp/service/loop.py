@@ -457,8 +457,7 @@ class Service:
         self._pruned = int(engine.ledger.setting(PRUNED_AT_BATCH) or 0)
         self._prune_at = 0.0
         self._measured, self._state_bytes = float("-inf"), engine.state_bytes()
-        self._settings: dict[str, str] = {}
-        self._committed_settings: dict[str, str] = {}
+        self._committed_settings: Mapping[str, str] = {}
         self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
@@ -544,13 +543,11 @@ class Service:
         self._engine.prune(self._options.keep, self._options.keep_ids, *self._intake.listing(), owed)
         self._intake.refresh()
         self._pruned, self._prune_at = self._engine.batch, perf_counter() + PRUNE_SECONDS
-        self._note_delivered()
 
     def _run_commands(self) -> bool:
         """Runs commands; returns whether there were any. A backfill among them has outputs, and may pause queries."""
         if self._options.should_reopen():
             self._delivery.prepare()
-            self._note_delivered()
         ran = bool(self._commands.apply(self._engine, self._log))
         if self._sinks is not None:
             self._sinks.turn()
@@ -565,13 +562,11 @@ class Service:
 
     def _write(self) -> None:
         self._delivery.write(self._delivery.pending())
-        self._note_delivered()
 
     def _process(self, read: ReadBatch) -> None:
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
         notes = NO_METADATA if self._sinks is None else self._sinks.notes()
         outputs = self._answer(read, notes)
-        self._committed_settings = self._settings
         if self._sinks is not None:
             self._sinks.noted(notes)
             self._sinks.committed(outputs)
@@ -579,7 +574,6 @@ class Service:
         batch = engine.batch - 1
         if outputs:
             self._delivery.write(outputs)
-        self._note_delivered()
         after, seconds = engine.counters(), read.seconds + perf_counter() - started
         documents, lag = after.documents - before.documents, engine.lag()
         if (now := perf_counter()) >= self._measured + MEASURED_EVERY:  # to list its files takes as long as a document
@@ -602,26 +596,31 @@ class Service:
 
     def _answer(self, read: ReadBatch, notes: CommitMetadata) -> Sequence[Output]:
         """Commits a batch with notes about sinks. If memory runs out, ends questions and retries."""
-        noted = self._intake.metadata(read, {**self._settings, **notes.settings})
-        noted = replace(noted, gaps=notes.gaps, undelivered=notes.undelivered)
+        settings: Mapping[str, str] = {}
 
         def metadata(fates: Sequence[str | None]) -> CommitMetadata:
-            return noted if read.answers is None else replace(noted, answers=read.answers(fates))
+            nonlocal settings
+            settings = self._settings()  # as late as this: the lines before may still be on their way to the disk
+            noted = self._intake.metadata(read, {**settings, **notes.settings})
+            answers = {} if read.answers is None else read.answers(fates)
+            return replace(noted, gaps=notes.gaps, undelivered=notes.undelivered, answers=answers)
 
         try:
-            return self._engine.process(read.items, metadata, read.evaluated)
+            outputs = self._engine.process(read.items, metadata, read.evaluated)
         except OutOfMemory:
             if not self._options.free_memory():
                 raise
-        return self._engine.process(read.items, metadata, read.evaluated)
+            outputs = self._engine.process(read.items, metadata, read.evaluated)
+        self._committed_settings = settings
+        return outputs
 
-    def _note_delivered(self) -> None:
-        self._settings = {**self._delivery.settings(), PRUNED_AT_BATCH: str(self._pruned)}
+    def _settings(self) -> Mapping[str, str]:
+        return {**self._delivery.settings(), PRUNED_AT_BATCH: str(self._pruned)}
 
     def _commit_settings(self) -> None:
-        if self._committed_settings != self._settings:
-            self._engine.commit_metadata(CommitMetadata(settings=self._settings))
-            self._committed_settings = self._settings
+        if self._committed_settings != (settings := self._settings()):
+            self._engine.commit_metadata(CommitMetadata(settings=settings))
+            self._committed_settings = settings
 
 
 MOUNTS = Path("/proc/self/mountinfo")

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import Thread
 from typing import BinaryIO
 from uuid import NAMESPACE_URL, uuid5
 
@@ -186,11 +187,27 @@ class WholeFile(_LineSink):
             file.writelines(texts)
 
 
+class _Sync(Thread):
+    """Syncs the lines of a file in a thread, so that the next documents are answered meanwhile. `before` is the sink's
+    position without these lines."""
+
+    def __init__(self, handle: int, before: tuple[int, FileCheckpoint]) -> None:
+        super().__init__(name="mmqjp sync", daemon=True)
+        self._handle, self.before = handle, before
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            os.fsync(self._handle)
+        except BaseException as error:  # whoever asks for the position gets it
+            self.error = error
+
+
 class GrowingFile(_LineSink):
     """A file that output lines are appended to. Lines past the stored position come from a process that was killed
     before it stored its position: they are cut off and written again. Lines of others stay. If the file is moved,
-    removed, truncated or replaced, lines go to the file that then has its name. A `write` appends and syncs all lines
-    or none."""
+    removed, truncated or replaced, lines go to the file that then has its name. A `write` appends all lines or none;
+    `position` waits until they are on disk."""
 
     _path: Path
 
@@ -199,11 +216,13 @@ class GrowingFile(_LineSink):
         self._warn = warn
         self._handle, self._end = -1, 0
         self._break = b""
+        self._sync: _Sync | None = None
 
     def prepare(self, pending: Pending) -> bool:
         """Reopens a moved, truncated or replaced file, and truncates it to the position."""
         if self._is_as_left():
             return False
+        self._wait()
         before, path = self._checkpoint, self._path.resolve()
         try:
             created = not path.exists()
@@ -251,6 +270,7 @@ class GrowingFile(_LineSink):
             self._warn(f"{path} has {status.st_size - before.bytes:,} bytes from others: appending to it")
 
     def _write(self, texts: Iterable[bytes]) -> None:
+        self._wait()
         checkpoint = self._checkpoint
         assert checkpoint is not None, "prepare comes first"
         self._end, chunk, is_empty = checkpoint.bytes, bytearray(self._break), True
@@ -267,11 +287,25 @@ class GrowingFile(_LineSink):
             if is_empty:
                 return
             self._put(chunk)
-            os.fsync(self._handle)
+            sync = _Sync(self._handle, (self._acked, checkpoint))
+            sync.start()
+            self._sync = sync
         except BaseException:
             self._truncate(checkpoint.bytes)
             raise
         self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
+
+    def _wait(self) -> None:
+        """Waits until all lines are on disk. If they cannot be brought there, they count as not written."""
+        sync, self._sync = self._sync, None
+        if sync is not None:
+            sync.join()
+            if sync.error is not None:
+                self._acked, self._checkpoint = sync.before
+                self._truncate(sync.before[1].bytes)
+                if isinstance(sync.error, OSError):
+                    sync.error.filename = str(self._path)
+                raise sync.error
 
     def _put(self, text: bytes | bytearray) -> None:
         with memoryview(text) as left:
@@ -285,9 +319,13 @@ class GrowingFile(_LineSink):
                 os.ftruncate(self._handle, length)
 
     def position(self) -> Position:
+        """Raises OSError if lines could not be brought to disk."""
+        self._wait()
         return Position(self._acked, {} if self._checkpoint is None else asdict(self._checkpoint))
 
     def close(self) -> None:
+        with suppress(OSError):  # then the stored position has been that before these lines
+            self._wait()
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
