@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
@@ -176,9 +175,6 @@ class SpreadStep:
     @property
     def ranges(self) -> int:
         return len(self.times) + 1
-
-    def range_of(self, time: int) -> int:
-        return bisect_right(self.times, time)
 
     def accounts(self, queries: ShippedQueries) -> Accounts:
         """Returns accounts without earlier usage, so their cutoffs can only be late."""
