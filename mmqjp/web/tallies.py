@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -171,13 +170,14 @@ class RegisteredNames:
                 new.append(name)
         new.sort()
         places = [bisect_left(names, name) for name in new]
-        edited = partial(_edited, places, np.flatnonzero(queries == 0).tolist())
-        self.names = OrderedNames(chain.from_iterable(edited(names, new)))
+        edits = partial(_edits, places, set(np.flatnonzero(queries == 0).tolist()))
+        self.names = _edited_names(names, edits(new))
         if "folded" in names.__dict__:  # to fold very many names takes longer than all the rest
-            self.names.folded = pa.concat_arrays(edited(names.folded, OrderedNames(new).folded))
-        self.queries = np.concatenate(edited(queries, np.array([changed[name] for name in new], np.int64)))
-        at = np.array([counted_at.get(name, -1) for name in new], np.int64)
-        self.counted_at = np.concatenate(edited(self.counted_at, at))
+            self.names.folded = pa.concat_arrays(_edited(names.folded, edits(OrderedNames(new).folded)))
+        of_new = [(changed[name], counted_at.get(name, -1)) for name in new]
+        counts, at = np.array(of_new, np.int64).reshape(-1, 2).T
+        self.queries = np.concatenate(_edited(queries, edits(counts)))
+        self.counted_at = np.concatenate(_edited(self.counted_at, edits(at)))
 
     def _note_pauses(self) -> None:
         self.paused, self.reasons = np.zeros(len(self.names), np.int64), {}
@@ -193,13 +193,35 @@ class RegisteredNames:
             self.counted_at[place] = at
 
 
-def _edited(places: Sequence[int], gone: Collection[int], column: Any, new: Any) -> list[Any]:
-    """Returns the pieces of a column that gets `new` items before those at some places, and loses those at others."""
-    found, last, lost = list[Any](), 0, set(gone)
-    for place in sorted({*places, *gone}):
-        found += column[last:place], new[bisect_left(places, place) : bisect_right(places, place)]
-        last = place + (place in lost)
+_Edits = list[tuple[int, int, Any]]  # ascending places in a column, begin and end, and the items that come there
+
+FEW = 32  # so many edits are made in a copy of very many names: to cut and join them takes three times as long
+
+
+def _edits(places: Sequence[int], gone: set[int], new: Any) -> _Edits:
+    """Returns the edits that insert `new` items before those at some places, and remove those at others."""
+    at = sorted({*places, *gone})
+    return [(one, one + (one in gone), new[bisect_left(places, one) : bisect_right(places, one)]) for one in at]
+
+
+def _edited(column: Any, edits: _Edits) -> list[Any]:
+    """Returns the pieces of an edited column."""
+    found, last = list[Any](), 0
+    for begin, end, items in edits:
+        found += column[last:begin], items
+        last = end
     return [*found, column[last:]]
+
+
+def _edited_names(names: OrderedNames, edits: _Edits) -> OrderedNames:
+    made = OrderedNames(names if len(edits) <= FEW else ())
+    if len(edits) <= FEW:
+        for begin, end, items in reversed(edits):
+            made[begin:end] = items
+    else:
+        for piece in _edited(names, edits):
+            made += piece
+    return made
 
 
 class Tallies:

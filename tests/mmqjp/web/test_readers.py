@@ -459,7 +459,7 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
     if seed % 2:
         of_this_run = {
             "present.recipients": {"TOGETHER": rng.choice([1, 4]), "JUDGED_AT_ONCE": rng.choice([1, 3])},
-            "web.tallies": {"MOST_OUTPUTS": rng.choice([1, 5])},
+            "web.tallies": {"MOST_OUTPUTS": rng.choice([1, 5]), "FEW": rng.choice([0, 2])},
         }
         for module, limits in (*FEW.items(), *of_this_run.items()):
             for name, value in limits.items():
