@@ -382,12 +382,15 @@ class _Heap:
         self.frozen = False  # whether `gc_frozen` excludes them from scans
         self._grown = 0
         self._bearable = LEAST_GROWTH
-        self._scanned = 0  # number of objects after the last scan, plus those known to be lasting
+        self._scanned = 0
+        """Number of objects after the last scan, or before the first pause, plus those known to be lasting."""
 
     def put_away(self, *, lasting: bool) -> None:
         """Moves young objects to the oldest generation unscanned. Scans all if those not `lasting` grew by half."""
         young = gc.get_count()[0]
         gc.freeze()
+        if not self._scanned:  # what was there before has not grown
+            self._scanned = gc.get_freeze_count() - young
         if lasting:
             self._scanned += young
             young = 0

@@ -1,12 +1,13 @@
-"""An index of texts by their words that finds those that are near a text: all and no others, up to numbers of words
-that collide. It counts: each text has a cell, to which the postings of a text's words add their weights.
+"""An index of texts by their words. It finds exactly the texts that are near a text, unless numbers of words collide.
+It counts: each indexed text has a cell, to which the postings of the words of the text that is looked up add their
+weights.
 
-Texts are in segments, the greatest first. Postings of frequent words are read only for those texts that can be near
-without them, and looked up as bits for the few texts that the other words leave. Where these postings are many, bits
-are added up instead. A segment numbers its texts by the weight of their words, so a posting list is cut where what
-remains of the text is too little for heavier ones. Each segment has frequent words of its own, so texts need no common
-order of words as they do for keys (prefix filtering, see `near_candidates`). MaxScore (Turtle and Flood, 1995) divides
-the words of a query in this way.
+Texts are in segments, the largest first. The postings of a frequent word are read only for texts so light that this
+word and less selective ones could suffice; for the few heavier texts that the other words leave, bits say which
+frequent words they have. Where that would still be very many postings, bits are added up instead. A segment numbers its
+texts by the weight of their words, so such light texts are the first of each posting list. Each segment has its own
+frequent words, so texts need no common order of words, as they do for keys (prefix filtering, see `near_candidates`).
+MaxScore (Turtle and Flood, 1995) divides the words of a query in this way.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ FEWEST = 256  # segments of fewer texts are merged with the next one
 
 GROWTH = 4  # a segment has at least this many times the texts of the next one, or they are merged
 
-FREQUENT = 64  # words that are in one of this many texts of a segment, or in more, have bits
+FREQUENT = 64  # words in at least one of this many texts of a segment have bits
 
 CELLS = 1 << 17  # number of cells counted at a time, which fit into a processor's cache
 
-MANY_POSTINGS = 12_000  # mean number of postings of frequent words of a text from which bits are read instead
+MANY_POSTINGS = 12_000  # mean number of postings of a text's frequent words above which bits are added up
 
 BLOCKS = 16  # number of parts of a segment that then have a threshold each
 
-LEVELS = 4  # to which weights of frequent words are rounded up then
+LEVELS = 4  # number of levels to which weights of frequent words are rounded up then
 
-MOST_ADDED = 255 // LEVELS  # maximum number of words of which a byte can have the levels added
+MOST_ADDED = 255 // LEVELS  # number of words whose levels always add up to no more than a byte holds
 
 _EVER = -(1 << 63)  # the time before all others
 
-_ALL = (1 << 32) - 1  # more than all words of a text weigh
+_ALL = (1 << 32) - 1  # greater than the weight of any text
 
-_ZERO = 1 << 15  # what a cell has before it is counted, so that it can be compared with one number
+_ZERO = 1 << 15  # initial value of a cell, less what depends on its text, so that all compare with one number
 
-_LONG = 24  # mean length of posting lists from which copying one by one is faster
+_LONG = 24  # mean length of posting lists above which copying them one by one is faster
 
 _NO_POSTINGS = np.zeros(0, np.int32)
 
@@ -61,7 +62,7 @@ class TextWords(NamedTuple):
 
     @property
     def masses(self) -> Ints:
-        """The weights of the words of each text, added up. No text is empty."""
+        """The sum of the weights of each text's words. No text is empty."""
         return np.add.reduceat(self.weights, self.start[:-1]) if len(self.start) > 1 else np.zeros(0, np.int64)
 
     def at(self, chosen: Ints) -> TextWords:
@@ -71,8 +72,8 @@ class TextWords(NamedTuple):
 
 
 class NearPairs(NamedTuple):
-    """Texts that are near: parallel arrays of the place of the one that was looked up, the number of the other one, the
-    weight of the words that they have in common, and of the words of both, counted twice."""
+    """Texts that are near, as parallel arrays: the place of the text that was looked up, the number of the other one,
+    the weight of the words that they have in common, and the sum of both texts' weights."""
 
     place: Ints
     number: Ints
@@ -104,11 +105,11 @@ class _Segment:
 
 
 def _segment(numbers: Ints, mass: Ints, words: Ints, weights: Ints, word: Ints, text: Ints) -> _Segment:
-    """A segment of texts in any order, given the words that they have: of each, an index of `words` and of a text."""
+    """A segment of texts in any order. `word` and `text` are parallel: indices of a word and of a text that has it."""
     order = np.argsort(mass, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    both = np.sort(word << 32 | place[text], kind="stable")  # which merges what is sorted, in a hundredth of the time
+    both = np.sort(word << 32 | place[text], kind="stable")  # stable: it merges sorted runs, in a hundredth of the time
     count = np.bincount(word, minlength=len(words))
     some = np.flatnonzero(count)
     count = count[some]
@@ -144,7 +145,7 @@ _NOTHING = _of_texts(_NONE, TextWords(_NONE, _NONE, np.zeros(1, np.int64)))
 
 
 def _merged(one: _Segment, other: _Segment, stays: NDArray[np.bool_]) -> _Segment:
-    """Both segments in one, without the texts whose numbers do not stay."""
+    """Merges two segments, without the texts whose numbers do not stay."""
     words = distinct(merge_sorted(one.words, other.words))
     weights = np.empty_like(words)
     found: list[tuple[Ints, Ints]] = []
@@ -166,28 +167,28 @@ def _merged(one: _Segment, other: _Segment, stays: NDArray[np.bool_]) -> _Segmen
 
 
 class NearIndex:
-    """Texts by number, equal ones once. `compared` counts the pairs whose frequent words were looked up, and `near`
-    those that are near. `dropped` changes when texts are evicted."""
+    """Numbered texts, equal ones once. `compared` counts the pairs whose frequent words were looked up, and `near` the
+    pairs that were found. `dropped` changes when texts are evicted."""
 
     def __init__(self) -> None:
         self._segments: list[_Segment] = []
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
-        self._latest, self._before = GrowingInts(), _EVER  # when the last of equal texts came, in microseconds
+        self._latest, self._before = GrowingInts(), _EVER  # when a text came last, in microseconds
         self.dropped = self.compared = self.near = 0
 
     @property
     def words(self) -> int:
-        """The number of words of all texts. Evicted ones count until they are merged."""
+        """The number of words of all texts. Evicted texts count until their segment is merged."""
         return sum(len(segment.postings) for segment in self._segments)
 
     def names(self, numbers: Ints) -> list[str]:
-        """What texts with these numbers have in common with equal texts only."""
+        """Names of texts by number. Only equal texts have equal names."""
         return [self._names[number] for number in numbers.tolist()]
 
     def add(self, encoded: Sequence[str], texts: TextWords, times: Ints) -> Ints:
         """Adds texts, given the hexadecimal numbers of their words, the words, and the times. Returns their numbers."""
-        times = np.maximum(times, self._before)  # what comes late is evicted as late
+        times = np.maximum(times, self._before)  # late texts are evicted late
         found = np.zeros(len(encoded), np.int64)
         fresh: list[int] = []
         for place, text in enumerate(encoded):
@@ -208,7 +209,7 @@ class NearIndex:
         return found
 
     def evict(self, before: int) -> None:
-        """Drops the texts of which the last one was before a time in microseconds."""
+        """Drops texts that came last before a time in microseconds."""
         if before <= self._before:
             return
         earlier, self._before = self._stays, before
@@ -241,7 +242,7 @@ class NearIndex:
 
 
 class _Words:
-    """Words of texts that a segment has, text by text: `at` are their indices there, `first` offsets by text."""
+    """The words of texts that a segment has, text by text. `at` are their indices there, `first` offsets by text."""
 
     def __init__(self, text: Ints, at: Ints, weight: Ints, texts: int) -> None:
         self.text, self.at, self.weight = text, at, weight
@@ -252,8 +253,8 @@ class _Words:
 
 
 class _Search:
-    """Finds the texts of a segment that are near others. What two such texts must have in common is a `share` of the
-    weight of both; of this, less than `part` may be frequent words that are not counted for the heavier texts."""
+    """Finds the texts of a segment that are near given texts. Two texts are near if they have at least a `share` of the
+    sum of their weights in common. For heavy texts, frequent words below a `part` of it are not counted."""
 
     def __init__(self, index: NearIndex, segment: _Segment, texts: TextWords, hundredths: int) -> None:
         self._index, self._segment, self._hundredths = index, segment, hundredths
@@ -267,7 +268,7 @@ class _Search:
         self._words(texts)
 
     def _words(self, texts: TextWords) -> None:
-        """The words of each text that the segment has: rare ones, and frequent ones, those first that say most."""
+        """The words of each text that the segment has: rare ones, and frequent ones, the most selective first."""
         segment, mass = self._segment, self._mass
         at = np.minimum(segment.words.searchsorted(texts.numbers), len(segment.words) - 1)
         met = np.flatnonzero(segment.words[at] == texts.numbers)
@@ -280,7 +281,7 @@ class _Search:
         self._frequent = words = _Words(text[order], at[order], weight[order], len(mass))
         self._bit = segment.bit[words.at]
         if self._hundredths:
-            # Heavier texts are not near if only these words, and those behind them, are common.
+            # Heavier texts are not near if they only have this word and those after it in common.
             total = np.cumsum(words.weight)
             rest = np.append(0, total)[words.first[1:]][words.text] - total + words.weight
             self._most = (rest / (self._share * self._part)).astype(np.int64) + 1 - mass[words.text]
@@ -330,7 +331,7 @@ class _Search:
                 yield self._near(text + base, place, cells.ravel()[found].astype(np.int64) - zero[place])
 
     def _near(self, text: Ints, place: Ints, common: Ints) -> NearPairs:
-        """The pairs that are near. `common` lacks the last frequent words of a text that were not read."""
+        """The pairs that are near. `common` lacks the last frequent words of each text, which were not counted."""
         segment, words = self._segment, self._frequent
         mass = segment.mass[place]
         both = self._mass[text] + mass
@@ -391,7 +392,7 @@ class _Search:
                 yield self._checked(np.full(len(place), text), place, common, self._mass[text] + segment.mass[place])
 
     def _least(self, lightest: Ints, end: Ints, unit: int) -> Ints:
-        """How many units texts of each block must at least have in common with each text, of words that are counted."""
+        """Returns how many units of counted words the texts of each block must share with each text, at least."""
         mass, words = self._mass, self._frequent
         if not self._hundredths:
             return np.ones((len(mass), BLOCKS), np.int64)
@@ -403,15 +404,15 @@ class _Search:
 
 
 class _Sums:
-    """Adds up the levels of the frequent words that each text of a segment has, a byte for a text if they fit."""
+    """Adds up the levels of frequent words for each text of a segment, in bytes where they fit."""
 
     def __init__(self, segment: _Segment, width: int) -> None:
         self._bits = segment.bits
         self._count, self._total = np.zeros((2, width * BLOCKS), np.uint8)
 
     def of(self, words: list[tuple[int, int, int]], first: int, end: int) -> NDArray[np.unsignedinteger]:
-        """The sums of words between two places, given the row of bits, the level and the end of the texts for which
-        each is added; the greatest level first. A text has a level for each time that its count is added."""
+        """Returns the sums of the texts between two places. Each word has a row of bits, a level, and the end of the
+        texts for which it is added; the greatest level comes first. Counts of words are added once for each level."""
         if len(words) > MOST_ADDED:
             sums: NDArray[np.unsignedinteger] = np.zeros(len(self._total), np.uint16)
             for at in range(0, len(words), MOST_ADDED):

@@ -129,7 +129,7 @@ def top_of(segment: Segment) -> int:
     return entries[stop - 1].top if begin == 0 else max(entries[at].start for at in range(begin, stop))
 
 
-_NONE: list[Any] = []  # what a trail has of most: each object less shortens the collector's scans of long windows
+NOTHING: list[Any] = []  # what most trails share: each object less shortens the collector's scans of long windows
 
 
 class Trail:
@@ -139,8 +139,8 @@ class Trail:
 
     def __init__(self, component: int, events: list[EventTuple], rows: int, forgotten: int = 0) -> None:
         self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
-        self.roots: list[Root] = _NONE
-        self.segments: list[Segment] = _NONE
+        self.roots: list[Root] = NOTHING
+        self.segments: list[Segment] = NOTHING
         self._numbers, self._known = NO_INTS, 0
 
     @property
@@ -213,15 +213,23 @@ class Draft:
                 trail = one.trail if not one.trail.rows & ~(of & one.rows) else None
         if trail is None:
             trail = Trail(self.component, [self.event], rows)
-            trail.segments = self.segments or _NONE
+            trail.segments = self.segments or NOTHING
         else:
             trail.events.append(self.event)
             trail.rows |= rows
         place = trail.last
         if self.roots:
-            trail.roots = [] if trail.roots is _NONE else trail.roots
+            trail.roots = [] if trail.roots is NOTHING else trail.roots
             trail.roots += [Root(place, self.event[0], bound, of) for bound, of in self.roots]
         return trail
+
+
+_OVER = Trail(0, [], 0)  # that of runs that are over
+
+
+def forget_trails(entries: list[TrailEntry], low: int) -> None:
+    """Forgets the trails of entries that begin before a time. Trails keep the list and need the rest of the entries."""
+    entries[:] = [one if one.start >= low else one._replace(trail=_OVER) for one in entries]
 
 
 _TRIM = 32  # lists are scanned for expired entries when they have doubled and reached this size

@@ -45,9 +45,9 @@ class SavedPart:
 
 
 class PartWriter:
-    def __init__(self, texts: Texts, kinds: _KindsOf, streams: Sequence[int]) -> None:
-        """`streams` has the input of each variable."""
-        self._texts, self._kinds, self._streams = texts, kinds, streams
+    def __init__(self, texts: Texts, kinds: _KindsOf, streams: Sequence[int], alive: int) -> None:
+        """`streams` has the input of each variable. Rows that are not `alive` are left out: trails still have them."""
+        self._texts, self._kinds, self._streams, self._alive = texts, kinds, streams, alive
         self._events: dict[int, tuple[int, list[Any]]] = {}
         """By the number of an event, its number in the text, and its times and values."""
         self._trails: dict[int, tuple[int, Trail]] = {}
@@ -66,7 +66,7 @@ class PartWriter:
     def mask(self, rows: int) -> list[int] | None:
         if rows == EVERY:
             return None
-        found: list[int] = mask_to_rows(rows).tolist()
+        found: list[int] = mask_to_rows(rows & self._alive).tolist()
         self._rows.update(found)
         return found
 
@@ -399,11 +399,11 @@ class PatternHost(PatternOp, Generic[S, F]):
         for group, store in self._stores.items():
             saved += self._saved(store)
             if spent := list(store.block.saved()):
-                writer = self._writer()
+                writer = self._writer(store)
                 saved.append(((), writer.done(spent=[(times, steps, writer.mask(of)) for times, steps, of in spent])))
             if group in self._apart:
                 for key, ends in self._apart[group].ends.items():
-                    writer = self._writer()
+                    writer = self._writer(store)
                     saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
         return keyed_table(saved, self._key_kinds, self._texts)
 
@@ -419,8 +419,8 @@ class PatternHost(PatternOp, Generic[S, F]):
             else:
                 self._restore(self._stores[group], row.key, reader)
 
-    def _writer(self) -> PartWriter:
-        return PartWriter(self._texts, self._kinds, self._streams)
+    def _writer(self, store: S) -> PartWriter:
+        return PartWriter(self._texts, self._kinds, self._streams, store.rows)
 
     @abstractmethod
     def _saved(self, store: S) -> Iterator[tuple[KeyValues, SavedPart]]:

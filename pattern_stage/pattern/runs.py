@@ -20,7 +20,7 @@ from pattern_stage.pattern.host import BundleHost, PartReader, SavedPart, map_re
 from pattern_stage.pattern.match import KeyState, MatchCandidate
 from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
 from pattern_stage.pattern.rows import Arrival, KeyValues, arrivals_by_key
-from pattern_stage.pattern.trails import KeptTrails
+from pattern_stage.pattern.trails import KeptTrails, pending_keys
 from pattern_stage.plan import Rows
 from xscl.algebra.events import Pattern
 
@@ -65,7 +65,7 @@ class RunStore(KeptTrails):
         starts = (
             start
             for start in (self._starts if waiting else ())
-            if any(one == "pending" and key in waiting for key, one, _ in self._by_start[start])
+            if not waiting.isdisjoint(pending_keys(self._by_start[start]))
         )
         return min((deadline(start, self.window) for start in starts), default=None)
 
@@ -96,14 +96,14 @@ class RunStore(KeptTrails):
         self.adopt_trails(key, trails, passed)
         if self.trailing:
             for root in (root for trail in trails for root in trail.roots if root.start >= self.low):
-                self.watch(root.start, key, "pending")
+                self.watch(root.start, (key, "pending", 0))
         for place, cell in cells:
             self.adopt_cell(key, cell, place)
         for at, some in enumerate(absent):
             self.room -= len(some)
             own.absent[at] = sorted([*own.absent[at], *some], key=lambda one: one[0][1])
             for event, _ in some:
-                self.watch(event[0] + self.longer, key, "absent")
+                self.watch(event[0] + self.longer, (key, "absent", 0))
         self.drop_empty(key)
 
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
@@ -295,7 +295,7 @@ class RunStore(KeptTrails):
             for arrival in arrivals:
                 if rows := arrival.masks[self.program.negations[at].edge.role] & self.rows:
                     part.absent[at].append((arrival.event, rows))
-                    self.watch(arrival.event[0] + self.longer, key, "absent")
+                    self.watch(arrival.event[0] + self.longer, (key, "absent", 0))
                     self.room -= 1
 
     def _match(self, key: KeyValues, part: KeyState, registers: tuple[Any, ...], draft: Draft) -> None:
@@ -394,7 +394,7 @@ class RunMatching(BundleHost[RunStore]):
 
     def _saved(self, store: RunStore) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key, part in store.parts.items():
-            writer = self._writer()
+            writer = self._writer(store)
             cells = [writer.cells(some, layout) for layout, some in zip(self._layouts, part.tables, strict=True)]
             absent = [
                 [[writer.event(stream, event), writer.mask(of)] for event, of in some]

@@ -636,7 +636,7 @@ class SetMatching(PatternHost[KeptSets, SetMatch]):
 
     def _saved(self, store: KeptSets) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key, some in store.kept.items():
-            writer = self._writer()
+            writer = self._writer(store)
             kept = [
                 [writer.event(stream, event), [writer.mask(of) for of in masks], stream]
                 for event, masks, stream in some

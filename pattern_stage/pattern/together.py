@@ -1,12 +1,13 @@
 """PATTERN with ALL MATCHES TOGETHER: aggregates of the matches that end with one event, without enumerating them. There
 may be exponentially many; as in GRETA (Poppe, Lei, Rundensteiner, Maier), aggregates are propagated along the graph of
-events instead. A node is an event as one of a variable, with the memory of the runs that end there. Its predecessors
+events instead. A node is an event bound to a variable, with the registers of the runs that end there. Its predecessors
 are the first nodes of cells, up to the last one that ends before it begins.
 
-A window ends with each event, so it drops other first events each time, and sums have to forget them. So nodes are in
-two parts. A recent one has sums of what began since the checkpoint, and, by cell of the earlier part, of ways from
-there; an earlier one had its ways to the checkpoint summed backwards, once, for each first event that may have expired.
-The sums of a window are the product of both. When the window begins behind the checkpoint, there is a new one."""
+Each event ends a window of its own, in which fewer first events are left, so sums have to forget runs that began with
+the others. For this, a checkpoint divides the nodes into two parts. A recent node has the sums of runs that began since
+the checkpoint and, by cell of the earlier part, of the ways that lead from there to the node. For the earlier nodes,
+the ways to the checkpoint are summed backwards, once, for each first event that may expire. The sums of a window are
+the product of both. When a window begins after the checkpoint, the checkpoint moves."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ TrendMeasureKind = Literal["events", "known", "sum", "min", "max"]
 
 
 class TrendMeasure(NamedTuple):
-    """What is summed over runs: of the events of a variable (its place among those without ~) their number, the number
-    of those whose value at `slot` is no NULL, the sum of these, the least or the greatest."""
+    """What is summed over runs. Of the events of a variable (its place among those without ~): their number, the number
+    of values at `slot` that are not NULL, their sum, the least or the greatest."""
 
     kind: TrendMeasureKind
     variable: int
@@ -129,8 +130,8 @@ class SumAlgebra:
 
 
 class TrendNode:
-    """An event as one of a variable. `sources` are cells with the number of their first nodes that it may follow, those
-    dropped since included; with `root` runs begin here. The latest of its runs begins at `start`."""
+    """An event bound to a variable. `sources` are cells with the number of their first nodes that it may follow,
+    including nodes dropped since; with `root`, runs begin here. The latest of its runs begins at `start`."""
 
     __slots__ = ("cell", "event", "number", "root", "sources", "start", "state")
 
@@ -146,13 +147,13 @@ class TrendNode:
         self.start = max(self.start, cell.top(stop))
 
     def weight(self, low: int) -> int:
-        """Returns how much is kept: itself and its sources with runs that begin at `low` or later."""
+        """Returns the weight of the node: itself, and its sources with runs that begin at `low` or later."""
         return (self.start >= low) * (1 + sum(cell.top(stop) >= low for cell, stop in self.sources))
 
 
 class SummedCell:
-    """The nodes of one state with equal registers, by t1. `totals` are sums over the first of the recent ones, which
-    begin behind the first `frozen`; in the columns of the checkpoint the cell is `column`, 0 for none."""
+    """The nodes of one state with equal registers, by t1. The first `frozen` are those of the earlier part; `totals`
+    are sums over the first nodes of the recent part. The checkpoint has the cell as `column`; 0 for none."""
 
     __slots__ = ("column", "dropped", "ends", "frozen", "registers", "starts", "totals")
 
@@ -164,7 +165,7 @@ class SummedCell:
         self.dropped = self.frozen = self.column = 0
 
     def before(self, t0: int) -> int:
-        """Returns how many nodes, the dropped ones included, end before a time."""
+        """Returns the number of nodes, including dropped ones, that end before a time."""
         return self.dropped + bisect_left(self.ends, t0)
 
     def top(self, stop: int) -> int:
@@ -192,11 +193,11 @@ class SummedKey:
         self._sums = sums
         self.tables: list[CellTable[SummedCell]] = [CellTable(registers) for registers in hashed]
         self._nodes: list[TrendNode] = []
-        self.arrivals: list[tuple[int, Arrival]] = []  # the events of nodes, each with when its latest run begins
+        self.arrivals: list[tuple[int, Arrival]] = []  # the events of nodes, each with the begin of its latest run
         self._columns = 1
         self._checkpoint: int = BEGINNING  # earlier nodes end before it
         self._column_of: dict[tuple[SummedCell, int], int] = {}
-        """The columns of fewer nodes than the earlier ones of a cell: those before events that span the checkpoint."""
+        """The columns of the first earlier nodes of a cell: events that span the checkpoint follow only these."""
         self._oldest: int = END  # when the first recent run begins
         self._starts: list[int] = []  # when runs of the earlier part begin, the latest first, negated
         self._earlier: list[Sums] = []  # sums of the ways of the first of these to each cell at the checkpoint
@@ -288,7 +289,7 @@ class SummedKey:
         """Sums the ways from each node of the earlier part to each column at the checkpoint."""
         columns = self._columns - 1
         behind = {one: self._sums.one(columns, column - 1) for one, column in self._column_of.items()}
-        """By cell and number of its first nodes, what goes on from each."""
+        """Returns, by cell and number of its first nodes, the sums of the ways that continue from each."""
         running: dict[SummedCell, tuple[int, Sums]] = {}  # by cell the number of nodes that are left, and what goes on
         roots: list[tuple[int, Sums]] = []
         for node in reversed(nodes):
@@ -312,7 +313,7 @@ class SummedKey:
 
 
 def _is_within(cell: SummedCell, stop: int) -> bool:
-    """Whether the first nodes of a cell are some of its earlier ones, but not all."""
+    """Whether the first nodes of a cell are some, but not all, of its earlier nodes."""
     return cell.dropped < stop < cell.frozen
 
 
@@ -357,7 +358,7 @@ class SummedRuns(KeptRows):
             self._swept = len(self.parts)
 
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Ended]:
-        """Processes the events of an epoch. Returns those that matches end with."""
+        """Processes the events of an epoch. Returns those that end a match."""
         self.passed = max(self.passed, time)
         found: list[Ended] = []
         steps = 0
@@ -373,14 +374,14 @@ class SummedRuns(KeptRows):
         if self._meter.limits.work < INFINITE:
             self.spend(self.rows, steps, time)
             self.end_steps(time)
-        if self._size > self._meter.limits.partial:  # of which some may have expired
+        if self._size > self._meter.limits.partial:  # some may have expired
             self._size = sum(part.weight(self.low) for part in self.parts.values())
             if self._size > self._meter.limits.partial:
                 self.exceed(self.rows, time, "partial")
         return found if self.rows else []
 
     def _meet(self, part: SummedKey, arrival: Arrival, found: list[Ended]) -> int:
-        """Adds an event. Returns the number of cells that it was compared with."""
+        """Adds an event. Returns the number of cells with which it was compared."""
         program, event, masks = self._program, arrival.event, arrival.masks
         if event[0] < self.low:
             return 0
@@ -442,7 +443,7 @@ class SummedRuns(KeptRows):
 
 
 class CommonValues:
-    """Compiles the values that the matches which end with an event have in common."""
+    """Compiles the values that all matches ending with an event share."""
 
     def __init__(self, pattern: algebra.Pattern, texts: Texts, slots: EventSlots) -> None:
         self._pattern, self._texts, self._slots = pattern, texts, slots
@@ -613,7 +614,7 @@ class SumMatching(PatternHost[SummedRuns, Sequence[Ended]]):
 
     def _saved(self, store: SummedRuns) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key, some in self._arrivals_of(store):
-            writer = self._writer()
+            writer = self._writer(store)
             arrivals = [
                 [
                     writer.event(one.stream, one.event),

@@ -13,7 +13,18 @@ import numpy as np
 from common.arrays import Ints
 from common.bounds import BEGINNING, END, deadline
 from pattern_stage.operators import Meter
-from pattern_stage.pattern.cells import Cell, CellTable, Draft, Trail, TrailEntry, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.cells import (
+    NOTHING,
+    Cell,
+    CellTable,
+    Draft,
+    Trail,
+    TrailEntry,
+    forget_trails,
+    mask_to_rows,
+    rows_to_mask,
+    top_of,
+)
 from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, bundles
 from pattern_stage.pattern.match import KeptRows, KeyState, Tally
 from pattern_stage.pattern.rows import KeyValues
@@ -61,8 +72,12 @@ _LONG = 64  # number of events from which a trail is long
 
 _SWEEP = 1000  # trails are scanned for unreachable ones when they have doubled and reached this number
 
-ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
-"""The key; the item, or what of the key to check; and, for a cell, its place."""
+ExpiringRun = Trail | tuple[KeyValues, Cell | Literal["absent", "pending"], Any]
+"""A trail; or a key, with a cell and its place, or with what of the key to check."""
+
+
+def pending_keys(some: Iterable[ExpiringRun]) -> dict[KeyValues, None]:
+    return dict.fromkeys(one[0] for one in some if not isinstance(one, Trail) and one[1] == "pending")
 
 
 class KeptTrails(KeptRows):
@@ -81,6 +96,7 @@ class KeptTrails(KeptRows):
         self._watched, self._sweep_at = 0, _SWEEP
         self.room = meter.limits.partial  # weight that may be added before a row may exceed the limit
         self._long: dict[int, Trail] = {}  # trails to trim
+        self._outgrown: list[list[TrailEntry]] = []  # lists that only trails still have
         self.made, self.most_made = 0, meter.limits.partial
         """Weight created in this epoch, and its bound before a row may exceed the limit."""
         self.found = AtOnce(meter.limits.matches, self.windows)
@@ -96,7 +112,7 @@ class KeptTrails(KeptRows):
             start = self._starts[0]
             gone = self._by_start[start]
             if self.trailing:
-                self.find_pending(start, dict.fromkeys(key for key, one, _ in gone if one == "pending"))
+                self.find_pending(start, pending_keys(gone))
                 told += self.end_found()
             self._expire(start + 1, gone)
             heappop(self._starts)
@@ -109,9 +125,11 @@ class KeptTrails(KeptRows):
 
     def _expire(self, low: int, some: Sequence[ExpiringRun]) -> None:
         """Drops of these items what began before a time."""
-        for key, one, place in some:
-            if isinstance(one, Trail):
-                one.segments = []
+        for expiring in some:
+            if isinstance(expiring, Trail):
+                expiring.segments = NOTHING
+                continue
+            key, one, place = expiring
             if (part := self.parts.get(key)) is None:
                 continue
             if one == "absent":
@@ -161,27 +179,27 @@ class KeptTrails(KeptRows):
         """The least begin of a run that can continue."""
         return self.passed - self.window
 
-    def watch(
-        self, start: int, key: KeyValues, one: Trail | Cell | Literal["absent", "pending"], place: Any = 0
-    ) -> None:
+    def watch(self, start: int, one: ExpiringRun) -> None:
         """Schedules an item for when all runs that begin until a time have expired."""
         if start not in self._by_start:
             heappush(self._starts, start)
-        self._by_start[start].append((key, one, place))
+        self._by_start[start].append(one)
         self._watched += 1
 
     def begin(self) -> None:
         """Begins an interval: earlier results are no longer referenced."""
         for trail in self._long.values():
             trail.trim(self.low)
-        self._long = {}
+        for entries in self._outgrown:
+            forget_trails(entries, self.low)
+        self._long, self._outgrown = {}, []
 
     def trail_of(self, key: KeyValues, draft: Draft, rows: int) -> Trail:
         trail = draft.trail(rows)
         if len(trail.events) >= _LONG:
             self._long[id(trail)] = trail
         if trail.segments and len(trail.events) == 1:
-            self.watch(draft.before, key, trail)
+            self.watch(draft.before, trail)
         self.room -= 2 + len(draft.segments)
         return trail
 
@@ -198,13 +216,16 @@ class KeptTrails(KeptRows):
         if (cell := cells.get(name)) is None:
             cell = cells[name] = Cell(name, registers)
         elif len(cell.entries) >= cell.trim_at:
+            entries = cell.entries
             cell.drop_before(self.low)
+            if cell.entries is not entries:
+                self._outgrown.append(entries)
         top = cell.entries[-1].top if cell.entries else BEGINNING
         cell.append(TrailEntry(draft.event[1], trail, trail.last, rows, draft.start, draft.oldest, draft.start, rows))
         if draft.start > top:
-            self.watch(draft.start, key, cell, place)
+            self.watch(draft.start, (key, cell, place))
         if self.trailing and draft.roots:
-            self.watch(draft.event[0], key, "pending")
+            self.watch(draft.event[0], (key, "pending", 0))
 
     def adopt_trails(self, key: KeyValues, trails: Iterable[Trail], passed: int) -> None:
         """Adopts saved trails; `passed` is the time of saving."""
@@ -212,7 +233,7 @@ class KeptTrails(KeptRows):
         for trail in trails:
             before = max((top_of(segment) for segment in trail.segments), default=BEGINNING)
             if before >= self.low:
-                self.watch(before, key, trail)
+                self.watch(before, trail)
             self.room -= 2 * len(trail.events) + len(trail.segments)
 
     def adopt_cell(self, key: KeyValues, cell: Cell, place: int) -> None:
@@ -226,7 +247,7 @@ class KeptTrails(KeptRows):
         self.room -= len(cell.kills)
         for one in cell.entries:
             if one.top >= self.low:
-                self.watch(one.top, key, cell, place)
+                self.watch(one.top, (key, cell, place))
 
     def trails(self, *, low: int = BEGINNING) -> Iterator[Trail]:
         """Yields each trail that runs beginning at `low` or later lead to, once."""
@@ -249,7 +270,7 @@ class KeptTrails(KeptRows):
         """Drops unreachable trails."""
         used = {id(trail) for trail in self.trails()}
         for start, some in self._by_start.items():
-            self._by_start[start] = [one for one in some if not isinstance(one[1], Trail) or id(one[1]) in used]
+            self._by_start[start] = [one for one in some if not isinstance(one, Trail) or id(one) in used]
         self._watched = sum(map(len, self._by_start.values()))
         self._sweep_at = 2 * self._watched + _SWEEP
 

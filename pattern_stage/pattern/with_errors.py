@@ -180,13 +180,13 @@ class NearMatching(BundleHost[NearStore]):
 
     def _saved(self, store: NearStore) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key in store.parts:
-            writer = self._writer()
+            writer = self._writer(store)
             some = [[vector, writer.entries(cell.entries)] for vector, cell in store.cells(key).items()]
             yield key, writer.done(vectors=some, passed=store.passed)
         if (history := store.history) is None:
             return
         for key in {**history.nodes, **history.told}:
-            writer = self._writer()
+            writer = self._writer(store)
             learnt = [
                 [
                     vector,
@@ -196,7 +196,7 @@ class NearMatching(BundleHost[NearStore]):
                 for vector, cell in (store.cells(key).items() if key in store.parts else ())
             ]
             yield key, writer.done(learnt=learnt, told=history.told.get(key), of=writer.mask(store.rows))
-        writer = self._writer()
+        writer = self._writer(store)
         yield (), writer.done(history=history.remembered(), of=writer.mask(store.rows))
 
     def _restore(self, store: NearStore, key: KeyValues, reader: PartReader) -> None:
