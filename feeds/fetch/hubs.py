@@ -41,6 +41,7 @@ LAG = 5 * MINUTE  # how long visits repeat after a push that shows nothing new: 
 
 SPARE = "spare"  # the mode of a subscription that is requested only if the one at another hub fails
 WAITS = "the hub has not confirmed it yet"
+SILENT = "the hub did not confirm it"
 
 HubMessage = Literal["verified", "denied", "pushed", "forged"]
 
@@ -84,8 +85,9 @@ class HubMailbox:
         write_whole(self._directory / f"{kind}-{token}.json", json.dumps(said))
 
     def messages(self) -> Iterator[tuple[Path, str, str, Mapping[str, Any]]]:
-        """The path, kind, token and content of each message. The caller deletes the file once it is processed."""
-        for path in sorted(self._directory.glob("[!.]*.json")):
+        """The path, kind, token and content of each message, oldest first: one that comes again after a kill must not
+        undo a later one of another kind. The caller deletes the file once it is processed."""
+        for path in sorted(self._directory.glob("[!.]*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name)):
             kind, _, token = path.stem.partition("-")
             try:
                 said = json.loads(path.read_bytes())
@@ -259,7 +261,7 @@ class Hubs:
         failures = one.failures + 1
         check = after_failure(now, failures, None, Hints(), self.pace, self.random())
         if one.error == WAITS and one.until <= now:  # the last request was long ago
-            self._else(replace(one, next_check=check))
+            self._else(replace(one, next_check=check, error=SILENT))  # not WAITS: as a spare it has a new turn
             if self._known[one.token].mode == SPARE:
                 return
         one = replace(one, failures=failures, next_check=check, error=one.error or WAITS)
@@ -282,9 +284,8 @@ class Hubs:
         self._report("asked" if cause == WAITS else "failed", one, **({} if cause == WAITS else {"reason": cause}))
         self.reload()
         found = self._known.get(one.token)
-        if (
-            found is not None and found.failures == failures and found.mode == one.mode
-        ):  # otherwise it has called in the meantime
+        # If not, it has called in the meantime.
+        if found is not None and found.failures == failures and found.mode == one.mode:
             found = replace(found, error=cause, next_check=max(found.next_check, not_before or 0))
             self._save(found) if cause == WAITS else self._else(found)
 

@@ -127,7 +127,7 @@ LOST = {
     "DELETE FROM documents WHERE docid > 20": "lack documents, such as match",
     "DELETE FROM memberships": "had other recipients when they were made",
     "UPDATE answers SET last_seq = last_seq + 1": "have wrong numbers of outputs",
-    "INSERT INTO settings VALUES ('sink:x', '{\"acked\": 9999}', 1)": "the sink x has output 9999, and the last",
+    "INSERT INTO settings VALUES ('sink:x', '{\"acked\": 9999}', 1)": "the sink x has output 9999, but the last",
 }
 
 

@@ -191,7 +191,7 @@ def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path):
     *kinds, kind_of_two = (one.kind for one in found.values())
     assert kinds == ["pruned", "dead letter", "dead letter", "document", "document"]
     assert kind_of_two in ("stream", "pattern")
-    assert "late: " in found["late"].message and "refused" in found["bad"].message
+    assert "late: " in found["late"].message and "rejected" in found["bad"].message
 
 
 def test_a_document_may_be_named_by_its_title_or_address_if_only_one_has_it():
@@ -732,7 +732,7 @@ def test_letters_that_are_missing_are_counted():
     reports = elements("S", "item", *(({"item_url": "u", "title": state}, at) for at, state in states))
     found = told("incident", reports, statements("PUBLISH incident").replace("ERRORS <= 1", "ERRORS <= 2"))
     assert [line.partition(" ")[0] for line in found] == ["Investigating", "Resolved", "[incident]", "2"]
-    assert found[-1] == "2 letters are missing, of 2 that may be"
+    assert found[-1] == "2 letters are missing, of 2 allowed"
 
 
 @pytest.mark.parametrize("seed", seeds(1, 400))

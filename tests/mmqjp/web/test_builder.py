@@ -133,7 +133,7 @@ def test_the_sentences_are_listed_and_what_is_known_of_an_item_is_filled_in(site
 def test_a_recipe_is_tried_and_subscribed_to(site, news):
     pages = browser(site)
     found = pages.post("/build", data={"recipe": "same_headline", "do": "try"}).text
-    assert "<dd>2</dd>" in found and found.count('<li class="match"') == 2 and "Outputs a day" in found
+    assert "<dd>2</dd>" in found and found.count('<li class="match"') == 2 and "Outputs per day" in found
     assert "Open in the editor" in found and "Nothing is stored" in found and not news.registry.named("same_headline")
     done = pages.post("/build", data={"recipe": "my_words", "words": "barrier", "name": "wall", "do": "subscribe"})
     assert (done.status_code, done.headers["location"].partition("?")[0]) == (303, "/q/wall")

@@ -90,7 +90,7 @@ def test_the_health_of_feeds_is_shown_with_their_last_errors(api, pages, file):
     only = pages.get("/feeds?health=stopped").text
     assert "gone.example" in only and "well.example" not in only
     put(file, feed("https://late.example/", checked_at=1, next_check=2))
-    assert api.get("/api/v1/feeds").json()["overdue"] and "nobody fetches them" in pages.get("/feeds").text
+    assert api.get("/api/v1/feeds").json()["overdue"] and "no fetch is running" in pages.get("/feeds").text
 
 
 def test_how_far_feeds_have_come_and_which_is_late_or_holds_the_others_up(api, pages, file, site, engine):
@@ -382,7 +382,7 @@ def url_of(path, **fields):
 def test_the_settings_of_a_feed_are_kept_by_a_form_or_what_is_wrong_is_said_at_its_field(api, pages, site, file):
     api.post("/api/v1/feeds", json={"address": "https://a.example/feed", "folder": "News"})
     place = url_of("/feeds/edit", url="https://a.example/feed")
-    assert "Settings" in pages.get("/feeds").text and "What is empty here is as in" in pages.get(place).text
+    assert "Settings" in pages.get("/feeds").text and "Empty fields are as in" in pages.get(place).text
     form = {"interval": "15min", "headers": "X-Key: 1\nAccept-Language: de", "cookies": "a=b=c",
             "block": "sport\ntitle:/^ad/", "user": "ada", "new_password": "s3cret", "versions": "ignore",
             "hub": "false", "proxy": "http://evil:1"}  # fmt: skip

@@ -3,8 +3,12 @@
 import asyncio
 import hashlib
 import hmac
+import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from queue import Queue
 from urllib.parse import parse_qs, urlsplit
 
@@ -276,8 +280,9 @@ def test_another_hub_of_the_feed_is_asked_where_one(world, way):
     assert [left.mode for left in world.store.subscriptions()] == ["unsubscribe"]
 
 
-def test_hubs_that_all_fail_are_asked_in_turn_with_growing_pauses(world):
-    world.hub = lambda form: 503
+@pytest.mark.parametrize("status", [503, 202])
+def test_hubs_that_all_fail_or_are_silent_are_asked_in_turn_with_growing_pauses(world, status):
+    world.hub = lambda form: status
     world.found(PageLinks((*(("hub", hub) for hub in HUBS), ("self", TOPIC))))
     for _ in range(24 * 6):
         world.turn(later=10 * MINUTE)
@@ -285,6 +290,67 @@ def test_hubs_that_all_fail_are_asked_in_turn_with_growing_pauses(world):
     assert asked[:9] == [*HUBS] * 3 and len(asked) < 3 * 10
     world.hubs.count()
     assert 'mmqjp_hub_subscriptions{state="waiting"} 1.0' in generate_latest(world.metrics.registry).decode()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_hubs_do_one_that_confirms_is_used_and_each_is_asked_again(world, seed):
+    """Hubs confirm at once, late or never, fail, refuse and let leases end; the fetch is killed at some commits."""
+    rng = random.Random(seed)
+    hubs = HUBS[: rng.randint(2, 3)]
+    ways = rng.choices(["confirms", "is late", "is silent", "fails", "refuses"], k=3)
+    links = PageLinks((*(("hub", hub) for hub in hubs), ("self", TOPIC)))
+    asked: dict[str, list[int]] = {hub: [] for hub in hubs}
+    leases = dict.fromkeys(hubs, 0)  # by the hubs' own clocks
+    late: list[tuple[int, str, Mapping[str, str]]] = []
+
+    def confirm(hub: str, form: Mapping[str, str]) -> None:
+        lease = rng.choice((HOUR, DAY))
+        if world.called(form, lease=str(lease // SECOND))[0] == 200:
+            leases[hub] = world.clock.time + lease
+
+    def behave(form: Mapping[str, str]) -> int:
+        hub, way = world.posts[-1][0], rng.choice(ways)
+        asked[hub].append(world.clock.time)
+        if way == "confirms":
+            confirm(hub, form)
+        elif way == "is late":
+            late.append((world.clock.time + rng.choice((1, 15, 90)) * MINUTE, hub, form))
+        elif way == "refuses":
+            assert world.called(form, mode="denied")[0] == 200
+            leases[hub] = min(leases[hub], world.clock.time)
+        return 503 if way == "fails" else 202
+
+    def kill(made: Callable[..., None], *given: object) -> None:
+        if rng.random() < 0.1:
+            raise KeyboardInterrupt
+        made(*given)
+        if rng.random() < 0.1:
+            raise KeyboardInterrupt
+
+    world.hub, last = behave, START
+    while world.clock.time < START + 9 * DAY:
+        world.clock.time += rng.choice((1, 10, 60)) * MINUTE
+        for one in [one for one in late if one[0] <= world.clock.time]:
+            late.remove(one)
+            confirm(*one[1:])
+        with pytest.MonkeyPatch.context() as patched, suppress(KeyboardInterrupt):
+            for step in ("commit", "save_subscriptions"):
+                patched.setattr(world.store, step, partial(kill, getattr(world.store, step)))
+            world.restarted() if rng.random() < 0.1 else None
+            world.found(links)
+            world.turn()
+        world.restarted()
+        world.found(links)
+        now, all_of = world.clock.time, world.store.subscriptions()
+        (used,) = (one for one in all_of if one.mode == "subscribe")
+        assert {one.hub for one in all_of} == {*hubs} and len(all_of) == len(hubs)
+        if world.hubs.is_active(FEED):
+            assert leases[used.hub] > now - 6 * HOUR, "a hub that has confirmed"
+            last = now
+        last = max(last, *(times[-1] for times in asked.values() if times), START)
+        assert now - last < 3 * DAY, "some hub is asked, though a kill may cost one its turn"
+    assert all(asked.values()) or world.hubs.is_active(FEED) or any(leases.values())
+    assert all(b - a >= Pace().backoff for times in asked.values() for a, b in pairwise(times))
 
 
 @pytest.mark.parametrize("way", ["removed", "stopped", "unset", "no hub"])

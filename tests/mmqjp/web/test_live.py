@@ -452,7 +452,7 @@ def test_the_numbers_are_those_of_the_engine(api, pages, engine):
     assert len(hours) == HOURS and [hour["begin"] % HOUR for hour in hours] == [0] * HOURS
     assert (sum(hour["documents"] for hour in hours), sum(hour["outputs"] for hour in hours)) == (2, 1)
     text = pages.get("/engine").text
-    assert "Documents an hour" in text and "Watermark" in text and "<rect" in text
+    assert "Documents per hour" in text and "Watermark" in text and "<rect" in text
     assert {pages.post(path).status_code for path in ("/engine", "/api/v1/engine")} == {405}, "it only reads"
 
 

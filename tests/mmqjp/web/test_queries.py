@@ -497,7 +497,7 @@ def test_texts_are_shown_as_typed_with_their_history_and_restored():
 def test_a_query_is_tried_on_what_is_kept(api, pages, engine, monkeypatch):
     try_in_this_process(monkeypatch)
     for text, said in {
-        GOOD: ("Tried on what is kept", "The latest"),
+        GOOD: ("Tried on stored documents", "The latest"),
         "FROM S//blog->b[./author = 'X'] PUBLISH x": ("It finds nothing in them", "first in the way"),
     }.items():
         page = pages.post("/new", data={"text": text, "do": "try"})
