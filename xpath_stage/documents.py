@@ -211,13 +211,13 @@ class Outlines:
             found = [self._recognised(stream, len(xml), *one) if one[0] else None for (stream, xml), one in plain]
             rest = [one for one, known in zip(some, found, strict=True) if known is None]
             parsed = parse_documents([xml for _, xml in rest], max_nodes=max_nodes)
-            for (stream, xml), known in zip(some, found, strict=True):
+            for (stream, xml), known, compared in zip(some, found, tried, strict=True):
                 if known is None:
                     document = next(parsed)
                     if isinstance(document, ParsedDocument) and len(xml) <= most:
                         document.text = document.xml()
                         self._look(stream, document)
-                        if document.outline is not None:
+                        if compared and document.outline is not None:
                             self._note_vain(self._state(stream))
                     yield document
                 else:
