@@ -207,9 +207,6 @@ MAX_REASON_CHARACTERS = 200
 
 ASKED_TO_WAIT = frozenset((408, 425, 429))  # the 4xx statuses that concern the receiver and not the message
 
-NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a public address")
-"""Wording for a refused address, of a fetch and of a delivery."""
-
 
 class WebhookReceiver(Receiver):
     silence, attempt = 20.0, 60.0
@@ -236,7 +233,7 @@ class WebhookReceiver(Receiver):
         except TimeoutError:
             return down(f"no whole answer in {self.attempt:g} s")
         except FetchError as error:
-            return down(self._told(str(error).replace(*NOT_PUBLIC)))
+            return down(self._told(str(error)))
         except (httpx.HTTPError, httpx.InvalidURL, httpcore.ConnectError, httpcore.NetworkError) as error:
             return down(self._told(f"no connection: {error or type(error).__name__}"))
         except (httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol, OSError) as error:

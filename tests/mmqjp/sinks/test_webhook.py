@@ -196,7 +196,7 @@ def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
     with hook_server() as server:
         options = WebhookOptions(server.url("/hook", host))
         verdict = result_of(lambda: WebhookReceiver(options, Secrets(), resolve))
-    assert verdict.kind == "down" and "not a public address" in verdict.reason and not server.log
+    assert verdict.kind == "down" and "only public addresses" in verdict.reason and not server.log
 
 
 def test_a_secret_address_is_read_when_it_is_used_and_nobody_may_listen_there(tmp_path: Path):
