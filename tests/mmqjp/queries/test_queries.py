@@ -182,7 +182,7 @@ def test_texts_are_listed_as_typed(tmp_path: Path):
     file.write_text("FROM S//c")
     assert printed("subscribe", file, *state) == "q1: subscribed\n"
     for arguments, status, said in (
-        (["one", "--to", "2001-01-01"], 1, "one has no text at 2001-01-01T00:00:00Z: mmqjp list one --history shows"),
+        (["one", "--to", "2001-01-01"], 1, "one has no text at 2001-01-01T00:00:00Z: mmqjp list one --history lists"),
         (["one", "--to", "soon"], 2, "Invalid value for --to"), (["none"], 1, "did you mean 'one'"),
         (["q1"], 1, "q1: its queries do not PUBLISH it"),
     ):  # fmt: skip

@@ -114,7 +114,7 @@ def test_an_item_names_its_matches(pages, api):
     for docid in (0, 1):
         (output,) = api.get(f"/api/v1/items/{docid}").json()["outputs"]
         assert (output["id"], output["query"]) == (match["id"], "book_blog")
-        assert f'<a href="/items/{docid}">Its fields' in pages.get(f"/o/{output['id']}?group={output['group']}").text
+        assert f'<a href="/items/{docid}">Item' in pages.get(f"/o/{output['id']}?group={output['group']}").text
         assert api.get(f"/api/v1/outputs/{output['id']}").json()["item_numbers"] == [0, 1]
         assert "nobody" in pages.get(f"/items/{docid}").text  # one can ask why that did not match
 
