@@ -98,8 +98,7 @@ def decode_text(data: bytes, content_type: str = "") -> str:
 
 
 def decode_as(data: bytes, label: str) -> str:
-    """Decodes with the encoding that the reader has set, whatever the bytes declare; like `decode_text` if it is
-    unknown."""
+    """Decodes with the encoding that the user has set, whatever the bytes declare; like `decode_text` if unknown."""
     codec = codec_of(label)
     if codec is None and label.lower().startswith("utf-16"):
         return data.decode(label, "replace").lstrip("\ufeff")

@@ -87,8 +87,7 @@ _NONSENSE = "the process that parses it gave an invalid answer"
 
 
 def _sighting(row: object, fetch: Fetch) -> Sighting:
-    """Converts a row of `entry_rows`, and validates it: the process that parses untrusted bytes is not trusted
-    either."""
+    """Converts and validates a row of `entry_rows`: the process that parses untrusted bytes is not trusted."""
     match row:
         case [str(id), str(xml), str(key), str(version), date, updated, str(old), str(former), bool(undated), name]:
             if all(map(is_text, (id, xml, str(name)))) and _is_time(date) and _is_time(updated):
@@ -327,8 +326,7 @@ _VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
 
 
 def _whole(digits: str) -> int | str:
-    """Parses a whole number. One with too many digits for Python stays text, so that it does not make the feed
-    unreadable."""
+    """Parses a whole number. One with too many digits for Python stays text instead of failing the feed."""
     return int(digits) if len(digits) <= 1_000 else digits
 
 

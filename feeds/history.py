@@ -284,8 +284,7 @@ class _Feed:
             decrease(self.alike, version)
 
     def take_noted(self) -> list[NotedVisit]:
-        """Takes the visits noted since versions that have now been read, in order, omitting those before the last
-        version."""
+        """Takes the visits noted since versions that have now been read, in order, from the last version on."""
         if (listed := self.listed) is None:
             return []
         due = [one for since in list(self.noted) if since <= listed for one in self.noted.pop(since)]
@@ -322,8 +321,7 @@ class _Feed:
 
 class History:
     """Decides which entries of feeds become documents, and with what time. Fetches must come in order. By feed,
-    `future` counts versions dated after their fetch and `undated` those with unreadable dates; both get the time of the
-    fetch."""
+    `future` counts versions dated after their fetch and `undated` those with unreadable dates; both get its time."""
 
     def __init__(self, versions: Versions = "keep", most: int = MOST_VERSIONS, *, keep: int | None = None) -> None:
         """Up to `most` versions of an entry become documents, and as many entries of a feed that differ in their guids

@@ -404,7 +404,7 @@ def line_ends(path: Path, start: Offset, most: int, most_bytes: int, read: ReadL
 
 
 def _whole_lines(file: BinaryIO, start: Offset, read: ReadLine) -> Iterator[tuple[bytes | files.TooLargeError, Offset]]:
-    """The lines after an offset, which the file must match, with their ends; includes an unterminated last line if
+    """The lines after an offset, which the file must match, with their ends; also an unterminated last one if
     complete."""
     if not has_fingerprint(file, start):
         raise ReplacedError(f"{files.printable(file.name)} was replaced")
@@ -479,8 +479,7 @@ def json_line_reader(*, typed: bool, time: TimeReader | None) -> ReadLine:
 
 
 def _xml_of_json(line: bytes, found: dict[str, Any]) -> str:
-    """The document in the key "json". The line is parsed again to preserve the spelling of numbers, and repeated
-    keys."""
+    """The document in the key "json". Parses the line again to preserve spellings of numbers and repeated keys."""
     if not isinstance(typed := found.get("types", False), bool):
         raise ValueError('"types" is neither true nor false')
     members = [value for key, value in load_json(line.decode("utf-8-sig")) if key == "json"]

@@ -356,8 +356,7 @@ class Tail:
         return WaitingFile(True, file.fetched(), self.name, file.name, file.path, self, start, known)
 
     def names(self) -> set[str] | None:
-        """The names of the present files and of read files that were moved away; None if some directory could not be
-        listed."""
+        """The names of present files and of read files that were moved away; None if a directory cannot be listed."""
         files = list(self._listing.files())
         if any(file.path.is_dir() for file in files):
             return None

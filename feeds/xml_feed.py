@@ -80,8 +80,7 @@ _T = TypeVar("_T")
 
 
 MOST_JOINED, JOINED_PER_BYTE = 4 << 20, 4
-"""Maximum number of characters that base addresses add to a feed's relative addresses, plus so many per byte of the
-feed."""
+"""Maximum number of characters that bases add to a feed's relative addresses, plus so many per byte of the feed."""
 
 _CONTEXTS = 1_000  # number of elements whose base and language are cached
 
@@ -103,8 +102,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class FeedElements:
-    """The element that describes a feed, those of its entries (a text is the error of an invalid one), and whether it
-    is Atom."""
+    """The element that describes a feed, those of its entries (a text is the error of one), and whether it is Atom."""
 
     head: etree._Element
     entries: Iterable[etree._Element | str]

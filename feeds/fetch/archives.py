@@ -88,8 +88,7 @@ def find_links(body: bytes, url: str, content_type: str, dated: bool) -> list[ob
 def begun(
     feed: str, span: int, page: PageLinks, reply: Reply, sha256: str, now: int, known: PageChain | None = None
 ) -> PageChain:
-    """The chain of a feed, given its own answer, to be read as far back as `span`. A longer span resumes where the
-    chain ended."""
+    """The chain of a feed, from its own answer, to read as far back as `span`. A longer span resumes where it ended."""
     if known is not None and (known.next or known.pages):
         again = replace(known, span=span, since=max(now - span, 0), next_check=now)
         return replace(again, failures=0, error="", done=False) if known.next else again
@@ -103,8 +102,7 @@ def unwanted(chain: PageChain) -> PageChain:
 
 
 def after_page(chain: PageChain, reply: Reply, page: PageLinks, sha256: str) -> tuple[PageChain, bool]:
-    """The chain after one of its pages, and whether the page has wanted entries. Raises FetchError for a repeated
-    page."""
+    """The chain after a page, and whether the page has wanted entries. Raises FetchError for a repeated page."""
     if _digest(sha256) in chain.seen.split():
         raise FetchError(f"{without_credentials(reply.url)} repeats an earlier page", reply.status)
     if page.newest is not None and page.newest < chain.since:

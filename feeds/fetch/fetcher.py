@@ -629,8 +629,7 @@ class Visitor:
         self.chains[chain.feed] = chain
 
     async def _stored_links(self, feed: FeedState, reply: http.Reply) -> archives.PageLinks | None:
-        """The links of an unchanged feed, from its last version, once per run: `callback` may be newer than that
-        version."""
+        """The links in the last version of an unchanged feed, once per run: `callback` may be newer than it."""
         if reply.status != 304 or feed.url in self.searched or not (body := self.archive.body(feed.source)):
             return None
         self.searched.add(feed.url)

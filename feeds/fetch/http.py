@@ -219,8 +219,7 @@ def _deflate(data: bytes, size: int) -> bytes:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Decodes in small input steps, which bound the output: the library's bounded reader cannot tell the end from a
-    cut."""
+    """Decodes in small steps, which bound the output: the library's bounded reader cannot tell the end from a cut."""
     reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     return _members(data, size, reader.decompressobj, lambda one, part, most: one.decompress(part), _ZSTD_STEP, b"")
 

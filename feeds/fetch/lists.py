@@ -265,8 +265,8 @@ class FeedLists(NamedTuple):
 
 
 def read_feed_lists(lists: Iterable[str]) -> FeedLists:
-    """Reads all lists. A repeated feed gets its first title and all its folders. Raises SourceError if a list cannot be
-    read."""
+    """Reads all lists. A repeated feed gets its first title and all folders. Raises SourceError for an unreadable
+    list."""
     return _feeds((name, _listed(name)) for name in lists)
 
 

@@ -196,8 +196,7 @@ class SettingsOf:
         return SettingsOf(joined(self.feeds, lower.feeds), joined(self.folders, lower.folders))
 
     def of(self, url: str, folders: Iterable[str], shown: str = "") -> Iterable[FeedSettings]:
-        """From the nearest: the feed's own (by its address, also as shown), then those of its folders, innermost
-        first."""
+        """Nearest first: the feed's own (by its address, also as shown), then its folders', innermost first."""
         for key in dict.fromkeys((url, shown or url)):
             if key in self.feeds:
                 yield self.feeds[key]
@@ -226,8 +225,7 @@ NOTHING_SET = SettingsOf({}, {})
 
 
 def read_feed_tables(settings: Mapping[str, object], path: Path) -> SettingsOf:
-    """The settings of feeds and folders in a configuration file. Paths are relative to its directory. Raises
-    BadSettings."""
+    """The settings of feeds and folders in a configuration file, relative to its directory. Raises BadSettings."""
     found: dict[str, dict[str, FeedSettings]] = {scope: {} for scope in ("feed", "folder")}
     for scope, made in found.items():
         tables = settings.get(scope, {})

@@ -145,8 +145,7 @@ def after_failed_visit(feed: FeedState, error: FetchError, now: int, pace: Pace,
 
 
 def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, random: float) -> FeedState:
-    """Postpones the feed while its address is fetched as another feed. A later visit checks whether that still
-    holds."""
+    """Postpones the feed while its address is fetched as another feed. A later visit checks again."""
     check, cause = after_success(now, 0, Hints(), pace, random), without_credentials(str(already))
     return replace(feed, address=already.address, next_check=check, checked_at=now, errors=0, last_error=cause)
 
@@ -554,8 +553,7 @@ POLL = 0.05  # seconds between two polls for an applied change
 
 @dataclass(frozen=True, slots=True)
 class AddedFeed:
-    """A feed to add, by its address as requested. A title or folder of "" keeps the known one. `settings` are keys to
-    set, as JSON."""
+    """A feed to add, by its address as requested. A title or folder of "" keeps the known one. `settings` is JSON."""
 
     url: str
     title: str = ""
@@ -625,8 +623,7 @@ def _place(name: str) -> str:
 
 def _ask_anew(store: FetchStore, before: SettingsOf) -> set[str]:
     """Reschedules feeds whose settings have changed, and returns their addresses. Validators are dropped, since answers
-    may differ; failing feeds are retried; a shorter interval counts from the last visit; reading of older pages
-    begins."""
+    may differ; failing feeds are retried; a shorter interval counts from the last visit; older pages are begun."""
     changed: list[FeedState] = []
     for feed in store.feeds():
         old, new = (effective_settings(feed.url, feed.folders, NOTHING_SET, one) for one in (before, store.settings()))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
-"""A document has no `reason` and `raw`; a reject has no `xml`, and null for unknown fields. Times are microseconds of
+"""A document has no `reason` and `raw`; a reject has no `xml`, and nulls for unknowns. Times are microseconds of
 UTC."""
 
 _TEXT, _INT, _RAW = pa.string(), pa.int64(), pa.binary()

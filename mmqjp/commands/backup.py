@@ -49,8 +49,7 @@ TRIES = 10  # attempts to copy the files of a store if they change meanwhile
 CHUNK = 1 << 20  # bytes read at a time
 
 NOT_COPIED = frozenset((OWNER_FILE, SPOOL, QUARANTINE, RUNS, COMMITTED, DUCKDB_FILE, SPARK_MANIFESTS))
-"""Files that are never backed up, or are copied with the store: the lock, unanswered commands, quarantined files, and
-postings."""
+"""Files not backed up, or copied with the store: the lock, unanswered commands, quarantined files, postings."""
 
 SQLITE = ".sqlite"
 CHECKPOINT = "checkpoint"  # the directory of Spark's streaming queries
@@ -191,8 +190,7 @@ class _Copying:
         self.files[name] = copy_file(self._state / name, self._target / name, most)
 
     def _copy_beside(self, stage: int) -> None:
-        """Copies files beside the store. Files that vanish meanwhile have been read, and the store has their
-        content."""
+        """Copies files beside the store. Those that vanish meanwhile were read: the store has their content."""
         for name in sorted(self._beside(stage)):
             with suppress(FileNotFoundError):
                 (self._copy_database if name.endswith(SQLITE) else self.copy)(name)
@@ -248,8 +246,7 @@ def _stage(folder: Path, name: str) -> int:
 
 @contextmanager
 def _held(state: Path, engine: str, wait: float) -> Iterator[None]:
-    """Keeps other processes from writing the store; a running service records its sinks' positions and postpones
-    checkpoints."""
+    """Keeps others from writing the store; a running service records sinks' positions and postpones checkpoints."""
     try:
         reading = ReadLock(state)
     except InUse:

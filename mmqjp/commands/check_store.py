@@ -90,7 +90,7 @@ _OF_QUERIES = (
 )  # fmt: skip
 
 _PRUNED = "(SELECT coalesce(min(p.t1), 0) FROM answers p)"
-"""--keep drops matches and documents that end before a time, and all such answers, so everything that begins later must
+"""--keep drops matches, documents and all answers that end before a time, so everything that begins later must
 exist."""
 
 _LACK_MATCHES = f"""t0 >= {_PRUNED} AND answer IN (

@@ -77,8 +77,7 @@ class Failure(click.ClickException):
 
 
 class ScriptFailure(Failure):
-    """A script with mistakes, each shown in place. `may_lack_events`: it may be valid in a store that defines more
-    events."""
+    """A script with mistakes, each shown in place. `may_lack_events`: it may be valid in a store with more events."""
 
     def __init__(self, rendering: str, *, may_lack_events: bool = False) -> None:
         super().__init__(rendering)

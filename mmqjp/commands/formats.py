@@ -178,8 +178,7 @@ def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
 
 
 def open_engine(engine: str | SparkSession, state: Path | None = None, *, shared: bool = False, **more: Any) -> Session:
-    """Opens the engine without logging of dead letters. A terminal shows the progress of starting Spark and opening
-    queries."""
+    """Opens the engine, which logs no dead letters. A terminal shows the start of Spark and the opening of queries."""
     with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")

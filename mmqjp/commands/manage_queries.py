@@ -98,8 +98,7 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
 def command_on_name(
     words: str, name: str, what: str, change: Callable[[Path, float, str], list[str]], done: str
 ) -> click.Command:
-    """Returns the command `words`, which changes something by name. `name` is used in the example, `what` is the
-    help."""
+    """Returns the command `words`, which changes something by name. `name` is for the example, `what` the help."""
 
     @click.command(words.split()[-1], help=f"{what}\n\n\b\nExample:\n  mmqjp {words} {name} --state state/")
     @click.argument("name")

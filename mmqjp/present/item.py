@@ -443,7 +443,7 @@ def _value(text: str) -> FactToken:
 
 @dataclass(frozen=True, slots=True)
 class MatchGroup:
-    """Matches with a name, in a file: their offsets and t1. Only the last one of a story counts. `ranked`: they are in
+    """Matches with a name, in a file: offsets and t1. Only the last one of a story counts. `ranked`: they are in
     order."""
 
     name: str

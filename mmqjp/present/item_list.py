@@ -28,8 +28,8 @@ ReadRows = Callable[[str], list[Row]]  # runs SQL of DuckDB
 PAGE_ITEMS = 50  # items of a page
 
 AT_ONCE, MOST_COMPARED = 100, 2_000
-"""Number of documents whose words are read and compared at a time, and the maximum for a page; the next page continues
-from there."""
+"""Number of documents whose words are compared at a time, and the maximum for a page; the next page goes on from
+there."""
 
 NEWEST = (5_000, 40_000)  # a search first reads this many of the newest documents, and all only if these do not suffice
 

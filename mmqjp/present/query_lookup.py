@@ -299,8 +299,7 @@ def named_records(
 
 
 def _missing(select: SelectFn, asked: str, rows: Sequence[Row]) -> tuple[str, str, str]:
-    """Returns kind, message and hint for a name that does not match exactly one document; `rows` are those that
-    match."""
+    """Returns kind, message and hint for a name that does not match exactly one document, but `rows`."""
     shown = f"{truncate(printable_line(asked), 80)!r}"
     if rows:
         listed = ", ".join(f"{row['id']} of {row['stream']}" for row in rows[:LISTED])

@@ -484,8 +484,7 @@ class StoredQueries:
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def highest_number(self) -> int:
-        """Returns the greatest number in any generated name so far, or 0. Also frees the rows read to open the
-        store."""
+        """Returns the greatest number in any generated name so far, or 0. Frees the rows read to open the store."""
         self._variables.clear()
         del self._removed
         names = self._store.read("added_queries", ["name"])["name"]

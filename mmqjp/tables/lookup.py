@@ -66,8 +66,7 @@ UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans"""
 
 
 class BelatedDocuments(NamedTuple):
-    """The numbers of belated documents by stream, and by query, largest first, of documents too late for its
-    outputs."""
+    """Numbers of belated documents by stream, and, largest first, by query of those too late for its outputs."""
 
     by_stream: dict[str, int]
     by_query: dict[str, int]
@@ -184,7 +183,7 @@ ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
 
 
 def texts_of_name(select: SelectFn, name: str, most: int) -> list[Row]:
-    """Returns the queries with a name, registered ones first, then by latest removal: `qid`, `text`, `added_at`,
+    """Returns a name's queries, registered ones first, then by latest removal: `qid`, `text`, `added_at`,
     `removed_at`."""
     sql = f"""SELECT a.qid, a.text, a.added_at, r.removed_at FROM added_queries a
 LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}

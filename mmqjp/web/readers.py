@@ -41,8 +41,7 @@ AGAIN = 0.5  # seconds until a question is interrupted again, since it may have 
 RUNNING = 1  # maximum number of concurrent questions; each takes a core from the engine
 
 KEPT_SECONDS, KEPT_ANSWERS = 1.0, 100
-"""Seconds for which replies of the other process and the newest version are cached, and maximum number of these
-replies."""
+"""Seconds for which replies of the other process and the version are cached, and maximum number of replies."""
 
 
 class Busy(OperationalError, RuntimeError):
@@ -383,8 +382,7 @@ GRACE, LOOK = 10.0, 0.1
 """Extra seconds that a question waits for its answer, and seconds between two polls for a newer batch."""
 
 EVERY = 1.0
-"""Minimum seconds between two announcements of newer batches, since each invalidates all pages; so also their maximum
-age."""
+"""Minimum seconds between two announcements of newer batches: each invalidates all pages. Also their maximum age."""
 
 LARGEST = MAX_BYTES + (16 << 20)  # maximum size of a message, in bytes
 

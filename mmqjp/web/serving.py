@@ -403,8 +403,7 @@ IDLE_SECONDS, STOP_SECONDS = 15, 3
 
 
 class Connections:
-    """The open connections. A new one displaces another: preferably a waiting one, then one without requests, then the
-    oldest."""
+    """The open connections. A new one displaces a waiting one, else one without requests, else the oldest."""
 
     def __init__(
         self, most: int = MOST_CONNECTIONS, strangers: int = MOST_STRANGERS, of_client: int = MOST_OF_CLIENT
@@ -440,8 +439,7 @@ class Connections:
 
 
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose next request head is late; uvicorn alone would wait forever. Strangers get less
-    time."""
+    """Closes a connection whose next request head is late; uvicorn would wait forever. Strangers get less time."""
 
     _head: asyncio.TimerHandle | None = None
     host = ""

@@ -96,8 +96,7 @@ def token_of(state: Path, name: str = TOKEN) -> str:
 
 
 class Access:
-    """Checks tokens, codes and cookies; open without a token. Ports of a host share cookies, so cookie names contain
-    the port."""
+    """Checks tokens, codes and cookies; open without a token. Ports of a host share cookies: each has its own name."""
 
     def __init__(
         self, token: str | None, cookie: str = "mmqjp", *, push_token: str | None = None, clock: Seconds = time.time

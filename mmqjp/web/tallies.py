@@ -30,8 +30,7 @@ DAYS, HOURS_A_DAY = 30, DAY // HOUR
 MOST_ROWS, SECONDS = 5_000_000, 60.0  # limits of a SELECT; only the first one on a store reads many rows
 
 MOST_OUTPUTS, NEVER = 1_000_000, -(1 << 62)
-"""Approximate number of outputs counted per SELECT, which bounds its rows, and the `last` of a query without
-outputs."""
+"""Approximate number of outputs (so of rows) counted per SELECT, and the `last` of a query without outputs."""
 
 
 @dataclass(frozen=True, slots=True)

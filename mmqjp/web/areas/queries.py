@@ -246,8 +246,7 @@ class QueryDetails:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A template of a name's queries: how many queries use it, how many share a row with one of these, and some
-    names."""
+    """A template of a name's queries: how many queries use it, how many share a row with these, and some names."""
 
     template: int
     queries: int
