@@ -874,9 +874,9 @@ class DuckDBStore(DuckDBTables):
                 if not self._journal.commit(self._waiting):
                     self._write_journal()
                     self._write()
-        self._in_batch = self._begun = False
-        if self._mark is not None:
-            self._mark.note()
+            self._in_batch = self._begun = False
+            if self._mark is not None:
+                self._mark.note()  # before another thread moves the journal
         for one in self._following():
             one.commit()
         self._keep_private()
