@@ -114,7 +114,8 @@ class DocumentOutline:
 
 class OutlineReader:
     """Reads documents with an outline into the fields of `ElementColumns`, which has their meaning. Childless elements
-    are left out if no query mentions them, nor their attributes. `key` is equal where all fields but `numbers` are."""
+    are left out if no query mentions them, nor their attributes. `key` is that of tags and counts, and
+    `attributes_key` that of owners and names."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class OutlineReader:
             self.tags.append(tag)
             self.numbers.append(number)
         self.counts = [counts[number] for number in self.numbers]
-        self.key = outline_key(self.tags, self.counts)
+        self.key, self.attributes_key = outline_key(self.tags, self.counts), attributes_key(self.owners, self.names)
         # The text before the root is empty, as is that of an element that is one tag.
         both = ((outline.starts[number], outline.ends[number]) for number in self.numbers)
         self._texts = items_at([2 * start + 2 if end > start else 0 for start, end in both])
@@ -345,6 +346,11 @@ def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[
     return " ".join(tags), tuple(counts)  # no name has a blank
 
 
+def attributes_key(owners: Sequence[int], names: Sequence[str]) -> str:
+    """A text, because its hash is computed once."""
+    return " ".join([*map(str, owners), *names])
+
+
 def pieces_of(text: str) -> list[str]:
     """The tags of a document, without `<` and `>`, and the texts before and after each."""
     return text.replace(">", "<").split("<")
@@ -380,15 +386,17 @@ def _in_double_quotes(attribute: re.Match[str]) -> str:
 def _without_sections(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
     """Each document with texts in place of CDATA sections, and of it `<`, `>`, `&`, forbidden characters, and the first
     byte of some that are not well-formed. What is put for misplaced sections makes it ill-formed."""
-    first, *others = b"\0".join(xmls).split(_SECTION)
-    if others:
+    joined, plain = b"\0".join(xmls), xmls
+    if _SECTION in joined:
+        first, *others = joined.split(_SECTION)
         parts, before = [first], b"<" + first
         for other in others:
             parts.append(_escaped(before, *other.partition(b"]]>")))
             before = other
-        first = b"".join(parts)
-    plain, marks = first.split(b"\0"), first.translate(None, _PLAIN).split(b"\0")
-    if len(plain) == len(xmls):
+        joined = b"".join(parts)
+        plain = joined.split(b"\0")
+    marks = joined.translate(None, _PLAIN).split(b"\0")
+    if len(marks) == len(xmls):
         return zip(plain, marks, strict=True)
     return chain.from_iterable(_without_sections([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
 

@@ -22,7 +22,7 @@ from common.arrays import Ints, expand_ranges
 from templates.catalog import Change, StepEdge
 from templates.witness import ELEMENT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
-from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, outline_key
+from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, attributes_key, outline_key
 from xpath_stage.emissions import StringValues, WitnessRows, string_values, witness_rows
 from xpath_stage.filters import Failures
 
@@ -85,10 +85,11 @@ class _Tested:
     found: dict[object, ShapeFindings] = field(default_factory=dict)
 
     def outcome(self, columns: ElementColumns) -> object:
-        texts = columns.texts
+        texts, outline = columns.texts, columns.outline
         if columns.unread:
             columns.read_values([number for number, _ in self.values])
-        return *columns.owners, *columns.names, *[literals.get(texts[i] or "") for i, literals in self.values]
+        key = attributes_key(columns.owners, columns.names) if outline is None else outline.attributes_key
+        return key, *[literals.get(texts[i] or "") for i, literals in self.values]
 
 
 class ShapeCache:
