@@ -40,12 +40,12 @@ def test_random_statements(seed: int):
 
 @pytest.mark.parametrize("seed", seeds(4, 2_000, first=50_000))
 def test_all_matches_together(seed: int):
-    """Whatever the cuts and restarts; and limits are exceeded at the same times."""
+    """Whatever the cuts, restarts and parts; and limits are exceeded at the same times."""
     rng, known = Random(seed), schemas(Random(seed))
     given = {name: events(rng, name, schema, rng.choice((6, 9, 12))) for name, schema in known.items()}
     maker = PatternMaker(rng, known)
     made = PatternWorld(known, given, variants(rng, [maker.together() for _ in range(4)], 8))
-    assert_finds(made, random_run(rng, len(made.statements), LENGTH))
+    assert_finds(made, random_run(rng, len(made.statements), LENGTH), in_parts if seed % 2 else None)
     cuts = tuple(time * SECOND for time in range(LENGTH + 2))
     for limits in (Quota(partial=3), Quota(partial=9), Quota(work=3), Quota(work_of_block=12)):
         runs = Run(WHOLE), Run(cuts), Run(cuts, restarts=frozenset(cuts))
