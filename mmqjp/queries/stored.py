@@ -372,7 +372,7 @@ class StoredQueries:
             steps = self._steps((variables for _, variables in keys), registry.catalog)
             numbers, change = registry.catalog.restore(steps, keys)
             registry.stage1.add(change)
-            placed = [_read(registry.catalog, numbers, placement) for placement in own.distinct]
+            placed: dict[tuple[str, int], model.Placed] = {}  # other forms with the same row have other conditions
             of_inner: dict[int, dict[str, list[model.Placed]]] = {}
             for qid in dict.fromkeys(inner.qids.tolist()):
                 for *placement, stream in map(inner.distinct.__getitem__, inner.of(qid)):
@@ -381,7 +381,12 @@ class StoredQueries:
             registry.events.redefine((), self._definitions())
             subscriptions = self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry)
             for subscription in subscriptions:
-                targets = [placed[code] for code in own.of(subscription.qid)]
+                targets = []
+                for code in own.of(subscription.qid):
+                    key = subscription.form_id, code
+                    if (one := placed.get(key)) is None:
+                        one = placed[key] = _read(registry.catalog, numbers, own.distinct[code])
+                    targets.append(one)
                 registry.restore(subscription, targets, of_inner.get(subscription.qid, {}))
                 if (subscription.paused or "").startswith(model.CANNOT_READ):
                     with suppress(UnreadableQuery):

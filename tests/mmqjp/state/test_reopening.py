@@ -82,6 +82,40 @@ def test_texts_are_parsed_when_something_is_delivered(tmp_path, monkeypatch):
         assert len(parsed) == 4
 
 
+SAME_NODES = [  # queries of one list join the same nodes within the same window, and differ in what else they want
+    [
+        f"S//a->x[./b->y][./k->k] FOLLOWED BY {{y = z{more}, 1 h}} S//a->w[./b->z][./k->l]"
+        for more in ("", " AND k = l", " AND k != l", " AND contains(k, 'o')", " AND k/@u = l/@u")
+    ],
+    [
+        f"S//a->x[./b->y][./k->k] NOT JOIN {{{pred}, 1 s}} S//a->w[./b->z][./k->l]"
+        for pred in ("y = z AND k != l", "y = w/b AND k != w/k", "near(y, z, 0.7)", "near(y, w/b, 0.7)")
+    ],
+]
+
+
+@pytest.mark.parametrize("queries", SAME_NODES)
+@pytest.mark.parametrize("seed", range(3))
+def test_queries_that_join_the_same_nodes_stay_apart_when_the_store_is_opened(seed, queries, tmp_path):
+    rng = Random(seed)
+    script = ";\n".join(f"{text} PUBLISH q{number}" for number, text in enumerate(rng.sample(queries, len(queries))))
+    kinds = [
+        f"<a><b>{b}</b><k u='{u}'>{k}</k></a>" for b in ("one two", "four five") for u in "12" for k in ("one", "two")
+    ]
+    documents = [Document(f"d{n}", rng.choice(kinds), "S", n * 1_000_000) for n in range(12)]
+    documents.append(Document("last", "<z/>", "S", 10**11))
+    found = []
+    for name, parts in (("once", [documents]), ("again", [documents[:4], documents[4:7], documents[7:]])):
+        got = list[tuple[str, tuple[str, ...]]]()
+        for number, part in enumerate(parts):
+            with Session("duckdb", state=tmp_path / name, lateness=0) as engine:
+                if number == 0:
+                    engine.subscribe(script)
+                got += [(o.query, o.documents) for one in part for o in engine.process([one])]
+        found.append(sorted(got))
+    assert len({name for name, _ in found[0]}) > 2 and found[0] == found[1]
+
+
 def test_a_store_whose_tables_do_not_agree_is_refused(tmp_path):
     with Session("duckdb", state=tmp_path / "whole") as engine:
         engine.subscribe(QUERIES)
