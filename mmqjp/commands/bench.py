@@ -28,17 +28,25 @@ MODULES = {name: _OF_OTHERS.get(name, name.replace("-", "_")) for name in _NAMES
 def bench(name: str, arguments: tuple[str, ...]) -> None:
     """Run a benchmark and print a table.
 
-    \b stage1 finding patterns in documents, compared with lxml, Saxon and elementpath adversarial finding patterns in
-    documents designed to be slow registration registering many queries whole-path documents in, matches out, compared
-    with one query at a time technical joining two fixed documents, as the thesis does rss joining the items of a feed,
-    as the thesis does state a batch beside up to 10 million stored documents realistic lifelike queries with windows:
-    the joins and the whole path expert bytes to output lines, compared with a program written by hand peers beside
-    Apache Flink, Pathway and Spark's stream-stream joins fanout many queries over the same matches, compared with one
-    of them near near-equal headlines, compared with equal ones absence absences, in one channel and in many latency
-    from the appearance of a file to its output line, of a running service serve the page of a running service: what
-    visitors cost the engine, and how long they wait feeds feeds to documents, and which library takes the time patterns
-    event patterns: many statements over one stream, as the thesis measures them flat-state a long run on DuckDB, to
-    check that it stays small
+    \b
+    stage1        finding patterns in documents, compared with lxml, Saxon and elementpath
+    adversarial   finding patterns in documents designed to be slow
+    registration  registering many queries
+    whole-path    documents in, matches out, compared with one query at a time
+    technical     joining two fixed documents, as the thesis does
+    rss           joining the items of a feed, as the thesis does
+    state         a batch beside up to 10 million stored documents
+    realistic     lifelike queries with windows: the joins and the whole path
+    expert        bytes to output lines, compared with a program written by hand
+    peers         beside Apache Flink, Pathway and Spark's stream-stream joins
+    fanout        many queries over the same matches, compared with one of them
+    near          near-equal headlines, compared with equal ones
+    absence       what did not come, in one channel and in many
+    latency       from the appearance of a file to its output line, of a running service
+    serve         the page of a running service: what visitors cost the engine, and how long they wait
+    feeds         feeds to documents, and which library takes the time
+    patterns      event patterns: many statements over one stream, as the thesis measures them
+    flat-state    a long run on DuckDB, to check that it stays small
 
     \b
     The options after NAME go to the benchmark; mmqjp bench NAME --help shows them.

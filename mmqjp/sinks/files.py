@@ -82,8 +82,12 @@ def _cut_back(path: Path, length: int, pending: Pending) -> bool:
     if not _is_in(path, length, pending()):
         return False
     with path.open("rb+") as file:
-        file.truncate(length)
-        os.fsync(file.fileno())
+        try:
+            file.truncate(length)
+            os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = str(path)
+            raise
     return True
 
 

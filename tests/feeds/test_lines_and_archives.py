@@ -232,8 +232,15 @@ def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
     ("name", "options", "words"),
     [
         ("missing.jsonl", {}, "no such file"),
-        *(("a.txt", {}, "not known from its name (.txt)"), ("README", {}, "not known from its name (no suffix)")),
-        *(("a.rss", {}, "add --feeds"), ("a.json", {}, "add --feeds"), ("a.txt", {"feeds": "item"}, "not known")),
+        *(
+            ("a.txt", {}, "does not tell the kind of file (.txt)"),
+            ("README", {}, "does not tell the kind of file (no suffix)"),
+        ),
+        *(
+            ("a.rss", {}, "add --feeds"),
+            ("a.json", {}, "add --feeds"),
+            ("a.txt", {"feeds": "item"}, "does not tell the kind"),
+        ),
         ("empty", {}, "holds no *.xml file"),
         ("empty", {"feeds": "item"}, "holds no *.atom"),
         ("a.xml", {"time_xpath": "//["}, "not an XPath expression"),

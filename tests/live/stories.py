@@ -151,8 +151,14 @@ def use(
             if chance(rng, 20):
                 copies += 1
                 copy = place / f"copy{copies}"
-                dies = (lambda: shutil.copytree(state, copy)) if chance(rng, 60) else lambda: None  # noqa: B023  # called at once
-                breaking = Breaking(session.store, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), dies)
+                dies = chance(rng, 60)
+
+                def strike() -> None:
+                    if dies:  # noqa: B023  # called at once
+                        shutil.copytree(state, copy)  # noqa: B023
+                    raise Injected
+
+                breaking = Breaking(session.store, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), strike)
                 with suppress(Injected), session.store.instead(**breaking.calls):
                     session.process(documents)
                 if breaking.failed:

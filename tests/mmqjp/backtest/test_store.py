@@ -521,5 +521,5 @@ def test_who_finds_nothing_is_led_to_the_part_that_finds_nothing(tmp_path):
     queries = write_queries(tmp_path, "FROM S//item PUBLISH all;\nFROM S//nothing PUBLISH none;")
     said = mmqjp("backtest", queries, "--documents", "examples/feeds", "--feeds").stdout.splitlines()[-1]
     assert said.startswith("nothing found by none: mmqjp check ")
-    shown = mmqjp(*shlex.split(said.partition(": mmqjp ")[2].partition(" says ")[0]))
+    shown = mmqjp(*shlex.split(said.partition(": mmqjp ")[2].partition(" shows ")[0]))
     assert shown.exit_code == 0 and "0 of " in shown.stdout

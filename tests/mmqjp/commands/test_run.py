@@ -90,7 +90,7 @@ def test_a_full_disk_or_sigterm_ends_a_run_and_the_next_one_writes_what_is_left(
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
             left = {path.name for path in tmp_path.iterdir()} - {"documents.jsonl", "queries.xscl"}
             assert left == ({"state", "out.jsonl"} if state else set())
-            assert not state or target.read_text() == ""
+            assert not state or fails is terminated or target.read_text() == ""
     finally:
         signal.signal(signal.SIGINT, before)
     assert run(*options).exit_code == 0

@@ -296,5 +296,5 @@ def test_the_command_reads_a_store(tmp_path):
         opened.subscribe(f"{SAME.format(1)}; {SAME.format(2)}; FROM S//a->x JOIN {{x = y, 1 h}} S//c->y PUBLISH other")
         expected = summarise_sharing(opened)
     assert Sharing.from_dict(json.loads(printed("sharing", "--state", state, "--json"))) == expected
-    assert "3 queries, 2 of them different" in printed("sharing", "--state", state, "--svg", picture)
+    assert "3 queries, 2 of them distinct" in printed("sharing", "--state", state, "--svg", picture)
     assert etree.parse(picture).getroot().findtext("{*}title") == "What queries share: queries, rows and templates"

@@ -805,4 +805,4 @@ def test_the_application_for_spark_submit_takes_the_options_of_the_service(capsy
     with pytest.raises(SystemExit) as ended:
         spark_job.main(["--state", "nowhere"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("mmqjp: error: name what to read, with --source and --fetch, or")
+    assert capsys.readouterr().err.startswith("mmqjp: error: name a source, with --source, --fetch or")

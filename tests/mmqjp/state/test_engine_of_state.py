@@ -300,4 +300,4 @@ def test_the_demo_fails_if_the_engines_differ(monkeypatch):
 
     monkeypatch.setattr(demo, "example_run", answered)
     result = mmqjp("demo", "--both")
-    assert (result.exit_code, "spark gives other lines" in result.stderr) == (1, True)
+    assert (result.exit_code, "spark gives different lines" in result.stderr) == (1, True)
