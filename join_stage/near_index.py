@@ -259,7 +259,7 @@ class _Search:
     def __init__(self, index: NearIndex, segment: _Segment, texts: TextWords, hundredths: int) -> None:
         self._index, self._segment, self._hundredths = index, segment, hundredths
         self._share = hundredths / (100 + hundredths)
-        self._part = min(0.45 + 0.006 * hundredths, 0.8)
+        self._part = min(0.45 + 0.006 * hundredths, 0.6)
         self._mass = texts.masses
         # Lighter and heavier texts than these are not near.
         self._lightest, self._heaviest = np.zeros_like(self._mass), np.full_like(self._mass, _ALL)
