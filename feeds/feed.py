@@ -254,9 +254,7 @@ def _repaired(text: str) -> FeedElements:
     return FeedElements(root, list(root.iterchildren(f"{{{ATOM}}}entry")), True)
 
 
-_ITS_PLACE = re.compile(
-    r"<unknown>:\d+:\d+: "
-)  # feedparser's position of an error, which refers to a text that it has changed
+_ITS_PLACE = re.compile(r"<unknown>:\d+:\d+: ")  # feedparser's position of an error, in a text that it has changed
 
 
 def _cause(error: object) -> str:

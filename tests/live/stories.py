@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -113,6 +114,13 @@ def _end(pair: tuple[Item, Item]) -> int:
     return max(one.doc.time for one in pair)
 
 
+def _strike(state: Path, copy: Path | None) -> None:
+    """Fails. With a `copy`, the process dies, and the copy is what it leaves."""
+    if copy is not None:
+        shutil.copytree(state, copy)
+    raise Injected
+
+
 def use(
     rng: Random, engine: str, place: Path, text: str, settle: int, items: Sequence[Item], model: StoryModel,
     compare: Callable[[FaultySession, Counter[oracle.Change]], None],
@@ -151,13 +159,7 @@ def use(
             if chance(rng, 20):
                 copies += 1
                 copy = place / f"copy{copies}"
-                dies = chance(rng, 60)
-
-                def strike() -> None:
-                    if dies:  # noqa: B023  # called at once
-                        shutil.copytree(state, copy)  # noqa: B023
-                    raise Injected
-
+                strike = partial(_strike, state, copy if chance(rng, 60) else None)
                 breaking = Breaking(session.store, rng.choice((1, 2, 3, 4, 6, 9)), chance(rng, 40), strike)
                 with suppress(Injected), session.store.instead(**breaking.calls):
                     session.process(documents)
