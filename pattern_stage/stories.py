@@ -215,7 +215,7 @@ class StoryTelling(Bounded):
                 _take_up(own, story, taken_up)
             for partner in outside:
                 _join(own, story, partner, of[partner][1])
-            _join(own, story, document, next(iter(of.values()))[0])
+            _join(own, story, document, next(pair[0] for partner, pair in of.items() if partner in story.members))
             if story.first != before:
                 own.note_end(story, lasting)
             change: StoryChange = "merged" if others else "grew" if stories else "opened"

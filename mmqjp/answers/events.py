@@ -153,7 +153,8 @@ class EventOutput:
             if stories is None:
                 documents, streams, nodes = self._behind(sorted(roots, key=lambda root: parts.place(root[1])))
                 body = Body('<match query="', f'" t0="{t0}" t1="{t1}"{ending}')
-            told_apart_by = [t0, t1, [column[place] for column in values], [parts.named(number) for number in of]]
+            behind = [parts.named(number) for number in of] if stories is None else []
+            told_apart_by = [t0, t1, [column[place] for column in values], behind]
             choice = f", {json.dumps(told_apart_by, ensure_ascii=False)}]"
             withheld_from = tuple([qid for qid, since in withheld if since >= first])
             given = t0, t1, documents, streams, nodes, body, choice

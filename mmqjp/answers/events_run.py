@@ -37,7 +37,7 @@ from pattern_stage.lineage import COMPOSED, LINEAGE, TOGETHER, DocumentIds, Even
 from pattern_stage.values import Texts, lists, plain_values
 from templates.catalog import EventPlacement
 from templates.witness import plain_node
-from xscl.algebra.events import NearPattern, Pattern, Schema, Statement, read_by
+from xscl.algebra.events import NearPattern, Pattern, Schema, Statement, Stories, read_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -454,9 +454,11 @@ class RunningForms:
                         published.setdefault(name, []).append(made)
 
     def _composed(self, publisher: Publisher, statement: Statement, events: Columns) -> Columns:
-        """Returns results as events. A PATTERN's matches of the same events with equal values are one event."""
+        """Returns results as events. A PATTERN's matches of the same events with equal values are one event, and so are
+        equal changes of a story, whichever of several pairs brought its documents together."""
         is_pattern = isinstance(statement, Pattern | NearPattern)
-        digests = self.parts(events).digests(publisher.identity, events, self.texts, ordered=not is_pattern)
+        named = replace(events, parts=events.parts[:, :0]) if isinstance(statement, Stories) else events
+        digests = self.parts(named).digests(publisher.identity, named, self.texts, ordered=not is_pattern)
         if is_pattern:
             first = {digest: place for place, digest in reversed([*enumerate(digests)])}
             if len(first) < len(digests):

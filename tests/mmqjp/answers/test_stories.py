@@ -208,6 +208,20 @@ def test_each_story_has_an_id_of_its_own() -> None:
     assert len(opened) == len({*opened}) == 4
 
 
+def test_a_change_of_a_story_is_reported_once_whichever_pairs_led_to_it(tmp_path: Path) -> None:
+    # A backfill pairs `y` with `late` first, which is no member of the story that `y` opens with `x`.
+    text = QUERY.format(window=20, lasting=4, having="", tell=" TELL opened")
+    known = (("x", 9, "k"), ("y", 10, "k"), ("z", 20, "z"), ("late", 5, "k"), ("end", 30, "z"))
+    with Session("duckdb", state=tmp_path / "state", quiet=True, now=lambda: START, settle=0) as session:
+        session.subscribe(text)
+        for id, time, keys in known:
+            if id == "end":
+                session.unsubscribe("told")
+                session.subscribe(text, backfill=True)
+            session.process([Item(Doc(START + time * SECOND, "S", id), keys, "f", None).document()])
+        assert [one.documents for one in session.outputs(-1)] == [("x", "y"), ("late", "x")]
+
+
 @pytest.mark.parametrize("way", ["unsubscribe", "replace"])
 def test_what_stories_are_made_of_goes_with_them(way: str, tmp_path: Path) -> None:
     text = QUERY.format(window=9, lasting=9, having="", tell="")
