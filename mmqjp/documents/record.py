@@ -297,9 +297,10 @@ class StoredRecords:
 
     def load(self, docids: Iterable[int]) -> None:
         requested = set(docids)
-        for docid in requested & self._records.keys():
+        known = requested & self._records.keys()
+        for docid in known:
             self._records.move_to_end(docid)
-        missing = sorted(requested - self._records.keys())
+        missing = sorted(requested - known)  # to subtract the keys would pass over all of them
         if not missing:
             return
         for record in find_records(self._documents, missing):
