@@ -32,6 +32,8 @@ from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, docu
 
 AT_ONCE = 1_000  # rows are evicted in blocks of this size
 
+MOST_CHANGES = 10_000  # maximum number of cached rows of added and removed queries
+
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
@@ -94,11 +96,12 @@ CHANGED = ("memberships", "removed_queries", "pauses", "query_sources")
 
 
 class StoreCursor(NamedTuple):
-    """The position up to which a store is known: its newest batch, the greatest numbers of a document, an answer and an
-    output, and the counts of answers and documents. `registered` changes with the members, which are known up to the
-    batch `joined`, `changes` when queries are
-    registered or paused. `numbers` is from the ledger. `earlier` counts outputs of earlier formats; `are_withheld`:
-    some outputs are withheld. `mark` is the position in the store's commits."""
+    """The position up to which a store is known: its newest batch, the greatest numbers of a document, an answer, an
+    output and a query, and the counts of answers and documents. `registered` counts the rows of members and queries,
+    `changed` those of CHANGED; both are -1 if changes of queries were followed since the store was queried. Members are
+    known up to the batch `joined`. `changes` grows when queries are registered, retyped, removed or paused. `numbers`
+    is from the ledger. `earlier` counts outputs of earlier formats; `are_withheld`: some outputs are withheld. `mark`
+    is the position in the store's commits."""
 
     batch: int = -1
     docid: int = -1
@@ -108,11 +111,16 @@ class StoreCursor(NamedTuple):
     documents: int = 0
     registered: int = -1
     joined: int = -1
-    changes: tuple[int, int | None] = (-1, None)
+    qid: int | None = None
+    changed: int = -1
+    changes: int = -1
     numbers: str | None = None
     earlier: int = 0
     are_withheld: bool = False
     mark: int = -1
+
+
+QueryRows = tuple[pa.Table, pa.Table]  # of `added_queries` and `removed_queries`
 
 
 @dataclass(slots=True)
@@ -120,7 +128,8 @@ class News:
     """What is new, and the cursor `known` after it. `is_dropped`: cached rows were deleted. `members` are set if they
     changed; if they `are_many`, none is cached. `answers` are the new
     ones; None if there are none, or they are too large. With `is_first` they are the newest, with a partial first batch
-    unless `is_all`. `documents` and `texts` are rows of new documents and the XML of new answers; None if too large."""
+    unless `is_all`. `documents` and `texts` are rows of new documents and the XML of new answers; None if too large. `queries` are set if
+    changes of queries were followed."""
 
     known: StoreCursor
     is_dropped: bool = False
@@ -131,21 +140,37 @@ class News:
     is_all: bool = False
     documents: list[RowBlock] | None = None
     texts: list[RowBlock] | None = None
+    queries: QueryRows | None = None
 
 
-ASKED = (*CHANGED, "added_queries", "earlier_outputs")  # rows in these tables make the reader query the store
+ASKED = ("pauses", "earlier_outputs")  # rows in these tables make the reader query the store
 
-FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED)
+FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED, "added_queries", *CHANGED)
 """The tables whose commits are followed. Of the settings, only the ledger's records of deletions matter."""
 
 
-def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool) -> News | None:
-    """Returns the news since `before`, or None if the store has to be queried: commits are incomplete, or concern other
-    queries or too many answers. May repeat what was committed while the store was queried."""
-    rows = committed.rows
+def committed_news(before: StoreCursor, committed: Committed, members: recipients.MemberHistory | None) -> News | None:
+    """Returns the news since `before`, or None if the store has to be queried: commits are incomplete, pause queries,
+    or have too many answers or members. May repeat what was committed while the store was queried."""
+    rows, are_many = committed.rows, members is None
     if rows is None or any(table in rows for table in ASKED):
         return None
     known, news = before._replace(mark=committed.mark), News(before, are_many=are_many)
+    if not rows.keys().isdisjoint((*CHANGED, "added_queries")):
+        if before.qid is None:
+            return None
+        added = _later(_rows(rows, "added_queries"), "qid", before.qid)
+        news.queries = added.select(["qid", "name"]), _rows(rows, "removed_queries")
+        batches = _rows(rows, "memberships")["batch"]
+        known = known._replace(
+            registered=-1, changed=-1, changes=before.changes + 1,
+            qid=max([before.qid, *added["qid"].to_pylist()]),
+            joined=max([before.joined, *batches.to_pylist()]),
+        )  # fmt: skip
+        if members is not None:
+            if members.count + len(added) > MOST_MEMBERS:
+                return None
+            news.members = members.followed(added.to_pylist(), _rows(rows, "memberships").to_pylist())
     answers = _later(_rows(rows, "answers"), "answer", before.answer)
     documents = _later(_rows(rows, "documents"), "docid", before.docid)
     if len(answers):
@@ -211,9 +236,8 @@ class NewsReader:
 
     def read(self, before: StoreCursor, members: recipients.MemberHistory | None, *, is_first: bool) -> News:
         """Returns the news since `before`. `is_first` reads the newest answers; without `members` they are many."""
-        are_many = members is None
         if self._since is not None and (committed := self._since(before.mark)) is not None:
-            if not is_first and (news := committed_news(before, committed, are_many=are_many)) is not None:
+            if not is_first and (news := committed_news(before, committed, members)) is not None:
                 return news
             before = before._replace(mark=committed.mark)
         return self._asked(before, members, is_first=is_first)
@@ -227,12 +251,15 @@ class NewsReader:
             answers=rows["answers"],
             documents=rows["documents"],
             registered=rows["memberships"] + rows["added_queries"],
-            changes=(sum(rows[table] for table in CHANGED), by_name["added_queries"]["qid"]),
+            changed=sum(rows[table] for table in CHANGED),
+            qid=by_name["added_queries"]["qid"],
             numbers=by_name["numbers"]["text"],
             seq=max(before.seq, -1 if (earlier := by_name["earlier_outputs"]["seq"]) is None else earlier),
             earlier=rows["earlier_outputs"],
             are_withheld=rows["withheld"] > 0,
         )
+        if (known.changed, known.qid) != (before.changed, before.qid):
+            known = known._replace(changes=before.changes + 1)
         if new["n"]:
             known = known._replace(batch=new["batch"], answer=new["answer"], seq=max(known.seq, new["seq"]))
         if arrived["n"]:
@@ -262,13 +289,13 @@ class NewsReader:
         news.are_many = True
         if news.known.registered > 2 * MOST_MEMBERS:  # a query and its membership
             return
-        since, after = before.joined, before.changes[1]
+        since, after = before.joined, before.qid
         if members is None or after is None or news.known.registered < before.registered:
             members, since, after = recipients.MemberHistory(), -1, -1
         with suppress(QuestionRefused):
             rows = self._select(lookup.changed_members(since)).to_pylist()
             named = self._select(lookup.first_added(after)).to_pylist()
-            news.members = members.changed(rows, {row["name"]: row["added_at"] for row in named})
+            news.members = members.changed(list(map(recipients.member_of, rows)), {row["name"]: row["added_at"] for row in named})
             batches = (batch for row in rows for batch in (row["begun"], row["ended"]) if batch != INFINITE)
             news.known = news.known._replace(joined=max([since, *batches]))
             news.are_many = False
@@ -395,6 +422,7 @@ class RecentAnswers:
         self._news, self._known = NewsReader(select, since), StoreCursor()
         self._newest, self._texts = recipients.NewestAnswers(), RecentRows(NEWEST_BYTES)
         self._older = LruCache[str, _Older](MAX_CACHED_FORM_ANSWERS, lambda older: len(older.answers))
+        self._changes = LruCache[int, QueryRows](MOST_CHANGES, lambda rows: 1 + sum(map(len, rows)))
         self._drops = 0
         self._members: recipients.MemberHistory | None = recipients.MemberHistory()
         self._made_for: object = object()
@@ -475,6 +503,11 @@ class RecentAnswers:
                 return None
             got = self._newest.got_after(batch, self._members)
             return None if got is None else (got, self._known)
+
+    def query_changes(self, after: int, until: int) -> list[QueryRows] | None:
+        """Returns the queries added and removed between two values of `StoreCursor.changes`. None if not cached."""
+        found = self._changes.found(range(after + 1, until + 1))
+        return list(found.values()) if len(found) == until - after else None
 
     def members(self, name: str) -> list[recipients.Member] | None:
         """Returns the members of a name, ended ones included. None if not cached."""
@@ -642,6 +675,8 @@ class RecentAnswers:
             self.documents.add(news.documents)
         if news.texts is not None:
             self._texts.add(news.texts)
+        if news.queries is not None:
+            self._changes.put(news.known.changes, news.queries)
         self._known = news.known
 
     def _table(self, rows: pa.Table) -> recipients.AnswerTable:

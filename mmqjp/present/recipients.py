@@ -4,7 +4,7 @@ ones shown become Python objects."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -41,6 +41,18 @@ class Member(NamedTuple):
         return self.ended == INFINITE
 
 
+def member_of(row: Mapping[str, Any]) -> Member:
+    return Member(**{**row, "identity": Identity(row["identity"])})
+
+
+def new_member(query: Mapping[str, Any], batch: int) -> Member:
+    """Returns the member from a batch on, given a row of `added_queries`."""
+    names = ("qid", "name", "form", "identity", "since", "text", "added_at")
+    widest = INFINITE if query["window_us"] is None else query["window_us"]
+    row = {name: query[name] for name in names}
+    return member_of(row | {"widest": widest, "begun": batch, "ended": INFINITE, "ended_at": INFINITE})
+
+
 @dataclass(frozen=True)
 class SomeMembers:
     """Members of one form, in order of names and qids."""
@@ -58,11 +70,15 @@ class MemberHistory:
 
     def __init__(self) -> None:
         self._of_name, self._of_form = dict[str, list[Member]](), dict[str, SomeMembers]()
+        self._names = dict[int, str]()  # of queries; shared with later histories, which add to it
         self.added: Mapping[str, int] = {}
 
-    def changed(self, rows: Iterable[Mapping[str, Any]], added: Mapping[str, int]) -> MemberHistory:
+    @property
+    def count(self) -> int:
+        return len(self._names)
+
+    def changed(self, members: Collection[Member], added: Mapping[str, int]) -> MemberHistory:
         """Returns the members with all those of some queries in place of what is known of these, and later names."""
-        members = [Member(**{**row, "identity": Identity(row["identity"])}) for row in rows]
         qids, made = {member.qid for member in members}, MemberHistory()
 
         def merged(known: Iterable[Member], some: Iterable[Member]) -> list[Member]:
@@ -73,7 +89,28 @@ class MemberHistory:
         formed = {some.form: merged(self.of_form(some.form).all, some.all) for some in _by_form(members)}
         made._of_form = self._of_form | {form: SomeMembers(form, some) for form, some in formed.items()}
         made.added = {**added, **self.added}
+        made._names = self._names
+        made._names.update((member.qid, member.name) for member in members)
         return made
+
+    def followed(self, added: Iterable[Mapping[str, Any]], changes: Iterable[Mapping[str, Any]]) -> MemberHistory:
+        """Returns the members after commits of rows of `added_queries` and `memberships`, which may repeat what is
+        known and resume no query. Raises KeyError if they are about unknown queries."""
+        queries, first, found = dict[int, Mapping[str, Any]](), dict[str, int](), dict[int, dict[int, Member]]()
+        for row in added:
+            queries[row["qid"]] = row
+            first[row["name"]] = min(row["added_at"], first.get(row["name"], row["added_at"]))
+        for change in changes:
+            qid, batch = change["qid"], change["batch"]
+            if qid not in found:
+                known = () if qid in queries else self.named(self._names[qid])
+                found[qid] = {one.begun: one for one in known if one.qid == qid}
+            spans = found[qid]
+            if change["begins"] and batch not in spans:
+                spans[batch] = new_member(queries[qid], batch)
+            elif not change["begins"] and (last := spans[max(spans)]).is_registered:
+                spans[last.begun] = last._replace(ended=batch, ended_at=change["arrival"])
+        return self.changed([one for spans in found.values() for one in spans.values()], first)
 
     def named(self, name: str) -> list[Member]:
         return self._of_name.get(name, [])

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import Ints
+from common.arrays import Ints, rows_of
 from common.dates import DAY, HOUR
 from common.tools import gathered
 from feeds.documents import Now
@@ -116,6 +116,10 @@ class QueryTally:
         return found
 
 
+_NO_PAUSES = pa.table({"qid": pa.array([], pa.int64()), "name": pa.array([], pa.string())})
+_CHANGES = ("added", "removed", "paused", "seen")  # kinds of rows of `query_changes`
+
+
 class RegisteredNames:
     """The registered names of a store, in order, as columns, and the names by qid. Updated incrementally, since there
     may be millions."""
@@ -130,20 +134,26 @@ class RegisteredNames:
 
     def follow(self, select: Callable[[str], pa.Table], counted_at: Mapping[str, int]) -> bool:
         """Applies the changes since the last call. Returns False if they cannot be followed."""
-        rows = select(query_changes(self._seen))
-        what, qids = rows["what"].to_numpy(zero_copy_only=False), rows["qid"].to_numpy()
-        added = rows.filter(pc.equal(rows["what"], "added"))
+        rows = select(query_changes(self._seen._replace(qid=len(self.of_qid) - 1)))
+        added, removed, paused, seen = (rows.filter(pc.equal(rows["what"], what)) for what in _CHANGES)
+        self.take(added, removed, paused, counted_at)
+        ((removals, last_removed, last_paused),) = rows_of(seen, "qid", "last_removed", "last_paused")
+        self._seen = QuerySeen(len(self.of_qid) - 1, last_removed, last_paused)
+        return bool(removals == np.count_nonzero(self._is_removed))
+
+    def take(self, added: pa.Table, removed: pa.Table, paused: pa.Table, counted_at: Mapping[str, int]) -> None:
+        """Applies changes, which may repeat some that are known. `paused` has the reasons as `name`."""
+        added = added.filter(pc.greater_equal(added["qid"], len(self.of_qid)))
         most = max(added["qid"].to_pylist(), default=-1)
         self.of_qid += [None] * (most + 1 - len(self.of_qid))
         for qid, name in zip(added["qid"].to_pylist(), added["name"].to_pylist(), strict=True):
             self.of_qid[qid] = name
         self._is_removed = np.pad(self._is_removed, (0, len(self.of_qid) - len(self._is_removed)))
         changed = Counter[str](added["name"].to_pylist())
-        gone = qids[what == "removed"]
+        gone = np.unique(removed["qid"].to_numpy())
         gone = gone[~self._is_removed[gone]]
         self._is_removed[gone] = True
         changed.subtract(self.of_qid[qid] or "" for qid in gone.tolist())
-        paused = rows.filter(pc.equal(rows["what"], "paused"))
         for qid, reason in zip(paused["qid"].to_pylist(), paused["name"].to_pylist(), strict=True):
             self._why_paused.pop(qid, None)
             if reason is not None and not self._is_removed[qid]:
@@ -152,9 +162,6 @@ class RegisteredNames:
             self._why_paused.pop(qid, None)
         self._change(changed, counted_at)
         self._note_pauses()
-        (seen,) = rows.filter(pc.equal(rows["what"], "seen")).to_pylist()
-        self._seen = QuerySeen(len(self.of_qid) - 1, seen["last_removed"], seen["last_paused"])
-        return bool(seen["qid"] == np.count_nonzero(self._is_removed))
 
     def _change(self, changed: Mapping[str, int], counted_at: Mapping[str, int]) -> None:
         """Updates the counts of names, adding and removing names. Replaces columns instead of changing them, since
@@ -317,9 +324,14 @@ class Tallies:
         def select(sql: str) -> pa.Table:
             return self._select(sql, MOST_ROWS, SECONDS)
 
-        if queries_are == self._queries_are:
+        before, changes = self._queries_are, None
+        if queries_are == before:
             return
-        if not self._names.follow(select, self._at):
+        if isinstance(before, int) and isinstance(queries_are, int):
+            changes = self._recent.query_changes(before, queries_are)
+        for added, removed in changes or ():
+            self._names.take(added, removed, _NO_PAUSES, self._at)
+        if changes is None and not self._names.follow(select, self._at):
             self._names = RegisteredNames()
             self._names.follow(select, self._at)
         self._queries_are = queries_are

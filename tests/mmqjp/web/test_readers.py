@@ -479,6 +479,10 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             told.append(found.rows)
             if is_meanwhile:
                 is_meanwhile = False
+                if rng.random() < 0.4:
+                    engine.subscribe(queries(rng), add=True)
+                elif rng.random() < 0.4:
+                    engine.unsubscribe(rng.choice([*engine.queries()]))
                 some = list(documents(rng, number))
                 number += len(some)
                 engine.process(some)
@@ -489,8 +493,8 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             some = list(documents(rng, number))
             number += len(some)
             engine.process(some)
-            match rng.randrange(6), sorted(engine.queries()):
-                case 0, _:
+            match rng.randrange(7), sorted(engine.queries()):
+                case (0 | 6), _:
                     engine.subscribe(queries(rng), add=True)
                 case (1 | 2 | 3) as what, [*_, _] as names:
                     (engine.unsubscribe, engine.pause, engine.resume)[what - 1](rng.choice(names))
