@@ -447,7 +447,7 @@ def why_output(
     row = row or found_output(select, asked)
     output = output_of_row(row)
     docids = (lookup.matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
-    texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], terms.MOST_QUERIES)
+    texts = row.get("texts") or lookup.query_texts(select, output.query, row["form"], terms.MOST_QUERIES, row["qid"])
     unexplained = UnexplainedOutput(output, tuple(docids), tuple(texts), row["form"])
     ((match, text),) = explained_matches([unexplained], documents, whole=True)
     text = text or next(iter(texts), "")

@@ -495,14 +495,13 @@ class RecentAnswers:
             found |= {row["answer"]: row for row in self.select(lookup.texts_of([answer], INFINITE)).to_pylist()}
         return {number: Body(row["head"], row["tail"]) for number, row in found.items()}
 
-    def outputs_after(self, batch: int) -> tuple[recipients.Got, StoreCursor] | None:
+    def outputs_after(self, batch: int) -> tuple[recipients.Got | None, StoreCursor]:
         """Returns who got the answers of later batches, and up to where. None if some are not cached, or too many."""
         self._look()
         with self._lock:
             if self._known.earlier or self._members is None:
-                return None
-            got = self._newest.got_after(batch, self._members)
-            return None if got is None else (got, self._known)
+                return None, self._known
+            return self._newest.got_after(batch, self._members), self._known
 
     def query_changes(self, after: int, until: int) -> list[QueryRows] | None:
         """Returns the queries added and removed between two values of `StoreCursor.changes`. None if not cached."""
@@ -522,12 +521,10 @@ class RecentAnswers:
         if found is None:
             return None
         answer, name = found.answer, found.name
-        body, members = self.bodies([answer.answer], whole=True).get(answer.answer), self._members
-        if body is None or members is None:
+        if (body := self.bodies([answer.answer], whole=True).get(answer.answer)) is None:
             return None
-        texts = sorted({one.text for one in members.named(name) if one.form == answer.form})[:MOST_QUERIES]
-        fields = {"id": id, "seq": found.seq, "qid": found.qid, "query": name, "texts": texts, "xml": body.xml(name)}
-        return answer._asdict() | fields
+        about = {"id": id, "seq": found.seq, "qid": found.qid, "query": name, "texts": found.texts}
+        return answer._asdict() | about | {"xml": body.xml(name)}
 
     def numbers(self, name: str, group: int) -> dict[tuple[int, int], int]:
         """Returns the numbers of a name's outputs in a group, in order, by answer and qid."""
@@ -649,7 +646,8 @@ class RecentAnswers:
             return
         with self._looking:
             if is_newer(version, self._made_for):
-                news = self._news.read(self._known, self._members, is_first=self._newest.is_empty)
+                is_first = self._newest.is_empty and self._members is not None
+                news = self._news.read(self._known, self._members, is_first=is_first)
                 with self._lock:
                     self._take(news)
                     self._made_for = version

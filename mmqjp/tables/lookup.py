@@ -100,9 +100,11 @@ WHERE m.match IN (SELECT l.match FROM {numbers}) ORDER BY m.match"""
     return [docids_of(row) for row in all_rows(select, sql)]
 
 
-def query_texts(select: SelectFn, name: str, form: str | None, most: int) -> list[str]:
-    """Returns the texts of queries ever registered under a name, of a form unless None."""
+def query_texts(select: SelectFn, name: str, form: str | None, most: int, qid: int | None = None) -> list[str]:
+    """Returns the texts of queries ever registered under a name, of a form unless None; of one query if its `qid` is
+    known."""
     condition = "" if form is None else f" AND form = '{form}'"
+    condition = condition if qid is None else f" AND qid = {qid}"
     sql = f"""SELECT DISTINCT text FROM added_queries WHERE name = {quote_literal(name)}{condition}
 ORDER BY text LIMIT {most}"""
     return [row["text"] for row in all_rows(select, sql)]

@@ -19,7 +19,8 @@ from common.arrays import Ints, rows_of
 from common.dates import DAY, HOUR
 from common.tools import gathered
 from feeds.documents import Now
-from mmqjp.present.recent import RecentAnswers, is_newer
+from mmqjp.present.recent import RecentAnswers, StoreCursor, is_newer
+from mmqjp.present.recipients import Got
 from mmqjp.tables.lookup import QuerySeen, next_batches, query_changes, tally
 
 HOURS = 7 * 24 + 1  # number of hours counted separately, including the current one
@@ -257,7 +258,7 @@ class Tallies:
         return made[0]
 
     def _clear(self, hour: int) -> None:
-        self._batch, self._kept, self._hour = -1, 0, hour
+        self._batch, self._seq, self._kept, self._hour = -1, -1, 0, hour
         self._queries_are: object = None
         self._names = RegisteredNames()
         self._at: dict[str, int] = {}  # the places of names with outputs, registered or not
@@ -267,9 +268,10 @@ class Tallies:
 
     def _made(self, hour: int) -> QueryTally:
         self._shift(hour)
-        if not self._count_recent() and not self._count():  # rows were dropped: recount
+        got, known = self._recent.outputs_after(self._batch)
+        if not self._count_recent(got, known) and not self._count(known):  # rows were dropped: recount
             self._clear(hour)
-            self._count()
+            self._count(known)
         names = self._names
         counted = Counted(
             self._total.copy(), self._hours[HOURS - 25 :].sum(axis=0), self._hours.sum(axis=0), self._last.copy(),
@@ -280,27 +282,30 @@ class Tallies:
             names.counted_at.copy(), counted,
         )  # fmt: skip
 
-    def _count_recent(self) -> bool:
+    def _count_recent(self, got: Got | None, known: StoreCursor) -> bool:
         """Adds newer batches from the cache. Returns False if not cached, or outputs were deleted."""
-        found = None if self._batch < 0 else self._recent.outputs_after(self._batch)
-        if found is None:
+        if got is None or self._batch < 0 or known.answers - got.answers != self._kept:
             return False
-        (answers, qids, t1s), known = found
-        if known.answers - answers != self._kept:
-            return False
+        _, qids, t1s = got
         self._follow_queries(known.changes)
         self._add(self._places(qids), np.ones(len(qids), np.int64), t1s // HOUR, t1s)
-        self._batch, self._kept = known.batch, known.answers
+        self._batch, self._seq, self._kept = known.batch, known.seq, known.answers
         return True
 
-    def _count(self) -> bool:
-        """Adds newer batches. Returns False if outputs were deleted."""
+    def _count(self, known: StoreCursor) -> bool:
+        """Adds newer batches by queries. Returns False if outputs were deleted."""
+        are_few = self._batch >= 0 and not known.earlier and known.seq - self._seq <= MOST_OUTPUTS
+        until = newest = max(self._batch, known.batch)
         while True:
-            (there,) = self._select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
-            until = self._batch if there["until"] is None else there["until"]
+            if not are_few:
+                ((until, newest),) = rows_of(
+                    self._select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS), "until", "newest"
+                )
+                until = self._batch if until is None else until
             if not self._count_until(until):
                 return False
-            if there["newest"] in (None, until):
+            if newest in (None, until):
+                self._seq = known.seq
                 return True
 
     def _count_until(self, until: int) -> bool:
