@@ -385,7 +385,7 @@ class _Heap:
         self._scanned = 0
         """Number of objects after the last scan, or before the first pause, plus those known to be lasting."""
 
-    def put_away(self, *, lasting: bool) -> None:
+    def put_away(self, *, lasting: bool, frozen: bool) -> None:
         """Moves young objects to the oldest generation unscanned. Scans all if those not `lasting` grew by half."""
         young = gc.get_count()[0]
         gc.freeze()
@@ -403,7 +403,7 @@ class _Heap:
             gc.freeze()
             self._grown, self._scanned = 0, gc.get_freeze_count()
             self._bearable = max(LEAST_GROWTH, self._scanned // 2)
-        if not self.frozen:
+        if not (self.frozen or frozen):
             gc.unfreeze()  # to the oldest generation
 
 
@@ -411,9 +411,10 @@ _HEAP = _Heap()
 
 
 @contextmanager
-def gc_paused(*, lasting: bool = False) -> Iterator[None]:
+def gc_paused(*, lasting: bool = False, frozen: bool = False) -> Iterator[None]:
     """Disables collection inside. Survivors are not scanned at the end, which would take a tenth of a batch's time.
-    `lasting`: the block creates very many permanent objects, such as queries."""
+    `lasting`: the block creates very many permanent objects, such as queries. `frozen`: nor are they scanned later, as
+    with `gc_frozen`."""
     if not gc.isenabled():
         yield
         return
@@ -421,7 +422,7 @@ def gc_paused(*, lasting: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        _HEAP.put_away(lasting=lasting)
+        _HEAP.put_away(lasting=lasting, frozen=frozen)
         gc.enable()
 
 

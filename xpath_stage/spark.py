@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.arrays import Ints
-from common.executors import Shipped
+from common.executors import Shipped, in_task
 from templates.catalog import Change, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, edges_by_group
 from xpath_stage.documents import (
@@ -55,6 +55,7 @@ PatternUpdate = tuple[Change, Limits, Path | None]
 _workers: dict[PatternsVersion, _Worker] = {}  # this process's evaluator, of the version used last; at most one
 
 
+@in_task
 def evaluate_batches(
     version: PatternsVersion,
     patterns: Broadcast[PatternUpdate],

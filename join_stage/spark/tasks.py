@@ -21,7 +21,7 @@ from pyspark import RDD, Broadcast, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
 from common.arrays import Ints, Mask, group_starts, packed, unpacked
-from common.executors import Shipped, run_tasks, with_shipped
+from common.executors import Shipped, in_task, run_tasks, with_shipped
 from common.files import sync_directory
 from join_stage.near_candidates import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
@@ -175,6 +175,7 @@ Shuffled = tuple[int, Located | bytes]
 """The number of a slice, and its finding: groups of a run, or matches of rows without a join as an Arrow stream."""
 
 
+@in_task
 def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
     """Looks up the batch's values in a bucket of digests in all runs. Yields their groups, by slice with them."""
     if told.batch is None:
@@ -311,10 +312,11 @@ class SpreadMatches:
             found.unpersist()
 
 
+@in_task
 def _answered(
     rows: RowIndex, told: SpreadBatch, answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
 ) -> Iterator[T]:
-    return answer(number, pair(told, rows, number, shuffled))
+    yield from answer(number, pair(told, rows, number, shuffled))
 
 
 _FAILURES = (Py4JError, PySparkException, ConnectionError)

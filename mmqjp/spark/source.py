@@ -27,6 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from common.arrays import batch_of_rows, rows_of
+from common.executors import in_task
 from common.files import write_whole
 from common.tools import in_batches
 from feeds import readers
@@ -434,6 +435,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------ on executors
 
+    @in_task
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, PlanPartition):
             yield from to_batches(self._rows(partition))
@@ -592,6 +594,7 @@ def rows_frame(frame: DataFrame, source: str, max_document: int | None, json: Js
         f.coalesce(*(time.cast("bigint") for time in micros), none).cast("bigint").alias("time"),
     )
 
+    @in_task
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = (0 if context is None else context.partitionId()) << 32

@@ -4,6 +4,7 @@ import weakref
 import pytest
 
 from common import tools
+from common.executors import in_task
 from common.tools import gc_frozen, gc_paused
 
 
@@ -89,3 +90,24 @@ def test_nothing_is_scanned_while_as_much_goes_as_comes(scans, monkeypatch):
         with gc_paused():
             kept += [[] for _ in range(1_000)]
     assert len(scans) > 1, "they became more by half"
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read to its end", "closed"])
+def test_survivors_of_a_task_are_not_scanned_after_it(is_read):
+    kept: list[Circle] = []
+
+    @in_task
+    def work(count):
+        assert not gc.isenabled()
+        for number in range(count):
+            kept.append(Circle())
+            yield number
+
+    results = work(3)
+    assert next(results) == 0
+    if is_read:
+        assert list(results) == [1, 2]
+    else:
+        results.close()
+    assert gc.isenabled()
+    assert not {*map(id, kept)} & {*map(id, gc.get_objects())}
