@@ -73,8 +73,7 @@ def answer_rows(
 ) -> AnswerRows:
     """Numbers the answers that have recipients, in the order of outputs, and these from `first_seq`."""
     recipients = count_recipients(given, members, batch)
-    order = np.flatnonzero(recipients)
-    order = order[line_order(given.rows.take(pa.array(order)).select(_ORDERED))]
+    order = line_order(given.rows, np.flatnonzero(recipients))
     counts, count = recipients[order], len(order)
     number = np.arange(first_answer, first_answer + count)
     first, last, place = _numbers(given.ints("t1")[order], counts, first_seq)
@@ -174,37 +173,51 @@ def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
     return np.repeat(ends - outputs, sizes), np.repeat(ends - 1, sizes), place
 
 
-_ORDERED = ("t1", "documents", "nodes", "choice", "form", "head", "tail")
-
-
-def line_order(answers: pa.Table, *, by_t1: bool = True) -> Ints:
-    """Returns the places of answers in the order of the output lines of one query: by t1, unless they are equal, size
-    of a story, documents, nodes. Parses nodes, which is slow, only where documents are equal, and each text once."""
-    if len(answers) <= 1:
-        return np.arange(len(answers))
-    lists = answers["documents"].combine_chunks()
-    texts, code = coded(pa.chunked_array([lists.flatten()]))
-    ranks = np.append(_ranks(texts)[code], -1)
-    starts, ends = lists.offsets.to_numpy()[:-1].astype(np.int64), lists.offsets.to_numpy()[1:].astype(np.int64)
-    columns = [answers["t1"].to_numpy()] if by_t1 else []
-    if (stories := pc.equal(answers["head"], STORY_HEAD).to_numpy()).any():
-        columns.append(np.zeros(len(answers), np.int64))
-        columns[-1][stories] = [*map(size_of_story, answers["tail"].filter(pa.array(stories)).to_pylist())]
-    for at in range(int((ends - starts).max(initial=0))):
-        columns.append(ranks[np.where(starts + at < ends, starts + at - starts[:1], -1)])
-    if not columns:
-        columns.append(np.zeros(len(answers), np.int64))
-    order = np.lexsort(columns[::-1])
-    starts = group_starts(*(column[order] for column in columns))
-    group = np.repeat(np.arange(len(starts)), sizes := np.diff(np.append(starts, len(order))))
-    several = np.flatnonzero((sizes > 1)[group])
-    if len(several):
-        tied = answers.take(pa.array(order[several]))
-        nodes, choices, forms = (coded(tied[name]) for name in ("nodes", "choice", "form"))
-        by_nodes = _ranks([node_orders(read_nodes(text)) for text in nodes[0]])[nodes[1]]
-        keys = _ranks(forms[0])[forms[1]], _ranks(choices[0])[choices[1]], by_nodes, group[several]
-        order[several] = order[several][np.lexsort(keys)]
+def line_order(answers: pa.Table, places: Ints, *, by_t1: bool = True) -> Ints:
+    """Returns places of answers in the order of the output lines of one query: by t1, unless they are equal, size of a
+    story, documents, nodes. Reads of each column only what those before it leave tied: nodes are slow to parse."""
+    order, is_first = places.copy(), np.arange(len(places)) == 0
+    for keys_of in (*([_by_t1] if by_t1 else []), _by_documents, _by_nodes, _by_choice):
+        group = is_first.cumsum()
+        several = np.flatnonzero((np.bincount(group) > 1)[group])
+        if not len(several):
+            break
+        keys = keys_of(answers, order[several])
+        again = np.lexsort((*keys[::-1], group[several]))
+        order[several] = order[several][again]
+        is_first[several[group_starts(group[several], *(key[again] for key in keys))]] = True
     return order
+
+
+def _by_t1(answers: pa.Table, places: Ints) -> list[Ints]:
+    return [answers["t1"].to_numpy()[places]]
+
+
+def _by_documents(answers: pa.Table, places: Ints) -> list[Ints]:
+    keys, some = list[Ints](), pa.array(places)
+    if (stories := pc.equal(answers["head"].take(some), STORY_HEAD).to_numpy()).any():
+        keys.append(np.zeros(len(places), np.int64))
+        keys[-1][stories] = [*map(size_of_story, answers["tail"].take(some.filter(pa.array(stories))).to_pylist())]
+    lists = answers["documents"].take(some).combine_chunks()
+    ranks = np.append(_ranked(pa.chunked_array([lists.flatten()])), -1)
+    starts, ends = lists.offsets.to_numpy()[:-1].astype(np.int64), lists.offsets.to_numpy()[1:].astype(np.int64)
+    for at in range(int((ends - starts).max(initial=0))):
+        keys.append(ranks[np.where(starts + at < ends, starts + at - starts[:1], -1)])
+    return keys
+
+
+def _by_nodes(answers: pa.Table, places: Ints) -> list[Ints]:
+    return [_ranked(answers["nodes"].take(pa.array(places)), lambda text: node_orders(read_nodes(text)))]
+
+
+def _by_choice(answers: pa.Table, places: Ints) -> list[Ints]:
+    return [_ranked(answers[name].take(pa.array(places))) for name in ("choice", "form")]
+
+
+def _ranked(texts: pa.ChunkedArray, key: Callable[[str], Any] = str) -> Ints:
+    """Returns the rank of each text among the distinct ones."""
+    values, code = coded(texts)
+    return _ranks(list(map(key, values)))[code]
 
 
 def _ranks(values: Sequence[Any]) -> Ints:
@@ -273,7 +286,7 @@ class FanOut:
         self._group = self._column["t1"] if by_time else self._column["first_seq"]
         self._order = np.arange(len(answers))
         if by_time:  # those of equal times are in the order of lines: documents, nodes; ties by `choice` and `form`
-            self._order[line_order(answers, by_t1=False)] = np.arange(len(answers))
+            self._order[line_order(answers, self._order, by_t1=False)] = np.arange(len(answers))
 
     def delivered(self) -> Iterator[OutputChunk]:
         """Yields the outputs without those of hidden queries, whose numbers are left out."""
