@@ -133,14 +133,15 @@ class Pairing:
         if not kinds:
             return None
         singles = np.array([bool(pair.single) for pair in means], np.bool_)
-        formed = self._formed(ranges, means)
+        formed, whole = self._formed(ranges, means)
         # Ranges that are only looked up may be the most. They need no cut to the windows, and get none.
         ranges = _in_time(met, ranges.of(singles | formed), means)
         if not len(ranges.posting):
             return None
         several = None
         if formed.any():
-            several = self._satisfied(self._pairs_of_instances(met, ranges.of(formed), kinds), kinds)
+            pairs = self._pairs_of_instances(met, ranges.of(formed), None if whole else kinds)
+            several = self._satisfied(pairs, kinds)
         return PairedRuns(met.driving, met.other, met.driving_left, kinds, means, ranges.of(singles), several)
 
     def _ranges(self, met: _Met) -> tuple[list[postings.PairKind], list[postings.KindMeaning], PostingRanges]:
@@ -168,10 +169,11 @@ class Pairing:
         start, end = other.start[group], other.start[group + 1]
         return kinds, means, PostingRanges(posting, start[place], end[place], kind_of[place])
 
-    def _formed(self, ranges: PostingRanges, means: Sequence[postings.KindMeaning]) -> NDArray[np.bool_]:
-        """The mask of kinds whose pairs must be formed: those with the rarest edge of a row whose edges all occur."""
+    def _formed(self, ranges: PostingRanges, means: Sequence[postings.KindMeaning]) -> tuple[Mask, bool]:
+        """The mask of kinds whose pairs must be formed: those with the rarest edge of a row whose edges all occur, or
+        with any edge of such rows, if that makes few more pairs: then they need not be looked up; and which it is."""
         if not any(pair.several for pair in means):
-            return np.zeros(len(means), np.bool_)
+            return np.zeros(len(means), np.bool_), True
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
         counts = np.array([len(pair.edges) for pair in means], np.int64)
         edges = np.array([edge for pair in means for edge in pair.edges], np.int64)
@@ -182,24 +184,35 @@ class Pairing:
         missing = np.isinf(of_rows) & (table >= 0)
         possible = (table[:, 0] >= 0) & ~missing.any(axis=1)
         rarest = np.argmin(np.where(table[possible] >= 0, of_rows[possible], np.inf), axis=1)
-        chosen = np.zeros(self._rows.edge_count + 1, np.bool_)
-        chosen[table[possible][np.arange(len(rarest)), rarest]] = True
-        formed = np.zeros(len(means), np.bool_)
-        formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
-        return formed
+
+        def kinds_with(some: Ints) -> Mask:
+            chosen = np.zeros(self._rows.edge_count + 1, np.bool_)
+            chosen[some] = True
+            found = np.zeros(len(means), np.bool_)
+            found[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
+            return found
+
+        formed = kinds_with(table[possible][np.arange(len(rarest)), rarest])
+        every = kinds_with(table[possible][table[possible] >= 0])
+        whole = bool(totals[every].sum() <= MORE_FORMED * totals[formed].sum())
+        return every if whole else formed, whole
 
     def _pairs_of_instances(
-        self, met: _Met, ranges: PostingRanges, kinds: Sequence[postings.PairKind]
+        self, met: _Met, ranges: PostingRanges, kinds: Sequence[postings.PairKind] | None
     ) -> tuple[Ints, Ints, Ints, Ints]:
-        """Pairs of postings of equal value of the pairs of instances that ranges form. Returns parallel arrays, sorted
-        by the last two: posting in the driving run, posting in the other, number of the pair of instances, kind."""
+        """Pairs of postings of equal value of the pairs of instances that ranges form; without `kinds`, ranges have
+        them all. Returns parallel arrays, sorted by the last two: posting in the driving run, posting in the other,
+        number of the pair of instances, kind."""
         driving, other = met.driving, met.other
         theirs, place = expand_ranges(ranges.start, ranges.end)
-        ours = ranges.posting[place]
+        ours, kind = ranges.posting[place], ranges.kind[place]
         if isinstance(other, postings.PostingRun) and have_documents_in_common(driving, other):
             different = driving.documents[ours] != other.documents[theirs]
-            ours, theirs = ours[different], theirs[different]
+            ours, theirs, kind = ours[different], theirs[different], kind[different]
         code, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
+        if kinds is None:
+            order = np.lexsort((kind, code))
+            return ours[order], theirs[order], code[order], kind[order]
         time = np.zeros(len(instances), np.int64)
         time[code] = other.time[theirs]
         one, two = instances >> INDEX_BITS, instances & (1 << INDEX_BITS) - 1
@@ -246,6 +259,10 @@ def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
     left, right = (ours, theirs) if driving_left else (theirs, ours)
     return left << postings.CLASS_BITS | right
 
+
+MORE_FORMED = 4
+"""How many times as many pairs of postings may be formed so that no more need be looked up: for each pair of instances,
+each value of one is looked up in the other."""
 
 MOST_CUT = 32_768  # number of ranges cut to the windows at a time, which fit into a processor's cache
 

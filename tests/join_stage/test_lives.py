@@ -215,6 +215,7 @@ def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path
     monkeypatch.setattr(join, "MOST_IN_MEMORY", rng.choice([0, 0, 40, 200]))
     for name in ("CHUNK", "MOST_CUT"):
         monkeypatch.setattr(join, name, rng.choice([7, getattr(join, name)]))
+    monkeypatch.setattr(join, "MORE_FORMED", (0, 100, join.MORE_FORMED)[seed // 2 % 3])
     monkeypatch.setattr(disk, "PIECE", 16)
     # Many digests share a half.
     few = np.array([(1 << 63, 1 << 63), (3, 1 << 63), (1 << 63, 3)][seed % 3], np.uint64)
