@@ -277,7 +277,7 @@ def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
     """
     stretches = flow.stretches
     if stretches is not None and np.all(stretches.at[1:] > stretches.at[:-1]):
-        firsts, numbers = number_distinct([stretches.starts, stretches.sizes])
+        firsts, numbers = number_distinct([stretches.starts * (len(stretches.rows) + 1) + stretches.sizes])
         taken, of = spread(stretches.starts[firsts], stretches.sizes[firsts])
         return stretches.at, numbers, of, stretches.rows[taken]
     starts = group_starts(flow.at)

@@ -319,6 +319,8 @@ class Kernel:
 
     def _settle(self) -> None:
         slots_of, rows = self.statements.settle()
+        if not slots_of:
+            return
         for number, (slots, of) in slots_of.items():
             self._readers.setdefault(number, RowReaders()).add(slots, of)
         self._make_operators()

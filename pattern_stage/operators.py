@@ -19,7 +19,7 @@ from common.arrays import Ints, Mask, distinct
 from common.bounds import INFINITE
 from common.limits import UNLIMITED, Excess, LimitName, Quota, note_excess
 from pattern_stage.clauses import split_condition, static_clauses
-from pattern_stage.columns import Column, Columns, Flow, each_once, joined_flow, number_distinct
+from pattern_stage.columns import Column, Columns, Flow, Stretches, each_once, joined_flow, number_distinct
 from pattern_stage.fan_out import RowReaders
 from pattern_stage.index import RowClasses, StaticIndex, each_shape
 from pattern_stage.lineage import Lineage
@@ -320,6 +320,10 @@ class Filtering(PatternOp):
                     held = np.isin(at * width + left, flow.at * width + flow.rows)
                     at, rows = at[held], rows[held]
                 return Flow(flow.events, at, rows).compact()
+        if each <= min(_DEAR * len(flow), _BLOCK) and not flow.rows.any():
+            rows = self._readers.of(flow.rows[:1])[1]
+            if len(rows) > 1:
+                return Flow.of(flow.events, self._sets(flow.events, flow.at, rows)).compact()
         blocks = np.cumsum(self._readers.counts(flow.rows)) // _BLOCK
         bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(flow)]
         found = [self._held(flow.only(np.arange(*ends))) for ends in pairwise(bounds)]
@@ -328,12 +332,27 @@ class Filtering(PatternOp):
 
     def _held(self, flow: Flow) -> tuple[Ints, Ints]:
         places, rows = self._readers.of(flow.rows)
-        at, classes = flow.at[places], self._classes.of_row[rows]
+        at = flow.at[places]
+        held = self._test(flow.events, at, self._classes.of_row[rows])
+        return at[held], rows[held]
+
+    def _test(self, events: Columns, at: Ints, classes: Ints) -> Mask:
+        """Returns which events satisfy the condition of the class beside them."""
         held = np.zeros(len(at), np.bool_)
         for shape, chosen in each_shape(self._classes.shape[classes]):
-            pairs = Pairs(flow.events, at[chosen], classes[chosen], self._classes.parameters)
+            pairs = Pairs(events, at[chosen], classes[chosen], self._classes.parameters)
             held[chosen] = self._condition(shape)(pairs)
-        return at[held], rows[held]
+        return held
+
+    def _sets(self, events: Columns, at: Ints, rows: Ints) -> Stretches:
+        """Returns which of a few rows hold for each of these events. A set of rows that several events have is one."""
+        classes = np.tile(self._classes.of_row[rows], len(at))
+        bits = np.packbits(self._test(events, np.repeat(at, len(rows)), classes).reshape(len(at), -1), 1)
+        codes, which = np.unique(bits.view(f"u{bits.shape[1]}").ravel(), return_inverse=True)
+        held = np.unpackbits(codes.view(np.uint8).reshape(len(codes), -1), 1, len(rows))
+        sizes = held.sum(1, np.int64)
+        stretches = Stretches(at, (np.cumsum(sizes) - sizes)[which], sizes[which], rows[held.nonzero()[1]])
+        return stretches if sizes.all() else stretches.only(stretches.sizes > 0)
 
     def _condition(self, shape: int) -> Callable[[Pairs], Mask]:
         """The condition of a shape, compiled on first use: few are needed with an index."""

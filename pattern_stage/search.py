@@ -57,8 +57,10 @@ class RowSets:
             return np.arange(len(codes)), codes
         places = np.where(sets, -1 - codes, 0)
         numbers, place_of = spread(self._starts[places], np.where(sets, self._sizes[places], 1))
-        numbers[~sets[place_of]] = 0
-        return place_of, np.where(sets[place_of], self._rows[numbers], codes[place_of])
+        rows = self._rows[numbers]
+        if not np.all(sets):
+            rows[~sets[place_of]] = codes[~sets]
+        return place_of, rows
 
     def use(self, codes: Ints) -> None:
         self._places.use(-1 - codes[codes < 0])

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from common.arrays import Ints, Mask, distinct
+from common.arrays import Ints, Mask, distinct, group_starts
 from common.bounds import BEGINNING, LONGEST_WINDOW
 from pattern_stage import columns as cols
 from pattern_stage.columns import NO_INTS, joined
@@ -111,6 +111,8 @@ class Joining(Bounded):
         of, classes = of[places], self.classes.of_row[rows]
         of, classes, members = self._members(of, classes, rows)
         counts = np.bincount(of, minlength=int(numbers.max()) + 1)
+        if len(of) == len(counts) and counts.all():
+            return at, classes[numbers], members[numbers]
         taken, place = cols.spread((np.cumsum(counts) - counts)[numbers], counts[numbers])
         return at[place], classes[taken], members[taken]
 
@@ -118,7 +120,7 @@ class Joining(Bounded):
         """Returns the distinct pairs of a number and a class, each with the set of its rows."""
         codes = of * self.classes.end + classes
         order = np.argsort(codes, kind="stable")
-        first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        first = group_starts(codes[order])
         members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
         return of[order][first], classes[order][first], members
 

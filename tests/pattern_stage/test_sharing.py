@@ -118,6 +118,29 @@ def test_a_chain_of_selections_is_one_unless_it_would_grow_without_end():
     assert [node.slots for node in form.nodes[1:]] == [(0, 1, 2), (1,)] and constants == (83.0, 2.0, 200.0)
 
 
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 17])
+def test_filters_of_one_stream_find_what_each_finds_alone_also_after_others_have_gone(count: int):
+    rng = Random(count)
+    values = [rng.randint(0, 20) for _ in range(80)]
+    s, t = ([event({name: values[at]}, at, at, {at}) for at in range(start, 80, 2)] for start, name in enumerate("ab"))
+    filters = [f"FILTER{{a > {bound}}} S" for bound in range(count)]
+    texts = [f"FROM {one}{then}" for one in filters for then in ("", " NEXT{b = a} T")]
+    gone = rng.sample(range(len(texts)), count // 3)
+
+    def run(texts: list[str], gone: list[int]) -> list[Any]:
+        trial = Trial(SCHEMAS, *texts)
+        for start, until in ((0, 30), (30, 80)):
+            trial.run({"S": s, "T": t}, start, until)
+            trial.kernel.remove([] if start else gone)
+        return [trial.results(place) for place in range(len(texts))]
+
+    together = run(texts, gone)
+    assert together == [run([text], [0] * (place in gone))[0] for place, text in enumerate(texts)]
+    for bound in range(count):
+        last = 30 if 2 * bound in gone else 80
+        assert {one.t1 for one in together[2 * bound]} == {at for at in range(0, last, 2) if values[at] > bound}
+
+
 def test_c_alpha_queries_that_began_at_different_times_keep_events_once_and_agree_when_windows_are_full():
     text = "FROM AGGREGATE{avg(load) AS mean BY pid OVER 5 s} CPU"
     given = frozenset(event({"pid": "p", "load": float(t * t)}, t * SECOND, t * SECOND, {t}) for t in range(20))
