@@ -54,8 +54,10 @@ def changes(
     value: Callable[[Doc], str | None],
     holds: Callable[[int, int, int], bool] | None = None,
     tell: Collection[str] = (),
+    waiting: dict[int, int] | None = None,
 ) -> list[Change]:
-    """What is told of the stories of these pairs before a time. `holds` is HAVING, of members, feeds and values."""
+    """What is told of the stories of these pairs before a time. `holds` is HAVING, of members, feeds and values.
+    `waiting` gets the number of members of open stories after each time of a document."""
     partners: dict[Doc, set[Doc]] = {}
     for one, other in pairs:
         if max(one, other).time < until:
@@ -100,5 +102,7 @@ def changes(
         story.unlisted |= ({document} | new) - story.members
         story.members |= {document} | new
         note(story, what, document.time)
+        if waiting is not None:
+            waiting[document.time] = sum(len(one.members) for one in stories)
     close(until)
     return found

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from lxml import etree
@@ -22,7 +23,7 @@ from mmqjp.service.commands import LOOKUPS
 from pattern_stage.stories import StoryDocument, story_id
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import seeds
-from tests.live.stories import Item, StoryModel, use
+from tests.live.stories import BLOCK, Item, Limits, StoryModel, use
 from tests.oracle import stories as oracle
 from tests.oracle.stories import Doc
 
@@ -65,6 +66,12 @@ CONDITIONS: dict[str, Callable[[int, int, int], bool] | None] = {
     " HAVING count(DISTINCT ./v) >= 2 AND feeds < 4": lambda members, feeds, values: values >= 2 and feeds < 4,
     " HAVING feeds >= 3 OR count(DISTINCT v) = 1": lambda members, feeds, values: feeds >= 3 or values == 1,
 }
+TELL = (), (), ("grew",), ("opened", "closed"), ("merged", "closed")
+
+
+def _query(window: int, lasting: int, having: str, tell: Sequence[str]) -> str:
+    said = f" TELL {', '.join(tell)}" if tell else ""
+    return QUERY.format(window=window, lasting=lasting, having=having, tell=said)
 
 
 def story_names(items: Sequence[Item], source: str = "told_pairs") -> dict[str, oracle.Name]:
@@ -111,9 +118,9 @@ def expected(
 def assert_told(rng: Random, engine: str, place: Path | None) -> None:
     items, window, settle = world(rng), rng.choice((3, 9, 30)), rng.choice((0, 2, 10))
     lasting, having = rng.choice((4, 12, 60)), rng.choice(list(CONDITIONS))
-    tell = rng.choice(((), (), ("grew",), ("opened", "closed"), ("merged", "closed")))
+    tell = rng.choice(TELL)
     counts, own, source = "DISTINCT" in having, rng.choice((False, True)), rng.choice(SOURCES)
-    text = QUERY.format(window=window, lasting=lasting, having=having, tell=f" TELL {', '.join(tell)}" if tell else "")
+    text = _query(window, lasting, having, tell)
     text += FILTERED.format(lasting=lasting, source=source) if own else ""
     begun = kept = rng.choice((0, 0, len(items) // 2))  # so many documents come before the query, with a backfill
     found: list[Output] = []
@@ -152,21 +159,24 @@ def test_stories_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
 
 def assert_told_live(rng: Random, engine: str, place: Path) -> None:
     items, window, settle = world(rng), rng.choice((3, 9, 30)), rng.choice((0, 2, 10))
-    lasting, having = rng.choice((4, 12, 60)), rng.choice(list(CONDITIONS))
-    text, names = QUERY.format(window=window, lasting=lasting, having=having, tell=""), story_names(items)
+    lasting, having, tell = rng.choice((4, 12, 60)), rng.choice(list(CONDITIONS)), rng.choice(TELL)
+    text, names = _query(window, lasting, having, tell), story_names(items)
     of = {one.doc: one for one in items}
 
-    def fold(pairs: Sequence[tuple[Item, Item]], until: int) -> list[oracle.Change]:
-        asked: dict[str, Any] = {"feed": lambda d: of[d].feed, "value": lambda d: of[d].value}
-        asked |= {"lasting": lasting * SECOND, "holds": CONDITIONS[having]}
+    def fold(pairs: Sequence[tuple[Item, Item]], until: int, waiting: dict[int, int]) -> list[oracle.Change]:
+        asked: dict[str, Any] = {"feed": lambda d: of[d].feed, "value": lambda d: of[d].value, "waiting": waiting}
+        asked |= {"lasting": lasting * SECOND, "holds": CONDITIONS[having], "tell": tell}
         found = oracle.changes([(one.doc, other.doc) for one, other in pairs], until=until, **asked)
         return found if "DISTINCT" in having else [one._replace(values=0) for one in found]
 
-    def compare(session: Session, told: Counter[oracle.Change]) -> None:
-        assert session.take_paused() == {}
-        assert Counter(as_change(one, names) for one in session.outputs(-1)) == told
+    def compare(session: Session, model: StoryModel) -> None:
+        assert Counter(as_change(one, names) for one in session.outputs(-1)) == model.told()
+        assert {one.name for one in session.registry.subscriptions.values() if one.paused is not None} == model.paused
 
-    use(rng, engine, place, text, settle * SECOND, items, StoryModel(window * SECOND, settle * SECOND, fold), compare)
+    limits = Limits(*(rng.choice((None, None, *some)) for some in ((1, 2, 3, 6), (3, 6, 12), (3, 6, 12))))
+    model = StoryModel(window * SECOND, settle * SECOND, fold, limits)
+    with patch("common.limits.BLOCK", BLOCK):
+        use(rng, engine, place, text, items, model, compare)
 
 
 @pytest.mark.parametrize("seed", seeds(10, 3_000, first=20_000))
