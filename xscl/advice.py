@@ -43,7 +43,7 @@ _WORDS = {
     }.items()
     for name in names.split()
 }
-"""What a terminal is called that is no sign, or not called as it is written."""
+"""Display names of terminals that are not punctuation or are displayed other than as written."""
 
 _ONE_UNIT = "a window has one number and one unit"
 _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
@@ -53,9 +53,10 @@ _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 class Rule:
     """A common mistake, how to recognise it, and its message.
 
-    `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped. A
-    terminal of `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the
-    first group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place."""
+    `before` and `behind` are regular expressions for the text on either side of the position where the parser stopped.
+    The parser must have accepted one of `expects` there, and not `without`. `{0}` in the message and the hint is the
+    first group of `before` or `behind`. The span of a `whole` mistake begins where `before` matched, that of others at
+    the position."""
 
     message: str
     hint: str
@@ -252,7 +253,7 @@ _EVENT_PARTS = (
 
 _QUERY_RULES = (
     *_PATTERN_INSIDE,
-    # What belongs to queries over documents.
+    # Syntax of queries over documents.
     Rule("a path reads documents, and an event query reads events",
          "write DEFINE EVENT and a name, FROM the path (x := ...), and the name here", r"/|->|@", expects="NEXT"),
     Rule("a path reads documents, and an event query reads events",
@@ -392,7 +393,7 @@ _CLAUSES = {
     "return": ("there is no RETURN", "write SELECT in front of FROM"),
     "emit": ("there is no EMIT", "write PUBLISH and a name"),
 }
-"""Foreign words after an input of a query: message and hint."""
+"""Words of other languages after a query's input, with message and hint."""
 
 _OPERATORS = {
     "in": ("there is no IN", './lang = "en" or ./lang = "de" says the same'),
@@ -404,7 +405,7 @@ _OPERATORS = {
     },
     "within": ("there is no WITHIN", "write a comma in front of the window"),
 }
-"""Foreign words between two operands of a condition: message and hint."""
+"""Words of other languages between the operands of a condition, with message and hint."""
 
 _STARTS = {
     "for": ("there is no FOR", "write FROM S//item->x"),
@@ -420,7 +421,7 @@ _STARTS = {
     "set": ("SET belongs to a PATTERN", "write PATTERN SEQ(SET(A a, B b)) WITHIN 7 d"),
     "subscribe": ("there is no SUBSCRIBE in a query", "write FROM S//item"),
 }
-"""Foreign words at the beginning of a query, which the parser takes for a stream: message and hint."""
+"""Words of other languages at the beginning of a query, which the parser takes for a stream, with message and hint."""
 
 
 _HABITS = (
@@ -454,13 +455,14 @@ _HABITS = (
 )  # fmt: skip
 
 
-FAR = 200  # maximum number of characters examined before the place
+FAR = 200  # maximum number of characters examined before the position
 
 _EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "pattern": _PATTERN_RULES}
 
 
 def explain_syntax_error(text: str, start: int, lines: texts.Lines, kind: texts.SyntaxKind) -> texts.Problem:
-    """The problem of a statement that its grammar does not accept. Its `text` begins at `start` in its script."""
+    """Returns the problem of a statement that the grammar rejects. Its `text` begins at offset `start` of the
+    script."""
     try:
         lark_of(kind).parse(text)
         raise AssertionError(f"Lark accepts what its tables reject: {text}")
@@ -489,7 +491,7 @@ def explain_syntax_error(text: str, start: int, lines: texts.Lines, kind: texts.
 def _known_mistake(
     rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]
 ) -> texts.Problem | None:
-    """The problem of the first rule that matches the text `before` and `behind` the place; else None."""
+    """Returns the problem of the first rule that matches the text `before` and `behind` the position, or None."""
     before = before[-FAR:]
     for rule in rules:
         if (rule.expects and expected.isdisjoint(rule.expects.split())) or rule.without in expected:
@@ -510,7 +512,7 @@ def _filled(text: str, groups: list[str]) -> str:
 
 
 def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> texts.Problem | None:
-    """The problem of another language's words or signs between the texts `before` and `behind` a place."""
+    """Returns the problem of another language's words or signs between the texts `before` and `behind` a position."""
     before = before[-FAR:]
     word = _word(behind)
     meanings = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
@@ -536,7 +538,7 @@ def _word(behind: str) -> str:
 
 
 def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> texts.Problem | None:
-    """The problem of a misspelt keyword that passed for a stream, or of a variable without an arrow."""
+    """Returns the problem of a misspelt keyword that was parsed as a stream, or of a variable without an arrow."""
     word = _word(behind)
     first = re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
     close = get_close_matches(first[1].upper(), ("SELECT", "FROM", "DECLARE"), n=1, cutoff=0.7) if first else []
@@ -554,7 +556,7 @@ def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> tex
 
 
 _BEGINNING = re.compile(r"[\w.\-]+\s*//?\s*[\w*@]|[\w.\-]+\s*->")
-"""A query without FROM, whose beginning is not a variable's name."""
+"""Matches a query without FROM that does not begin with a variable's name."""
 
 
 _ALIAS = (
@@ -565,7 +567,7 @@ _QUOTED = re.compile(r"""(?<!\w)(?:"[^"\n]*"|'[^'\n]*')""")
 
 
 def variable_of_event(text: str, start: int, events: Container[str]) -> texts.Problem | None:
-    """The problem of a statement that binds a variable to one of the `events`, as queries do to documents."""
+    """Returns the problem of a statement that binds a variable to one of the `events`, as queries do to documents."""
     text = _QUOTED.sub(lambda quoted: '"' * len(quoted[0]), text)
     for found in _INPUT.finditer(text):
         if (name := found[1]) in events:

@@ -20,8 +20,8 @@ from xscl.algebra.values import DERIVED, MANY_VALUED, NOWHERE, NUMBERS, WITH_LIT
 from xscl.check_expressions import name_span
 from xscl.text import Problem, unescaped, unit_hint, window_us
 
-# Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
-# those whose value is a string stand for `!= ""`.
+# Functions of a filter that apply to the filtered node if written without an argument. As a condition,
+# those that return strings stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
 _STRING_VALUED = ({"string", "concat", *MANY_VALUED} | DERIVED.keys() | WITH_LITERAL.keys()) - NUMBERS - {"date"}
 
@@ -45,7 +45,7 @@ class WeightsDeclaration:
 
 @frozen
 class _Clause:
-    """What the rule above puts in its place; `word` is a keyword, a name, or empty."""
+    """A part of the node that the rule above builds; `word` is a keyword, a name, or empty."""
 
     word: str
     value: Any
@@ -70,16 +70,17 @@ def _span(first: Any, last: Any) -> Span:
     return _shared_span(start, end)
 
 
-_shared_span = lru_cache(maxsize=65536)(Span)  # a cached Span: very many statements have the same ones
+_shared_span = lru_cache(maxsize=65536)(Span)  # a cached Span, since many statements have equal ones
 
 
 def _name(token: Token) -> Any:
-    """Interns a token's text, so that equal names share an object. The grammar restricts it to what a node allows."""
+    """Interns a token's text, so that equal names share an object. The grammar admits only valid names."""
     return intern(str(token))
 
 
 def _node(kind: Callable[..., Any], *places: int, start: int = 0, end: int = -1) -> Any:
-    """A callback: a node of the children at some places, and with the span from one child to another."""
+    """Returns a callback that builds a node from the children at some indexes, with the span from one child to
+    another."""
 
     def build(_: object, children: list[Any]) -> Any:
         return kind(*[children[place] for place in places], _span(children[start], children[end]))
@@ -88,7 +89,7 @@ def _node(kind: Callable[..., Any], *places: int, start: int = 0, end: int = -1)
 
 
 def _spanning(build: Callable[[list[Any], Span], Any]) -> Any:
-    """A callback: a node of all children, and with the span of them all."""
+    """Returns a callback that builds a node from all children, with their span."""
     return lambda _, children: build(children, _span(children[0], children[-1]))
 
 
@@ -169,7 +170,7 @@ class Builder(_ExpressionBuilder):
 
     def join(self, children: list[Any]) -> syntax.Join:
         left, right, window, pred = children[0], children[-1], children[-3], children[-5]
-        op = cast(JoinOp, " ".join(word.type for word in children[1:-6]))  # terminals are called as they are written
+        op = cast(JoinOp, " ".join(word.type for word in children[1:-6]))  # the type of a terminal is its spelling
         if window.us is None and op in ("NOT FOLLOWED BY", "NOT JOIN"):
             hint = "write how long to wait, such as 7 d; only what came before needs no end: NOT PRECEDED BY {.., INF}"
             raise Problem(f"{op} without end would never be decided", window.span, hint)
@@ -294,7 +295,7 @@ class Builder(_ExpressionBuilder):
 
 
 def _having_and_tell(children: list[Any]) -> tuple[Any, tuple[str, ...]]:
-    """What stands behind HAVING and TELL of stories, None and nothing without them."""
+    """The operands of HAVING and TELL of stories; None and () without them."""
     having = children[1] if children and children[0].type == "HAVING" else None
     changes = [str(one).lower() for one in children[2 * (having is not None) + 1 :: 2]]
     return having, tuple(changes)
@@ -305,8 +306,9 @@ def _number_of(token: Token) -> exp.Number:
 
 
 def with_hole_texts(node: Any, text: str) -> Any:
-    """A constructor whose holes have their texts, which `text` has at their places; any other node as it is."""
-    if isinstance(node, exp.Hole) and not node.text:  # else it is of another statement
+    """Fills in the texts of a constructor's holes, which are at their spans in `text`. Returns any other node
+    unchanged."""
+    if isinstance(node, exp.Hole) and not node.text:  # otherwise it is from another statement
         return exp.Hole(node.operand, text[node.span.start + 1 : node.span.end - 1].strip(), node.span)
     if not isinstance(node, exp.ElementConstructor) or all(hole.text for hole in holes_of(node)):
         return node
@@ -333,14 +335,14 @@ def _step(axis: exp.Axis, test: exp.NameTest, suffixes: list[_Clause], span: Spa
 
 
 def _condition(expr: exp.Expr) -> exp.Expr:
-    """An expression as a condition of a filter: a string is true if it is not empty."""
+    """Turns an expression into a condition of a filter: a string is true if it is not empty."""
     if isinstance(expr, exp.Call) and expr.name in _STRING_VALUED:
         return exp.Compare("!=", expr, exp.String("", expr.span), expr.span)
     return expr
 
 
 def _arms(children: Iterable[Any], kind: type[exp.And | exp.Or]) -> tuple[Any, ...]:
-    """The operands of AND or OR, flattened, from children with a keyword between each two."""
+    """The operands of AND or OR, flattened, from children separated by keywords."""
     arms: list[Any] = []
     for child in islice(children, 0, None, 2):
         arms.extend(child.args if isinstance(child, kind) else [child])
@@ -351,8 +353,8 @@ _SIDES = ("$", "$1", "$2")
 
 
 class EventBuilder(_ExpressionBuilder):
-    """The parser's callbacks for queries over events and patterns. An operator's span is its keyword, as far as
-    parentheses are around its operands."""
+    """The parser's callbacks for queries over events and patterns. An operator's span runs from its keyword to its last
+    parenthesis."""
 
     selected = _spanning(lambda children, span: _event_query(children[1], children[3], children[4:], span))
 
@@ -388,7 +390,7 @@ class EventBuilder(_ExpressionBuilder):
 
     def group(self, children: list[Any]) -> syntax.EventStream:
         query: syntax.EventQuery = children[1]
-        stream = cast(syntax.EventStream, query.stream)  # no pattern stands in parentheses
+        stream = cast(syntax.EventStream, query.stream)  # a pattern cannot stand in parentheses
         if query.publish is not None:
             span = name_span(query)
             hint = "PUBLISH the inner query as a statement of its own, and read its name"
@@ -420,7 +422,7 @@ class EventBuilder(_ExpressionBuilder):
         left, word, _, *parts, _, right = children
         found: list[Any] = [None]
         for part in parts:
-            if isinstance(part, Token):  # a comma between the parts
+            if isinstance(part, Token):  # commas separate the parts
                 found.append(None)
             else:
                 found[-1] = part
@@ -546,7 +548,7 @@ def _event_query(select: Any, stream: Any, clauses: list[_Clause], span: Span) -
 
 
 _ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
-"""The keywords of a PATTERN's clauses, in order."""
+"""Keywords of a PATTERN's clauses, in order."""
 
 _MOST_DIGITS = 6
 _PLACES: Mapping[str, syntax.ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}

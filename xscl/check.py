@@ -1,8 +1,8 @@
 """Checks the meaning of a well-formed script: names, scopes, functions, comparisons, joins, ONCE PER and PUBLISH.
 
-Comparisons are refused that could never hold, or would not compare what a person means; so is a stream that derives
-from itself. A join predicate is brought into disjunctive normal form, in which each disjunct needs an equality between
-both inputs, or near() or similar(), by which documents are found."""
+It rejects comparisons that could never hold, or would not compare what was meant, and streams that derive from
+themselves. A join predicate is brought into disjunctive normal form, in which each disjunct needs an equality, near()
+or similar() between both inputs, by which documents are found."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ KNOWN_NAMESPACES = {
     "sy": "http://purl.org/rss/1.0/modules/syndication/",
     "xhtml": "http://www.w3.org/1999/xhtml",
 }
-"""The namespaces of prefixes that feeds usually have."""
+"""Namespaces of prefixes that are common in feeds."""
 
 _A_TIME = 'write an ISO date or time, such as "2026-07-16" or "2026-07-16T08:30:00Z"'
 
 
 InPlace = Callable[[Query], Query]
-"""Parses a query of the script again, because the spans inside it may be those of other queries."""
+"""Parses a query of the script again, because spans inside it may be from another query."""
 
 
 def check_comparison(
     expr: exp.Compare, names: Mapping[str, NameKind], path: str, text_of: Callable[[exp.Expr], str]
 ) -> Iterator[Problem]:
-    """The problem of a comparison of valid operands. `names` are visible to it, `path` is an example of one to a time,
-    and `text_of` returns an operand's text."""
+    """Returns the problem of a comparison of valid operands, if any. `names` are visible to it, `path` is an example
+    path to a time, and `text_of` returns an operand's text."""
     for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
         kind, other_kind = _kind(side, names), _kind(other, names)
         text = other.value if isinstance(other, exp.String) else None
@@ -78,7 +78,7 @@ def check_comparison(
             message = f"a number is compared with {_shown(text)}, which is not one"
             yield Problem(message, other.span, "write a number")
             return
-    # Literals that are put in order have to be numbers, or times.
+    # Literals in order comparisons have to be numbers or times.
     literals = [side for side in (expr.left, expr.right) if isinstance(side, exp.String)]
     if expr.op not in ORDERS or all(_is_numeral(literal.value) for literal in literals):
         return
@@ -104,13 +104,13 @@ def _shown(text: str) -> str:
 
 
 def check_publishing(script: Script, in_place: InPlace, text: str = "") -> Iterator[Problem]:
-    """The problems of the names that the statements of a script with a `text` define and PUBLISH, one per cycle."""
+    """Yields the problems of the names that a script's statements define and PUBLISH, one per cycle."""
     read = (block.stream for one in script.queries for block in blocks(one.source))
     if not script.has_events and script.published().isdisjoint(read):
-        return  # nothing is made from what a query of the script makes
-    makers: dict[str, set[str]] = {}  # what is read for each name
+        return  # no query reads what another query of the script publishes
+    makers: dict[str, set[str]] = {}  # what each name derives from
     first_of: dict[str, Query | EventDefinition | EventQuery] = {}
-    defined = {definition.name for definition in script.definitions}  # reading one as documents is another mistake
+    defined = {definition.name for definition in script.definitions}  # reading one as documents is reported elsewhere
     for one in script.statements:
         match one:
             case Query(publish=name):
@@ -136,7 +136,7 @@ def check_publishing(script: Script, in_place: InPlace, text: str = "") -> Itera
 
 
 def find_cycles(edges: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
-    """Disjoint cycles, each in the direction of the data. Removing their names leaves no cycle."""
+    """Finds disjoint cycles, each in the direction of the data. Removing their names leaves no cycle."""
     remaining = dict(edges)
     while True:
         try:
@@ -164,7 +164,7 @@ class TooManyDisjuncts(InputError, ValueError):
 
 
 def disjuncts(pred: exp.Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[exp.Expr, ...], ...]:
-    """The disjuncts of a condition, each a conjunction of literals: `a and (b or c)` gives `((a, b), (a, c))`.
+    """Returns the disjuncts of a condition, each a conjunction of literals: `a and (b or c)` gives `((a, b), (a, c))`.
 
     Everything but `And` and `Or` is a literal. Literals keep the order of the text; repeated literals of a conjunction,
     and repeated conjunctions, are dropped. Raises TooManyDisjuncts if any part of the condition has more than `limit`
@@ -192,13 +192,13 @@ def _distinct(conjunctions: Iterable[tuple[exp.Expr, ...]], limit: int) -> tuple
 
 
 _LINKS = frozenset({"item_url", "channel_url", "feed_url", "guid", "href", "link", "url"})
-"""Names of nodes that are addresses of pages, in items and in feeds."""
+"""Names of nodes that contain addresses of pages, in items and in feeds."""
 
 _ANY = "such as x = y with x bound on the left and y on the right"
 
 
 def joins_inputs(literal: exp.Expr, left: Container[str], right: Container[str], both: dict[str, NameKind]) -> bool:
-    """Whether a literal is an equality of values of both inputs, or near() or similar() of them."""
+    """Whether a literal is an equality, near() or similar() between both inputs."""
     match literal:
         case exp.Compare(op="=", left=one, right=other) | exp.Call(name="near" | "similar", args=(one, other, _)):
             a, b = _path(one), _path(other)
@@ -209,7 +209,7 @@ def joins_inputs(literal: exp.Expr, left: Container[str], right: Container[str],
 
 
 def missing_equality(literals: Sequence[exp.Expr], left: Container[str], text_of: Callable[[exp.Expr], str]) -> str:
-    """A hint for a conjunction without an equality. `left` are the left input's names."""
+    """Returns a hint for a conjunction without an equality. `left` are the left input's names."""
     for literal in literals:
         if isinstance(literal, exp.Call) and literal.name in exp.TESTS:
             where, what = _path(literal.args[0]), _path(literal.args[1])
@@ -237,14 +237,14 @@ _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
 
 def check_script(script: Script, lines: Lines, in_place: InPlace, *, stored: bool = False) -> list[Problem]:
-    """All mistakes in the meaning of a script's queries. `lines` are the script's. `stored`: the script was registered
-    earlier, so comparisons that older versions accepted are no mistakes."""
+    """Finds all mistakes in the meaning of a script's queries. `lines` are the script's. `stored`: the script was
+    registered earlier, so comparisons that older versions accepted are allowed."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
     right: set[tuple[object, ...]] = set()
     for query in track_progress("checking", script.queries):
         parts = query.shared_parts()
-        if parts in right:  # nothing is wrong with a name or a window by itself
+        if parts in right:  # a name or a window cannot be wrong by itself
             continue
         if query_problems(query, lines, prefixes, by_filter=True, stored=stored):
             problems += query_problems(in_place(query), lines, prefixes, stored=stored)
@@ -256,14 +256,14 @@ def check_script(script: Script, lines: Lines, in_place: InPlace, *, stored: boo
 def query_problems(
     query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool = False, stored: bool
 ) -> list[Problem]:
-    """With `by_filter`, filters that many queries share are checked once, and mistakes' places are not right."""
+    """With `by_filter`, filters that many queries share are checked once, and the places of mistakes may be wrong."""
     checker = _QueryChecker(lines, prefixes, by_filter=by_filter, stored=stored)
     checker.query(query)
     return checker.problems
 
 
 _INSIDE: dict[type, str] = {exp.Or: "in an arm of an or", exp.Not: "under not()", exp.Compare: "inside a comparison"}
-"""Where a path cannot bind variables."""
+"""Contexts in which a path cannot bind variables."""
 
 
 class _QueryChecker:
@@ -272,7 +272,7 @@ class _QueryChecker:
         self.lines, self.prefixes = lines, prefixes
         self.problems: list[Problem] = []
         self.bound: dict[str, Span] = {}
-        self.unseen: dict[str, JoinOp] = {}  # the variables of what did not come, with the operators
+        self.unseen: dict[str, JoinOp] = {}  # the variables of absent inputs, with the operators
 
     def problem(self, message: str, span: Span, hint: str) -> None:
         self.problems.append(Problem(message, span, hint))
@@ -527,9 +527,9 @@ Joined = tuple[Term, Term]
 
 
 def near_join(residual: Iterable[exp.Expr], pair_of: Callable[[exp.Expr], Joined | None]) -> Joined | None:
-    """The terms of both inputs that a residual near() or similar() compares, of the one that fewest pairs satisfy: a
-    near(), if there is one, and of the greatest threshold. Else None. `pair_of` returns the terms of an equality, the
-    left one first."""
+    """Returns the terms that a residual near() or similar() between both inputs compares, or None. Of several, the most
+    selective is chosen: a near(), if there is one, with the greatest threshold. `pair_of` returns the terms of an
+    equality, the left one first."""
     found: tuple[str, Joined] | None = None
     for expr in residual:
         match expr:

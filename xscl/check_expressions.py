@@ -1,4 +1,4 @@
-"""Checks which functions and operands may stand where, and resolves which names a part of a query exports."""
+"""Checks where functions and operands are allowed, and resolves the names that a part of a query exports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIGNATURES: dict[str, tuple[int, int]] = {
     "extract": (2, 3),
     "tokens": (1, 1),
 }
-"""The functions of all statements, with their minimum and maximum number of arguments; below, those of some."""
+"""Functions allowed in all statements, with their minimum and maximum number of arguments. Below are those of some."""
 
 _OF_FILTERS = SIGNATURES | {"string": (1, 1), "count": (1, 1)}
 
@@ -52,7 +52,7 @@ AGGREGATES = {
 OF_ONE_VALUE = {name: counts for name, counts in SIGNATURES.items() if name not in MANY_VALUED}
 EVENT_FUNCTIONS = OF_ONE_VALUE | {"coalesce": _SEVERAL, "concat": _SEVERAL, "abs": (1, 1)} | AGGREGATES
 FUNCTIONS = _OF_FILTERS | EVENT_FUNCTIONS
-"""All functions, with their minimum and maximum number of arguments somewhere."""
+"""All functions, with the minimum and maximum number of arguments over all contexts."""
 
 _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
@@ -100,7 +100,7 @@ _ARGUMENTS = {
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
     **dict.fromkeys(OF_WORDS, '(text, "ai act")'),
 }
-_EXAMPLES = {"date": '>= "2026-07-16"'}  # comparisons in examples, if not with a number
+_EXAMPLES = {"date": '>= "2026-07-16"'}  # example comparisons for functions that are not compared with a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,8 @@ ONCE = ExprContext("ONCE PER", OF_ONE_VALUE)
 def check_condition(
     expr: exp.Expr, place: ExprContext, compared: Callable[[exp.Compare], Iterator[Problem]]
 ) -> Iterator[Problem]:
-    """The problems of a condition's functions and operands; `compared` returns those of comparisons of valid ones."""
+    """Finds the problems of a condition's functions and operands. `compared` returns those of comparisons with valid
+    operands."""
     match expr:
         case exp.And() | exp.Or():
             for arg in expr.args:
@@ -163,7 +164,7 @@ def check_operand(expr: exp.Expr, place: ExprContext) -> Iterator[Problem]:
 
 
 def paths_of(operand: exp.Expr) -> Iterator[exp.VarPath]:
-    """The variables and the paths on them that an operand has the values of."""
+    """The variables, and the paths on variables, whose values an operand uses."""
     if isinstance(operand, exp.VarPath):
         yield operand
     for one in exp.operands_of(operand):
@@ -215,12 +216,12 @@ def _leaves(operand: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def of_several(operand: exp.Expr) -> exp.Call | None:
-    """A call of a function with several values in an operand."""
+    """A call of a multi-valued function in an operand, or None."""
     return next((one for one in _leaves(operand) if isinstance(one, exp.Call) and one.name in MANY_VALUED), None)
 
 
 def check_arguments(call: exp.Call, least: int, most: int, example: str = "(x)") -> Iterator[Problem]:
-    """The problems of a call's number of arguments, or else of those that have to be literals."""
+    """The problems of a call's number of arguments, or else of arguments that have to be literals."""
     name, args = call.name, call.args
     if not least <= len(args) <= most:
         wanted = f"{least} to {most}" if most > least + 1 else f"{least}" + (f" or {most}" if most > least else "")
@@ -311,10 +312,10 @@ NameKind = Literal["element", "attribute", "value", "number", "time", "constant"
 
 
 def name_span(statement: Query | EventDefinition | EventQuery, text: str = "") -> Span:
-    """The place of the name that a statement defines, in its script's `text`, or PUBLISHes: at its end, or where the
+    """The span, in the script's `text`, of the name that a statement defines or PUBLISHes: at its end, or where the
     span of HIDDEN or ONCE PER begins."""
     start, end = statement.span.start, statement.span.end
-    if isinstance(statement, EventDefinition):  # comments may stand between the words
+    if isinstance(statement, EventDefinition):  # there may be comments between the words
         name, start = statement.name, text.find(statement.name, start + len("define event"), end)
     else:
         name = statement.publish or ""
@@ -324,7 +325,7 @@ def name_span(statement: Query | EventDefinition | EventQuery, text: str = "") -
 
 
 def blocks(source: Input) -> list[Block]:
-    """All blocks, those inside parentheses included, left to right."""
+    """All blocks, including those in parentheses, from left to right."""
     found: list[Block] = []
     waiting = [source]
     while waiting:
@@ -339,7 +340,7 @@ def blocks(source: Input) -> list[Block]:
 
 
 def _shown(source: Input) -> list[Block | SubQuery]:
-    """The leaves of a source that `SELECT *` selects: all but absent ones."""
+    """The leaves of a source that `SELECT *` selects: all but absences."""
     if isinstance(source, Join):
         return _shown(source.left) + ([] if source.op in NEGATED else _shown(source.right))
     return [source]
@@ -369,7 +370,7 @@ def star_items(source: Input) -> list[tuple[str, NameKind]]:
 
 
 def visible_names(source: Input) -> dict[str, NameKind]:
-    """The names of a source that predicates, SELECTs and outer queries can use, with their kinds."""
+    """The names of a source that predicates, SELECT and outer queries can use, with their kinds."""
     match source:
         case Block():
             return dict(_bound_by(source.steps))
@@ -409,7 +410,7 @@ def _bound_by(steps: tuple[exp.Step, ...]) -> list[tuple[str, NameKind]]:
     return found
 
 
-@Remembered  # the parser gives equal filters one tree
+@Remembered  # the parser shares the trees of equal filters
 def _bound_in(condition: exp.Expr) -> list[tuple[str, NameKind]]:
     arms = condition.args if isinstance(condition, exp.And) else (condition,)
     return [name for arm in arms if isinstance(arm, exp.Rel) for name in _bound_by(arm.steps)]
@@ -417,7 +418,7 @@ def _bound_in(condition: exp.Expr) -> list[tuple[str, NameKind]]:
 
 @Remembered  # the same
 def variables_of_plain(condition: exp.Expr) -> tuple[str, ...] | None:
-    """The variables that an element's filter binds; None unless it is a path, perhaps with a value."""
+    """The variables that a filter of an element binds; None unless it is a path, perhaps with a value."""
     match condition:
         case exp.Rel(steps=steps):
             pass

@@ -1,9 +1,9 @@
 """Builds operators of the event algebra in normal form, folds constants, and splits PATTERN conditions into conjuncts.
 
-NOT is at the atoms. A chain of FILTER and SELECT is one Select over one Filter. Filters of the right operand of NEXT
-and FOLD are part of the operator; of NEXT's, so is a SELECT that only renames. Upper bounds of DUR become `within`, of
-the operator and of those inside it. Also here: reserved names, and queries nested so deep that they would exhaust the
-stack."""
+NOT is pushed down to the atoms. A chain of FILTER and SELECT is one Select over one Filter. Filters of the right
+operand of NEXT and FOLD are part of the operator; of NEXT's, so is a SELECT that only renames. Upper bounds of DUR
+become `within`, of the operator and of those inside it. Also here: reserved names, and the check for queries nested so
+deeply that they would exhaust the stack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xscl.text import Problem
 
 
 def arithmetic(op: algebra.ArithmeticOp, left: Value, right: Value) -> Value:
-    """An operation, folded to its value if that is constant and not NULL."""
+    """Builds an operation, folded to its value if that is constant and not NULL."""
     if isinstance(left, algebra.Constant) and isinstance(right, algebra.Constant):
         one, two = _as_number(left.value), _as_number(right.value)
         try:
@@ -40,7 +40,7 @@ _OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv, "%": math.fmod}
 
 
 def function_of(name: str, args: tuple[Value, ...], kind: algebra.Kind) -> Value:
-    """A function of values, folded to its value if that is constant and not NULL."""
+    """Builds a call of a function, folded to its value if that is constant and not NULL."""
     if name == "number" and value_kind(args[0]) == "number":
         return args[0]
     constants = [arg.value for arg in args if isinstance(arg, algebra.Constant)]
@@ -95,7 +95,7 @@ T = TypeVar("T")
 
 
 def parts_of_kind(node: Any, kind: type[T]) -> Iterator[T]:
-    """The outermost parts of a tree that are of a class, in order."""
+    """The outermost parts of a tree that are instances of a class, in order."""
     if isinstance(node, kind):
         yield node
     elif isinstance(node, tuple):
@@ -116,12 +116,12 @@ _Map = Callable[[Value], Value]
 
 
 def all_of(*conditions: EventCondition) -> EventCondition:
-    """The flattened conjunction."""
+    """Builds a flattened conjunction."""
     return _flat(algebra.AllOf, conditions, algebra.AnyOf(()))
 
 
 def any_of(*conditions: EventCondition) -> EventCondition:
-    """The flattened disjunction."""
+    """Builds a flattened disjunction."""
     return _flat(algebra.AnyOf, conditions, ALWAYS)
 
 
@@ -180,7 +180,7 @@ _TURNED = {">": "<", ">=": "<=", "=": "="}
 
 
 def without_bounds(condition: EventCondition) -> tuple[EventCondition, int | None]:
-    """The condition without its upper bounds of DUR, and the least of them in microseconds, None if there is none."""
+    """Splits a condition into the rest and its least upper bound of DUR, in microseconds; None if there is none."""
     kept: list[EventCondition] = []
     least: int | None = None
     for conjunct in condition.args if isinstance(condition, algebra.AllOf) else (condition,):
@@ -197,13 +197,14 @@ def without_bounds(condition: EventCondition) -> tuple[EventCondition, int | Non
 
 
 def shorter(one: int | None, other: int | None) -> int | None:
-    """The shorter of two windows. None is without end."""
+    """The shorter of two windows; None is unbounded."""
     return min((window for window in (one, other) if window is not None), default=None)
 
 
 def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> Stream:
-    """The events whose interval is no longer than `within`, by bounding NEXT and FOLD. A result's interval contains
-    those of its parts, so operators inside are bounded, too; inside an AGGREGATE for WITHIN (`all_inside`) only."""
+    """Restricts a stream to events whose interval is no longer than `within`, by bounding NEXT and FOLD. A result's
+    interval contains those of its parts, so operators inside are bounded, too; inside an AGGREGATE for WITHIN
+    (`all_inside`) only."""
     if within is None:
         return stream
 
@@ -215,7 +216,7 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
             return replace(stream, source=inside(stream.source))
         case algebra.Union():
             return algebra.Union(inside(stream.left), inside(stream.right))
-        case algebra.Latest() if not all_inside:  # what is too long may be the latest, and have no result
+        case algebra.Latest() if not all_inside:  # a result that is too long may still be the latest, and hide others
             return replace(stream, right=inside(stream.right), within=shorter(stream.within, within))
         case algebra.Next() | algebra.Fold():
             least = shorter(stream.within, within)
@@ -276,7 +277,7 @@ def reorder_attributes(source: Stream, schema: Schema) -> Stream:
 
 
 def unequal(one: Schema, other: Schema) -> str:
-    """The difference between two streams' attributes, in words; "" if there is none."""
+    """Describes the difference between two streams' attributes; "" if there is none."""
     first, second = dict(one), dict(other)
     for name in [*first, *second]:
         if name not in first or name not in second:
@@ -287,7 +288,8 @@ def unequal(one: Schema, other: Schema) -> str:
 
 
 def next_of(operator: algebra.Next) -> Stream:
-    """The normal form of a NEXT or LATEST BEFORE, whose condition keeps its bounds: they decide what is the latest."""
+    """The normal form of a NEXT or LATEST BEFORE. The condition of the latter keeps its bounds, which decide what is
+    latest."""
     condition, within = without_bounds(operator.condition)
     if isinstance(operator, algebra.Latest):
         condition = operator.condition
@@ -295,7 +297,7 @@ def next_of(operator: algebra.Next) -> Stream:
     inner = right
     while isinstance(inner, algebra.Select | algebra.Filter):
         inner = inner.source
-    if isinstance(right, algebra.Select) and isinstance(inner, algebra.Events):  # whose events stay distinct
+    if isinstance(right, algebra.Select) and isinstance(inner, algebra.Events):  # its events stay distinct
         values = {name: value for name, value in right.items if isinstance(value, algebra.Attribute)}
         if len(values) == len(right.items):
             renamed = {name: algebra.Attribute("right", value.name, value.kind) for name, value in values.items()}
@@ -319,7 +321,7 @@ def _with_filter(condition: EventCondition, right: Stream) -> tuple[EventConditi
     if not isinstance(right, algebra.Filter) or not isinstance(right.source, algebra.Events):
         return condition, right
     if any(isinstance(leaf, algebra.Duration) for leaf in leaves(right.condition)):
-        return condition, right  # DUR is that of the right event there
+        return condition, right  # here DUR refers to the right event
     attributes = {name: algebra.Attribute("right", name, kind) for name, kind in right.schema}
     both = all_of(condition, map_leaves(right.condition, _in_place("left", attributes)))
     return (both, right.source) if count_dnf_clauses(both) <= MAX_CLAUSES else (condition, right)
@@ -329,7 +331,7 @@ _OF_BOTH = frozenset(
     ("select", "from", "publish", "as", "and", "or", "not", "is", "null", "within", "dur", "gap", "define", "pattern")
 )
 RESERVED = _OF_BOTH | {"filter", "next", "fold", "union", "aggregate", "by", "over"}
-"""Keywords of event queries, in lower case. After a dot they are attributes."""
+"""Keywords of event queries, in lower case. After a dot they are names of attributes."""
 
 RESERVED_IN_PATTERNS = _OF_BOTH.union(
     ("seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping", "earliest", "maximal")
@@ -337,7 +339,7 @@ RESERVED_IN_PATTERNS = _OF_BOTH.union(
 """Words that cannot name a stream or a variable in PATTERN, in lower case."""
 
 
-Referents = Mapping[str, algebra.Referent]  # what the names in a condition or value refer to
+Referents = Mapping[str, algebra.Referent]  # referents of the names in a condition or value
 
 _PHASES: tuple[algebra.Phase, ...] = ("first", "each", "complete")
 
@@ -346,7 +348,8 @@ N = TypeVar("N", bound=EventCondition | Value)
 
 
 def number_references(node: N, known: Referents) -> tuple[N, algebra.Names]:
-    """A value or a condition with its references renamed to `#0`, `#1`, ..., and the referents of these names."""
+    """Renames the references of a value or condition to `#0`, `#1`, ..., and returns the referents of these names,
+    too."""
     names = mentioned(node, known)
 
     def leaf(value: Value) -> Value:
@@ -375,7 +378,7 @@ def conjuncts_of(whole: EventCondition, known: Referents, negated: Sequence[int]
 
 
 def clashing(referents: Iterable[algebra.Referent]) -> int | None:
-    """A variable of which a condition mentions every event, and the one before another; None if there is none."""
+    """A variable of which a condition mentions both every event and the one before another; None if there is none."""
     every = [one.variable for one in referents if _place(one) == "every"]
     others = {one.variable for one in referents if _place(one) in ("each", "previous", "earlier")}
     return next((variable for variable in every if variable in others), None)
@@ -415,7 +418,7 @@ def _unit(referent: algebra.Referent) -> tuple[int, int]:
 
 
 def mentioned(node: EventCondition | Value, known: Referents) -> dict[algebra.Referent, str]:
-    """The referents of a condition or value in order of mention, with the names `#0`, `#1`, ... for them."""
+    """The referents of a condition or value in order of mention, with their names `#0`, `#1`, ..."""
     found: dict[algebra.Referent, str] = {}
     for part in leaves(node):
         if isinstance(part, algebra.Attribute):

@@ -1,10 +1,10 @@
 """Checks and lowers event statements: a DEFINE EVENT to a tree pattern, and queries to the event algebra, with caching.
 
 A definition's block is one pattern. An attribute with IN adds a branch that every match has; one with := adds none,
-since an event need not have such a node. Queries that differ only in constants and PUBLISH name share a skeleton (their
-text without these; a number's sign is part of it), which is parsed once. Their meaning is also found once if it does
-not depend on the constants (by folding, window bounds, or merging of equal conditions): streams are resolved for two
-sets of probe constants, and there is a template if filling the first with the second's constants gives the second. It
+since the node is optional. Queries that differ only in constants and PUBLISH name share a skeleton (their text without
+these; a number's sign is part of it), which is parsed once. They are also lowered once, unless the result depends on
+the constants (by folding, window bounds, or merging of equal conditions): streams are resolved for two sets of probe
+constants, and if filling the first with the second's constants gives the second, it becomes a template. A template
 serves queries whose constants differ where equal ones would be merged."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Sch
 def check_events(
     script: Script, lines: Lines, in_place: InPlace, *, known: EventStreams, failed: frozenset[str], stored: bool
 ) -> Iterator[Problem]:
-    """The problems of event statements, and of queries that read their streams, except for cycles. `known` are
+    """Finds the problems of event statements, and of queries that read their streams, except for cycles. `known` are
     external streams that the script can read, and `failed` those of statements with syntax errors."""
     checker = _Checker(script, known, failed)
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
@@ -152,7 +152,7 @@ class _Checker:
         return self._schemas, self._problems
 
     def _order(self) -> Iterator[str]:
-        """The names that event queries PUBLISH, in topological order, without those in cycles."""
+        """The names that event queries PUBLISH, in topological order, except those in cycles."""
         edges = {
             name: {read.name for query in queries for read in names_read(query.stream)} & self._published.keys()
             for name, queries in self._published.items()
@@ -182,7 +182,8 @@ class _Checker:
 def resolve_event_query(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[algebra.Statement | None, list[Problem]]:
-    """A query's stream, and its problems in its own text. `documents` are document streams, for hints."""
+    """Returns a query's stream, and its problems with places in its own text. `documents` are document streams, for
+    hints."""
     if problem := too_deep(query):
         return None, [problem]
     if isinstance(query.stream, Sequenced):
@@ -199,11 +200,12 @@ def resolve_event_query(
 MOST_KNOWN = 20_000  # maximum number of cached results
 
 _known = ClearedCache[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], algebra.Statement]](MOST_KNOWN)
-"""Streams by the identity of the query, with the schemas that they depend on: a query is checked, and then lowered."""
+"""Streams by the identity of the query, with the schemas that they depend on, since a query is resolved when it is
+checked and again when it is lowered."""
 
 
 def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str]) -> algebra.EventPattern:
-    """The pattern of a checked definition. `namespaces` are the URIs of prefixes."""
+    """Lowers a checked definition to its pattern. `namespaces` are the URIs of prefixes."""
     build = PatternBuilder(namespaces)
     block = definition.block
     root = block.steps[-1].var or block_root(0)
@@ -284,7 +286,7 @@ def _stream(query: EventQuery, known: KnownTree, schemas: Schemas) -> algebra.St
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Template:
-    """Builds streams. `numeric` strings must be numbers, and values in each group of `apart` distinct."""
+    """Builds streams. `numeric` strings must be numbers, and the values in each group of `apart` distinct."""
 
     make: Fill
     kinds: tuple[str, ...]
@@ -337,7 +339,7 @@ def _template(skeleton: Skeleton, schemas: Mapping[str, Schema]) -> _Template | 
 
 
 def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
-    """Distinct numeric literals, those of windows in rising or falling order."""
+    """Distinct numeric literals; those of windows are in ascending or descending order."""
     marks = []
     for slot, kind in enumerate(kinds):
         place = len(kinds) - slot if falling else slot + 3
@@ -350,7 +352,8 @@ def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
 
 
 class _StreamRecipe:
-    """Rebuilds the probes' stream with other literals. `depends`: some part may depend on the literals."""
+    """Rebuilds the probes' stream with other literals. `depends`: the meaning of some part may depend on the
+    literals."""
 
     def __init__(self, kinds: Sequence[str], marks: Sequence[Literal | None]) -> None:
         self.met: set[int] = set()
@@ -381,7 +384,7 @@ class _StreamRecipe:
                 self.met.add(self._windows[node])
                 return itemgetter(self._windows[node])
             case algebra.TextTest(name="matches" | "has-words" | "has-phrase"):
-                self.depends = self.depends or self._holds(node.args[1:])  # no regular expressions, or words
+                self.depends = self.depends or self._holds(node.args[1:])  # not regular expressions, nor words
             case algebra.Comparison(op=op, left=left, right=right):
                 for one, other in ((left, right), (right, left)):
                     is_read = op in ORDERS or value_kind(other) == "number"
@@ -391,7 +394,7 @@ class _StreamRecipe:
             case algebra.AllOf(args=args) | algebra.AnyOf(args=args):
                 self._keep_apart(args)
             case algebra.Aggregate(items=items):
-                self.depends = self.depends or self._holds(items)  # equal ones are one
+                self.depends = self.depends or self._holds(items)  # equal ones are merged
             case algebra.OfItems(aggregated=aggregated) | algebra.OfMatches(aggregated=aggregated):
                 self.depends = self.depends or self._holds(aggregated)  # the same
             case algebra.Pattern(conjuncts=conjuncts, kills=kills):
@@ -403,7 +406,7 @@ class _StreamRecipe:
         return any(one.value in self._constants for one in parts_of_kind(node, algebra.Constant))
 
     def _keep_apart(self, args: tuple[Any, ...]) -> None:
-        """Finds conditions that differ in constants only: equal ones would be merged."""
+        """Finds conditions that differ only in constants, since equal ones would be merged."""
         groups: dict[str, list[Fill]] = {}
         for arg in args:
             makes = [self._value_of(one.value) for one in parts_of_kind(arg, algebra.Constant)]
@@ -445,8 +448,9 @@ def schema_of(definition: EventDefinition) -> Schema:
 
 
 def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> algebra.Statement:
-    """The stream of a checked query in normal form (see `xscl.event_forms`), or its pattern. `schemas` are those of the
-    streams that it reads; if the PUBLISHed one is among them, events have their attributes in that order."""
+    """Lowers a checked query to its stream in normal form (see `xscl.event_forms`), or to its pattern. `schemas` are
+    those of the streams that it reads; if the PUBLISHed one is among them, events have their attributes in that
+    order."""
     stream, problems = resolve_known(query, schemas)
     assert stream is not None, problems
     if (schema := schemas.get(query.publish or "")) is None:

@@ -1,6 +1,6 @@
 """Resolves PATTERN statements, with or without ERRORS: syntax trees in, patterns or problems out.
 
-Each reference to a variable's event gets a name, and conditions refer to attributes with these names."""
+Each reference to a variable's event gets a name, and conditions refer to attributes by these names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xscl.text import did_you_mean
 _PLACES: dict[str, algebra.ItemPosition] = {"1": "first", "i": "each", "i-1": "previous", "LEN": "last", "[]": "every"}
 
 
-MAX_LETTERS = 32  # maximum number of letters of a pattern, those of `A{n,}` counted n times
+MAX_LETTERS = 32  # maximum number of letters of a pattern, with those of `A{n,}` counted n times
 
 MAX_COMPONENTS = 32  # maximum number of components of a pattern
 
@@ -46,7 +46,8 @@ class Declared:
 
 
 def _is_of_whole(one: algebra.WhereConjunct) -> bool:
-    """Whether a condition is about more events of a match than the new one, the one before, first and last ones."""
+    """Whether a condition mentions more of a match's events than the new one, the one before, and first and last
+    ones."""
     return any(
         not isinstance(of, algebra.OfItem)
         or (of.place in ("each", "previous", "every") and (of.variable != one.variable or one.phase == "complete"))
@@ -62,7 +63,7 @@ class PatternResolver(Resolver):
         self.variables: dict[str, Declared] = {}
         self.named_as: dict[str, algebra.Referent] = {}
         self._names: dict[algebra.Referent, str] = {}
-        self._alike: tuple[str, ...] | None = None  # the keys, in HAVING and RETURN of ALL MATCHES TOGETHER
+        self._alike: tuple[str, ...] | None = None  # in HAVING and RETURN of ALL MATCHES TOGETHER, the keys
 
     def scope(self, operator: EventClause) -> Scope:
         def grouped(call: Call) -> Value | None:
@@ -79,7 +80,7 @@ class PatternResolver(Resolver):
 
     def item(self, found: syntax.ItemReference, scope: Scope) -> Value | None:
         name = found.variable
-        if scope.operator == "AGGREGATE":  # the arguments of an aggregate, all of one variable
+        if scope.operator == "AGGREGATE":  # the arguments of an aggregate belong to one variable
             return self.attribute(found, "left", scope)
         if (variable := self.variable(name, found.span)) is None:
             return None
@@ -109,7 +110,7 @@ class PatternResolver(Resolver):
         return None
 
     def _of_all(self, found: syntax.ItemReference, variable: Declared) -> Value | None:
-        """What all matches that end with one event have in common: its attributes, and keys."""
+        """What all matches that end with an event have in common: its attributes, and the keys."""
         last = list(self.variables.values())[-1]
         is_last = variable is last and found.place == ("LEN" if last.many else "")
         if is_last or (found.name in (self._alike or ()) and (variable.many or not found.place)):
@@ -269,7 +270,7 @@ class PatternResolver(Resolver):
         return query.within.us
 
     def _is_key(self, name: syntax.Reference, streams: Mapping[str, Schema]) -> bool:
-        """Whether all events have an attribute, of one kind."""
+        """Whether all events have an attribute, of the same kind."""
         kinds: dict[str, str] = {}
         for stream, schema in streams.items():
             if (kind := dict(schema).get(name.name)) is None:

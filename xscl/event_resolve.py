@@ -1,6 +1,6 @@
 """Resolves event statements: turns syntax trees into operators of the event algebra with schemas, or into problems.
 
-Expressions: whose attribute a name is, the kinds of values, and constants. NOT is pushed to the atoms: `NOT (a < b AND
+In expressions it resolves attributes, kinds of values, and constants. NOT is pushed down to the atoms: `NOT (a < b AND
 c = d)` is `a >= b OR c != d`, and each atom is false if a value in it is NULL, so this changes the meaning."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIDE_PARTS: dict[str, Part] = {"$1": "left", "$2": "right", "$": "latest"}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The context of an expression: the operator, and the attributes of its sources. `changes` are the names that FOLD
+    """The context of an expression: the operator and the attributes of its inputs. `changes` are the names that FOLD
     updates. In AGGREGATE, `left` has the attributes of BY, and `grouped` resolves an aggregate."""
 
     operator: EventClause
@@ -62,14 +62,14 @@ class Resolver:
         self.inputs = 0
 
     def problem(self, message: str, span: Span, hint: str) -> T | None:
-        """Adds a problem. Returns None, as methods that resolve a part do after one."""
+        """Adds a problem. Returns None, like the methods that resolve parts if they find one."""
         self.problems.append(Problem(message, span, hint))
         return None
 
     # ------------------------------------------------------------ values
 
     def value(self, expr: syntax.EventExpr, scope: Scope) -> Value | None:
-        """None after a problem, like all methods that resolve a part."""
+        """Returns None after a problem, like all methods that resolve a part."""
         match expr:
             case syntax.Reference():
                 return self.reference(expr, scope)
@@ -138,7 +138,7 @@ class Resolver:
         if found.side:
             part = _SIDE_PARTS[found.side]
             if part == "latest" and name in dict(scope.left) and name not in scope.changes:
-                part = "left"  # it has its first value throughout
+                part = "left"  # it keeps its first value throughout
             return self.attribute(found, part, scope)
         left, right = dict(scope.left), dict(scope.right)
         if name in left and name in right:
@@ -207,7 +207,7 @@ class Resolver:
     # ------------------------------------------------------------ conditions
 
     def condition(self, expr: syntax.EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
-        """A condition or, `negated`, its negation. None after a problem."""
+        """Resolves a condition or, if `negated`, its negation. Returns None after a problem."""
         match expr:
             case exp.And(args=args) | exp.Or(args=args):
                 found = [self.condition(arg, scope, negated=negated) for arg in args]
@@ -232,7 +232,7 @@ class Resolver:
         return None
 
     def comparison(self, expr: exp.Compare, scope: Scope, negated: bool) -> EventCondition | None:
-        """A comparison or, `negated`, its opposite. None after a problem."""
+        """Resolves a comparison or, if `negated`, its opposite. Returns None after a problem."""
         if isinstance(expr.left, syntax.Null) or isinstance(expr.right, syntax.Null):
             return self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
         left, right = self.value(expr.left, scope), self.value(expr.right, scope)
@@ -397,7 +397,7 @@ class Resolver:
             name: algebra.AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
             aggregated = algebra.Aggregated(name, values)
             kind = value_kind(values[0]) if name == "argmax" else "number"
-            # No attribute has a name with a sign in it.
+            # Attributes have no punctuation in their names.
             attribute = algebra.Attribute("left", f"#{len(found)}", kind)
             return found.setdefault(aggregated, (attribute.name, attribute))[1]
 
@@ -408,9 +408,9 @@ class Resolver:
         schema = tuple((name, value_kind(value)) for name, value in items.items())
         if not self.is_schema(schema, "AGGREGATE", node.span) or self.problems:
             return None
-        # With a SELECT above it if there is more than plain aggregates.
+        # A SELECT goes above it unless all items are plain aggregates.
         alone = {value: name for name, value in items.items() if name not in by}
-        if list(alone) == [value for _, value in found.values()]:  # each item is an aggregate, and each another one
+        if list(alone) == [value for _, value in found.values()]:  # all items are distinct aggregates
             names = {name: alone[value] for name, value in found.values()}
         else:
             names = {name: name for name, _ in found.values()}
@@ -476,7 +476,7 @@ class Resolver:
             found[item.name] = value
 
     def has_new_name(self, item: syntax.Named, taken: Mapping[str, object]) -> bool:
-        """Whether an item's name is unique; else adds a problem."""
+        """Whether an item's name is unique; if not, adds a problem."""
         if not item.name:
             self.problem("this value needs a name", item.span, "write AS and a name behind it")
         elif item.name in taken:
@@ -489,7 +489,7 @@ class Resolver:
     # ------------------------------------------------------------ conditions and schemas
 
     def tested(self, expr: syntax.EventExpr | None, scope: Scope) -> EventCondition | None:
-        """A condition that is not too large; a missing one holds."""
+        """Resolves a condition and checks its size. A missing one always holds."""
         if expr is None:
             return ALWAYS
         condition = self.condition(expr, scope)
@@ -499,7 +499,7 @@ class Resolver:
         return condition
 
     def is_schema(self, schema: Schema, operator: str, span: Span) -> bool:
-        """Whether an operator can give events these attributes."""
+        """Whether an operator's results can have these attributes."""
         names = [name for name, _ in schema]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

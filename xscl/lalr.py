@@ -1,4 +1,4 @@
-"""The grammars of statements, and a parser with the tables that Lark builds of them, in a third of Lark's time.
+"""The grammars of statements, and a parser that uses Lark's tables for them and takes a third of Lark's time.
 
 It builds the same trees, but does not explain syntax errors. Chunks that recur in many texts, such as filters, are
 cached."""
@@ -44,7 +44,7 @@ _KEYWORD = re.compile(r"^([A-Z]+)(?:\.\d+)?\s*:\s*/([a-z]+)(?:\(|\b)", re.MULTIL
 
 @cache
 def grammar_keywords() -> tuple[str, ...]:
-    """The words that are keywords somewhere in the grammars, in capital letters."""
+    """All keywords of the grammars, in capital letters."""
     grammars = {Path(__file__).with_name(file).read_text("utf-8") for file, *_ in _GRAMMARS.values()}
     found = {pair for text in grammars for pair in _KEYWORD.findall(text)}
     return tuple(sorted(name for name, word in found if word == name.lower()))
@@ -61,23 +61,24 @@ _END = "$END"
 
 _INNER = r"""[^{}()\[\]"',<;]"""
 _CHUNKS = {
-    "LSQB": r"""\[[^\[\]"']{,80}(?:"[^"\n]{,80}"[^\[\]"']{,80}){,3}\]""",  # a filter without brackets in it
+    "LSQB": r"""\[[^\[\]"']{,80}(?:"[^"\n]{,80}"[^\[\]"']{,80}){,3}\]""",  # a filter without nested brackets
     "AXIS": r"//?[\w*@.:\-]{1,40}?(?:->\w{1,40})?(?=[\[\]/\s])",  # a step without its filters
     "LBRACE": rf"\{{{_INNER}{{1,80}}(?:\({_INNER}{{,40}}\){_INNER}{{,80}}){{,4}},",  # a simple predicate
     "NUMBER": r"[0-9]{1,9} ?[a-z]{,3}(?=\})",  # a window
     "TAG_OPEN": r"<[^;]{1,400}?>(?=\s{1,80}(?i:from)\s)",  # a constructor
 }
-"""Text likely to recur, by its first terminal. A match may be something else, but the same text from the same terminal
-and state always has the same result."""
+"""Text that is likely to recur, by its first terminal. A match may be something else, but the same text in the same
+state always gives the same result."""
 
 _CHUNK = {name: re.compile(pattern).match for name, pattern in _CHUNKS.items()}
 
 _Chunk = tuple[str | None, list[int], list[Any]]
-"""What a chunk pushes on the stacks of states and values. If it is a complete rule, the rule determines the next state,
-and there are no states."""
+"""What a chunk pushes on the stacks of states and values. For a complete rule there are no states: the rule determines
+the next one."""
 
 _Scan = Callable[[str, int, int], "re.Match[str] | None"]
-"""Finds the next token between two offsets: the group with its terminal's name, or no group at the end."""
+"""Finds the next token between two offsets. The name of the matched group is that of its terminal; at the end none is
+matched."""
 
 
 class Unparsable(Exception):
@@ -85,8 +86,8 @@ class Unparsable(Exception):
 
 
 class TableParser:
-    """A parser with the tables of `lark`: LALR, with a contextual lexer, calling the same transformer. Its tokens have
-    a type, a start and an end, but no line and column, which are slow to count."""
+    """A parser with the tables of `lark`: LALR, with a contextual lexer and the same transformer. Its tokens have a
+    type, a start and an end, but no line and column, which are slow to count."""
 
     def __init__(self, lark: Lark) -> None:
         tables: Any = lark.parse_interactive("").parser_state.parse_conf
@@ -100,13 +101,13 @@ class TableParser:
         self._chunks = ClearedCache[tuple[int, str], _Chunk](MAX_CHUNKS)
 
     def parse(self, text: str, start: int, end: int, *, reuse: bool = False) -> Any:
-        """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises. With `reuse`, filters
-        and other parts may be those of another text, with their spans there."""
+        """Parses a part of a text. Raises Unparsable, and whatever the transformer raises. With `reuse`, filters and
+        other parts may come from another text, with their spans there."""
         all_actions, scans, chunks, new = self._actions, self._scans, self._chunks, str.__new__
         starts = _CHUNK if reuse else {}
         state, pos = self._start, start
         states, values = [state], list[Any]()
-        # The chunk that is parsed for the first time: where it ends, and what was on the stack before it.
+        # A chunk parsed for the first time: its end, and the depth of the stack before it.
         closing, depth, key = -1, 0, (0, "")
         while True:
             found = scans[state](text, pos, end)
@@ -173,7 +174,7 @@ class TableParser:
             states.append(self._actions[states[-1]][rule])
             values.append(value)
         own, more = values[depth - 1 :], states[depth:]
-        # What follows may depend on what was before the chunk, and whatever takes a list may change it.
+        # Other actions may depend on what precedes the chunk, and a list may be changed by what takes it.
         is_pure = whole is not None or more[0] == key[0]
         if is_pure and not any(value.__class__ is list for value in own):
             self._chunks[key] = whole, more, [with_hole_texts(value, text) for value in own]
@@ -181,14 +182,15 @@ class TableParser:
 
 
 def _only_action(actions: Mapping[str, Any]) -> Any:
-    """The only reduction of a state, whatever follows; None if there are others, or if its value is a list."""
+    """The reduction of a state that has only this one, whatever follows; None otherwise, or if its value is a list."""
     first: Any = next(iter(actions.values()), None)
     is_only = first.__class__ is tuple and all(action == first for action in actions.values())
     return first if is_only and first[0] and first[1] not in (_as_it_is, _longer) else None
 
 
 def _action(target: Any, callbacks: Any) -> Any:
-    """The next state, or a rule's number of values, callback (None passes the value on), name, and list values."""
+    """Returns the next state, or a rule's number of values, callback (None passes the value on), name, and list
+    values."""
     if isinstance(target, int):
         return target
     size, make = len(target.expansion), callbacks[target]
@@ -197,9 +199,9 @@ def _action(target: Any, callbacks: Any) -> Any:
         assert [place for place, _ in make.to_include] == list(range(size)), "the grammar keeps all tokens"
         inlined = tuple(is_list for _, is_list in make.to_include)
         make = make.node_builder
-    if target.origin.name.startswith("_"):  # made by Lark for a repetition, or inlined by its name
+    if target.origin.name.startswith("_"):  # generated by Lark for a repetition, or inlined because of its name
         make = _as_it_is
-        if inlined == (True, False):  # as most are
+        if inlined == (True, False):  # most are
             make, inlined = _longer, ()
     alone = size == 1 and isinstance(make, ExpandSingleChild)
     return size, None if alone else make, str(target.origin.name), inlined
@@ -210,7 +212,7 @@ def _as_it_is(children: list[Any]) -> list[Any]:
 
 
 def _longer(children: list[Any]) -> list[Any]:
-    found: list[Any] = children[0]  # it has one parent, which may take it
+    found: list[Any] = children[0]  # it has one parent, which may reuse it
     found.append(children[1])
     return found
 
@@ -238,7 +240,7 @@ class _Scans(dict[int, _Scan]):
 
 
 def _scan(terminals: Iterable[TerminalDef], ignored: Iterable[str], expected: frozenset[str]) -> _Scan:
-    """A scanner of the terminals that a state expects, in Lark's order."""
+    """Returns a scanner of the terminals that a state expects, in Lark's order."""
     tried = sorted(
         (terminal for terminal in terminals if terminal.name in expected),
         key=lambda t: (-t.priority, -t.pattern.max_width, -len(t.pattern.value), t.name),
@@ -247,7 +249,7 @@ def _scan(terminals: Iterable[TerminalDef], ignored: Iterable[str], expected: fr
     if _END in expected:
         ways.append(r"\Z")
     skipped = "|".join(t.pattern.to_regexp() for t in terminals if t.name in ignored)
-    # Where white space counts, a terminal matches it before it could be skipped. The possessive group has an empty
+    # Where white space is significant, a terminal matches it before it is skipped. The possessive group has an empty
     # alternative, as Python before 3.11.5 loses its place when one fails.
     counts = any(re.match(terminal.pattern.to_regexp(), " ") for terminal in tried)
     return re.compile(f"{'' if counts else f'(?:{skipped}|)*+'}(?:{'|'.join(ways)})").match

@@ -3,7 +3,7 @@
 `normalize` resolves names, splits a chain into joins of two inputs, and brings each predicate into disjunctive normal
 form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
 join, a condition of a pattern, or a residual predicate. A join inside another becomes a `Hidden` stream, with canonical
-variable names so that equal ones are shared. Of a filter's arms a path becomes a branch, `path = "literal"` a branch
+variable names, so that equal ones are shared. Of a filter's arms a path becomes a branch, `path = "literal"` a branch
 whose last node carries the literal (XPath's existential comparison), and any other a condition in XPath 1.0."""
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Leaf:
 
 @frozen
 class JoinNode:
-    """A join of two inputs. `scope` has its predicate's names, and `patterns` those of all blocks so far."""
+    """A join of two inputs. `scope` has the names of its predicate, and `patterns` the patterns of all blocks so
+    far."""
 
     op: algebra.JoinOp
     window: int | None
@@ -49,7 +50,7 @@ JoinTree = Leaf | JoinNode
 JoinNames = Mapping[str, algebra.Term | str]
 """The referents of visible names. A str is a constant's text."""
 
-VariablePlace = tuple[int, str, tuple[exp.Step, ...]]  # a block, one of its own variables, and a path on it
+VariablePlace = tuple[int, str, tuple[exp.Step, ...]]  # a block, one of its variables, and a path on that
 
 
 def tree_blocks(tree: JoinTree) -> Iterator[int]:
@@ -63,7 +64,7 @@ def tree_blocks(tree: JoinTree) -> Iterator[int]:
 _STRING_ARGUMENTS = frozenset(
     ("contains", "starts-with", "normalize-space", "string-length", "string", "substring-before", "substring-after")
 )
-"""Functions of XPath 1.0 with string arguments, which libxml2 gets right."""
+"""Functions of XPath 1.0 with string arguments that libxml2 implements correctly."""
 
 
 class PatternBuilder:
@@ -71,13 +72,13 @@ class PatternBuilder:
 
     def __init__(self, namespaces: Mapping[str, str]) -> None:
         self._uris = dict(namespaces)
-        self._filter = Remembered(self._lowered)  # the parser gives equal filters one tree
+        self._filter = Remembered(self._lowered)  # the parser shares the trees of equal filters
 
     def path(
         self, steps: tuple[exp.Step, ...], last_var: str | None = None, literal: str | None = None
     ) -> algebra.PatternNode:
-        """The pattern of a path: a chain of its steps with their filters. The last node is bound to `last_var` unless
-        its step has a variable; `literal` is its string value, if given."""
+        """Builds the pattern of a path: a chain of its steps with their filters. The last node is bound to `last_var`
+        unless its step has a variable. It must have the string value `literal`, if given."""
         last = steps[-1]
         node = self._step(last, (), last.var or last_var, literal)
         for step in reversed(steps[:-1]):
@@ -186,7 +187,7 @@ class PatternBuilder:
     def _xpath_step(self, step: exp.Step) -> str:
         test = self.test(step.test)
         parts = []
-        # libxml2 takes only the names of XML's fourth edition. Other names are compared as text.
+        # libxml2 accepts only names of XML's fourth edition. Others are compared as text.
         plain = test.uri == "" and test.local.isascii()
         if test.local != "*" and not plain:
             parts.append(f"local-name() = {algebra.xpath_literal(test.local)}")
@@ -200,7 +201,7 @@ class PatternBuilder:
 
 
 def _values(expr: exp.Expr) -> tuple[list[str], exp.Expr] | None:
-    """The chain of functions of an operand with several values, and what it is applied to; None for another operand."""
+    """The chain of functions of a multi-valued operand, and what it is applied to; None for other operands."""
     match expr:
         case exp.Call(args=(arg, *_)) if name := exp.derivation(expr):
             if exp.values_by(name) is not None:
@@ -211,7 +212,7 @@ def _values(expr: exp.Expr) -> tuple[list[str], exp.Expr] | None:
 
 
 def concat_parts(args: Iterable[exp.Expr], part_of: Callable[[exp.VarPath], exp.ConcatPart]) -> list[exp.ConcatPart]:
-    """The parts of a concat(), given those of its paths."""
+    """The parts of a concat(), given a function for the parts of its paths."""
 
     def part(expr: exp.Expr) -> exp.ConcatPart:
         match expr:
@@ -239,7 +240,7 @@ def and_arms(expr: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def compared_text(expr: exp.Expr) -> tuple[exp.Expr, str] | None:
-    """The other operand, and the text, of an equality with a text."""
+    """Splits an equality with a text into the other operand and the text, or returns None."""
     match expr:
         case exp.Compare(op="=", left=operand, right=exp.String(value=text)):
             return operand, text
@@ -249,7 +250,8 @@ def compared_text(expr: exp.Expr) -> tuple[exp.Expr, str] | None:
 
 
 def path_and_literal(arm: exp.Expr) -> tuple[exp.Rel | None, str | None]:
-    """The path that a condition asks for, and the text that it compares it with, if it does nothing else."""
+    """The path that a condition requires, and the text that it must equal, if any; None if the condition is of another
+    kind."""
     path, text = compared_text(arm) or (arm, None)
     return (path, text) if isinstance(path, exp.Rel) else (None, None)
 
@@ -272,14 +274,14 @@ def require(pattern: algebra.PatternNode, var: str, condition: algebra.Condition
 
 
 def canonical_names(conjuncts: tuple[algebra.Conjunct, ...], absent: tuple[algebra.Absent, ...] = ()) -> dict[str, str]:
-    """Canonical names for an inner join's variables. `absent` is what must be absent."""
+    """Returns canonical names for an inner join's variables. `absent` is what must be absent."""
     found = [var for conjunct in conjuncts for side in conjunct.sides() for var in side.variables()]
     found += [var for one in absent for branch in one.branches for var in branch.path.variables()]
     return {var: f"v{number}" for number, var in enumerate(dict.fromkeys(found))}
 
 
 def _renamed(part: Any, names: Mapping[str, str]) -> Any:
-    """A part of conjunctive queries with other names of variables."""
+    """Renames the variables of a part of conjunctive queries."""
     match part:
         case algebra.Term():
             return algebra.Term(names[part.var], part.functions)
@@ -301,20 +303,20 @@ def _renamed(part: Any, names: Mapping[str, str]) -> Any:
 _Literals = tuple[exp.Expr, ...]
 _Patterns = tuple[algebra.PatternNode, ...]
 _Attach = Callable[[str, algebra.PatternNode], None]
-"""Called with a path on a variable: the variable, and the pattern below its node."""
-_Roots = tuple[algebra.Term | str, ...]  # the referents of the items of `SELECT *`
+"""Called for a path on a variable, with the variable and the pattern below its node."""
+_Roots = tuple[algebra.Term | str, ...]  # referents of the items of `SELECT *`
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> algebra.NormalQuery:
-    """The normal form of a checked query. `namespaces` are the URIs of prefixes."""
+    """Returns the normal form of a checked query. `namespaces` are the URIs of prefixes."""
     return _Normalizer(namespaces).query(query)
 
 
 def normalize_readably(
     query: Query, namespaces: Mapping[str, str]
 ) -> tuple[algebra.NormalQuery, dict[str, exp.VarPath]]:
-    """`normalize` for people: patterns keep the names of all variables, and inner joins those of the query. Also
-    returns the query's paths on variables, by the variables that stand for their ends."""
+    """Like `normalize`, for display: patterns keep the names of all variables, and inner joins use those of the query.
+    Also returns the query's paths on variables, by the variables of their ends."""
     normalizer = _Normalizer(namespaces, canonical=False)
     return normalizer.query(query), normalizer.paths
 
@@ -353,7 +355,7 @@ class _Normalizer:
         elif isinstance(select, exp.ElementConstructor):
             constructor = select
             found = list(exp.holes_of(select))
-            # Holes with the same text are one variable, with one key in `nodes`.
+            # Holes with the same text share a variable and a key in `nodes`.
             by_key: dict[str, algebra.Term | str] = {}
             for hole in found:
                 if algebra.hole_key(hole) not in by_key:
@@ -413,7 +415,7 @@ class _Normalizer:
         term = algebra.as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"
         if exp.split_values(term.functions):
-            self._require(term, "!=", exp.String(""), self._patterns)  # without a value there is no output
+            self._require(term, "!=", exp.String(""), self._patterns)  # if there is no value, there is no output
         return term
 
     def located(self, var: str) -> VariablePlace:
@@ -454,7 +456,7 @@ class _Normalizer:
         return expr
 
     def _concat(self, args: tuple[exp.Expr, ...], scope: JoinNames) -> exp.Expr:
-        """A function of the node of the one variable that the paths begin at."""
+        """A concat() as a function of the node of the only variable that its paths begin at."""
         of = dict[str, None]()
 
         def part(path: exp.VarPath) -> exp.ConcatPart:
@@ -516,11 +518,11 @@ class _Normalizer:
     def _compared(
         self, literals: _Literals, tree: JoinNode, own: list[algebra.PatternNode], attach: _Attach, fixed: Set[int]
     ) -> tuple[tuple[tuple[algebra.Term, algebra.Term], ...], _Literals, frozenset[str]]:
-        """The value joins and residual predicates of a disjunct, with their variables. What only restricts one block
-        goes to its pattern in `own`, unless that is `fixed`."""
+        """Returns the value joins and residual predicates of a disjunct, with their variables. Conditions on one block
+        only are added to its pattern in `own`, unless that is `fixed`."""
         left_blocks = frozenset(tree_blocks(tree.left))
         joins: dict[tuple[algebra.Term, algebra.Term], None] = {}
-        exactly: dict[tuple[algebra.Term, algebra.Term], None] = {}  # of values of which there may be several
+        exactly: dict[tuple[algebra.Term, algebra.Term], None] = {}  # joins of possibly multi-valued operands
         residual: dict[exp.Expr, None] = {}
         for literal in literals:
             expr = self._resolve(literal, tree.scope, attach)
@@ -558,7 +560,7 @@ class _Normalizer:
         return (one, two) if one_left else (two, one)
 
     def _require_value(self, term: algebra.Term, patterns: list[algebra.PatternNode]) -> None:
-        """Requires a join's value to equal itself: a text that is not a time or number equals none."""
+        """Requires a join's value to equal itself: a text that is not a time or number equals nothing."""
         if term.functions and term.functions[-1] in ("date", "number"):
             self._require(term, "=", expression(term, exp.Rel()), patterns)
 
@@ -596,4 +598,4 @@ class _Normalizer:
 
 def _distinct(conjuncts: Iterator[algebra.Conjunct]) -> tuple[algebra.Conjunct, ...]:
     found = tuple(conjuncts)
-    return found if len(found) == 1 else tuple(dict.fromkeys(found))  # it takes long to hash one
+    return found if len(found) == 1 else tuple(dict.fromkeys(found))  # hashing one is slow

@@ -1,6 +1,6 @@
-"""Values with names: `[extract(./content, "CVE-[0-9]+")->cve]` in a filter. The node that the value is of gets a
-variable, the name with a prime, and the name stands for the function of that node: of several values, each place where
-the name is chooses one. The filter holds if there is a value."""
+"""Values with names: `[extract(./content, "CVE-[0-9]+")->cve]` in a filter. The node gets a variable, the name with a
+prime, and the name stands for the function of that node. If it has several values, each use of the name chooses one.
+The filter holds if there is a value."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from xscl.algebra.joins import NEGATED
 from xscl.check_expressions import SIGNATURES, ExprContext, blocks, check_operand, of_several, visible_names
 from xscl.text import Problem
 
-_Names = Mapping[str, exp.Call]  # what names stand for
+_Names = Mapping[str, exp.Call]  # expressions that names stand for
 
 
 def with_values(query: syntax.Query) -> syntax.Query:
-    """The query with what names of values stand for in their places. Raises Problem."""
+    """Replaces names of values in a query by what they stand for. Raises Problem."""
     return _Replacing({name for block in blocks(query.source) for name in visible_names(block)}).query(query)
 
 
@@ -27,7 +27,7 @@ class _Replacing:
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken
-        self._named = set[str]()  # the names so far, also of values that are not seen outside of where they stand
+        self._named = set[str]()  # all names so far, including those of values that are only visible in their context
 
     def query(self, query: syntax.Query) -> syntax.Query:
         source, names = self._source(query.source)
@@ -37,7 +37,7 @@ class _Replacing:
         return replace(query, source=source, select=self._selected(query.select, names), once=once)
 
     def _source(self, source: syntax.Input) -> tuple[syntax.Input, _Names]:
-        """An input without named values, and those that are visible outside of it."""
+        """Returns an input without named values, and the named values that are visible outside it."""
         match source:
             case syntax.Block():
                 found: dict[str, exp.Call] = {}
@@ -62,7 +62,7 @@ class _Replacing:
         return tuple([one for one in filters if one is not None])
 
     def _filter(self, condition: exp.Expr, step: exp.Step, found: dict[str, exp.Call]) -> exp.Expr | None:
-        """A filter without the names of values: None if nothing is left."""
+        """Removes the names of values from a filter. None if nothing is left."""
         match condition:
             case exp.And(args=args):
                 some = [one for one in (self._filter(arg, step, found) for arg in args) if one is not None]
@@ -153,7 +153,7 @@ def _paths(value: exp.Expr) -> list[exp.Rel]:
 
 
 def _of(value: exp.Call, node: exp.Expr) -> Any:
-    """A value of one path, or of the same node again and again, with the node in place of it."""
+    """Replaces the path of a value by a node, if it uses one path only, or one node repeatedly."""
     return _replaced(value, lambda leaf: node if isinstance(leaf, exp.Rel) else leaf)
 
 

@@ -32,7 +32,7 @@ _Tree = Query | StoryQuery | EventDefinition | EventQuery | Declaration | Weight
 def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
     """Parses and checks a script: its queries can be registered as they are.
 
-    `stored`: they were registered earlier, perhaps by a version that refused less. `events` are external event streams
+    `stored`: they were registered earlier, perhaps by a version that accepted more. `events` are external event streams
     that the script can read. The prefix `xml` needs no declaration; a script that uses it has it among its namespaces.
     Raises XsclErrors with all mistakes, in the order of their places: syntax errors of any statement, and mistakes of
     meaning in well-formed queries."""
@@ -42,7 +42,8 @@ def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_E
 def located_queries(
     text: str, numbers: Iterable[int], *, stored: bool = False, events: EventStreams = NO_EVENTS
 ) -> Iterator[Query]:
-    """Queries of a correct script, by numbers from 0, with all spans in its text; see `parse_script`."""
+    """The queries of a correct script with these numbers, counted from 0, with all spans in its text; see
+    `parse_script`."""
     parser = _Parser(text, events, stored=stored)
     queries = parser.script().queries
     return (parser.in_place(queries[number]) for number in numbers)
@@ -50,15 +51,16 @@ def located_queries(
 
 MAX_STATEMENTS = 20_000  # maximum number of cached statements' trees
 
-_known = ClearedCache[str, Query](MAX_STATEMENTS)  # trees of correct statements without prefixes, by text
+_known = ClearedCache[str, Query](MAX_STATEMENTS)  # trees of correct statements that use no prefixes, by text
 
 
 def _known_script(text: str) -> Script | None:
-    """The script if all its statements are cached and complete, so that none can run into the next; else None."""
+    """Returns the script if all its statements are cached and complete, so that none extends into the next; else
+    None."""
     queries: list[Query] = []
     at = 0
     for piece in text.rstrip(XML_SPACE).removesuffix(";").split(";\n"):
-        statement = piece.strip(XML_SPACE)  # a script may have no other white space
+        statement = piece.strip(XML_SPACE)  # no other white space is allowed in a script
         if (query := _known.get(statement)) is None:
             return None
         start = at + piece.index(statement)
@@ -69,12 +71,12 @@ def _known_script(text: str) -> Script | None:
 
 
 def _query_at(query: Query, span: Span, name: str | None = None) -> Query:
-    """A query at another place, perhaps with a PUBLISH name. The spans inside stay."""
+    """Moves a query to another place, perhaps with a PUBLISH name. Spans inside it stay."""
     return Query(query.source, query.select, name or query.publish, span, query.once, query.hidden)
 
 
 def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
-    """As `_query_at`. The builder's span leaves out parentheses around a query."""
+    """Like `_query_at`. The builder's span excludes parentheses around a query."""
     match node:
         case Query():
             return _query_at(node, span, name)
@@ -86,8 +88,8 @@ def _placed(node: _Tree, span: Span, name: str | None = None) -> _Tree:
 def parse_statement(
     script: str, kind: texts.SyntaxKind, span: Span, lines: texts.Lines, *, reuse: bool = False
 ) -> _Tree:
-    """The tree of a statement of a script, whose comments are blank. The spans inside a definition are in the script;
-    others in the statement's own text or, with `reuse`, in another's. Raises Problem, with its place in the script."""
+    """Parses a statement of a script, whose comments are blank. Spans inside a definition are relative to the script;
+    others to the statement's own text or, with `reuse`, to another's. Raises Problem, with its place in the script."""
     text = script[span.start : span.end]
     start, end = (span.start, span.end) if kind == "definition" else (0, len(text))
     if reuse and kind != "definition" and (known := _trees_of(kind).query(text)):
@@ -97,18 +99,18 @@ def parse_statement(
         return found
     try:
         parsed = script if kind == "definition" else text
-        # With our builders the result is what the start rule reduces to.
+        # With our builders the result is the value of the start rule.
         node: _Tree = parser_of(kind).parse(parsed, start, end, reuse=reuse and kind == "xscl")
     except Unparsable:
         raise explain_syntax_error(text, span.start, lines, kind) from None
     except texts.Problem as problem:
-        if reuse and kind == "xscl":  # its place may be one in another filter
+        if reuse and kind == "xscl":  # its place may be in another filter
             return parse_statement(script, kind, span, lines)
         raise problem.moved(span.start - start) from None
     return _placed(node, span)
 
 
-# A quote behind a name is a prime. Behind a keyword it opens a string, which stays part of the skeleton.
+# A quote after a name is a prime. After a keyword it opens a string, which stays part of the skeleton.
 _LITERAL = re.compile(
     r"""(?<![\w.\-'"]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | (-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
 )
@@ -157,13 +159,13 @@ class _Parser:
         self._known_events = events
         self._nodes: list[Query | EventDefinition | EventQuery] = []
         self._failed_events: set[str] = set()
-        self._short: set[Span] = set()  # of statements that are short for others
+        self._short: set[Span] = set()  # of statements that are shorthand for others
         self._problems: list[texts.Problem] = []
         self._declarations: list[Declaration] = []
         self._weights: list[WeightsDeclaration] = []
 
     def script(self, *, reuse: bool = True) -> Script:
-        """With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
+        """With `reuse`, a statement may take the tree of one with other constants. Raises XsclErrors."""
         kinds = texts.kinds_of(self._clean, self._statements, self._known_events)
         for number, statement in enumerate(track_progress("parsing", self._statements)):
             self._take(statement, "xscl" if kinds is None else kinds[number], reuse)
@@ -186,7 +188,7 @@ class _Parser:
             problems.append(texts.Problem("there is no query in this script", Span(0, 0), hint))
         if problems and self._defined:
             problems = self._with_variables_of_events(script, problems)
-        if problems and reuse and script.has_events:  # their places may be those in other queries
+        if problems and reuse and script.has_events:  # their places may be in other queries
             return _Parser(self._text, self._known_events, stored=self._stored).script(reuse=False)
         if problems:
             raise texts.XsclErrors(texts.XsclError(problem, self._lines) for problem in problems)
@@ -194,12 +196,12 @@ class _Parser:
             if len(_known) + len(script.queries) > _known.most:
                 _known.clear()
             for query in (one for one in script.queries[: _known.most] if one.span not in self._short):
-                # Not the text with its comments blanked: the blanks could stand in a string elsewhere.
+                # Not the text with comments blanked: in another text, the blanks could be in a string.
                 _known[self._text[query.span.start : query.span.end]] = query
         return script
 
     def _with_variables_of_events(self, script: Script, problems: list[texts.Problem]) -> list[texts.Problem]:
-        """The problems with one in place of all those of a query that binds a variable to an event."""
+        """Replaces all problems of a query that binds a variable to an event by one."""
         wrong: dict[int, tuple[Span, texts.Problem]] = {}
         for query in script.queries:
             if not any(block.stream in self._defined for block in blocks(query.source)):
@@ -230,7 +232,7 @@ class _Parser:
             if not text:
                 hint = "remove it"
                 raise texts.Problem("there is no query before this semicolon", Span(span.start, span.start + 1), hint)
-            # The text of a hole has its comments, which other statements do not have.
+            # The text of a hole includes comments, which other statements lack.
             reuse = reuse and ("<" not in text or kind != "xscl" or self._text.startswith(text, span.start))
             node = parse_statement(self._clean, kind, span, self._lines, reuse=reuse)
             if kind == "xscl" and _NAMED_VALUE.search(text):
@@ -240,7 +242,7 @@ class _Parser:
             self._problems.append(better or problem)
             if kind != "xscl" and (named := _DEFINED.match(text) or _PUBLISHED.search(text)):
                 self._failed_events.add(named[1])
-            # Otherwise its prefix would be reported wherever it is used.
+            # Otherwise its prefix would be reported at each use.
             elif failed := _FAILED_DECLARATION.match(text):
                 self._declarations.append(Declaration(failed[1], "?", span))
             return
@@ -261,12 +263,12 @@ class _Parser:
         return _with_hole_texts(query, self._text[query.span.start : query.span.end])
 
     def _with_values(self, span: Span, node: _Tree) -> _Tree:
-        """A query with what names of values stand for. Raises Problem, with its place in the script."""
+        """Replaces names of values in a query. Raises Problem, with its place in the script."""
         try:
             if isinstance(node, StoryQuery):
                 return replace(node, pairs=with_values(node.pairs))
             return with_values(self._with_own_holes(node)) if isinstance(node, Query) else node
-        except texts.Problem:  # its place may be one in another query
+        except texts.Problem:  # its place may be in another query
             try:
                 with_values(self._parsed(span))
             except texts.Problem as problem:
@@ -274,7 +276,7 @@ class _Parser:
             raise
 
     def _parsed(self, span: Span) -> Query:
-        """A query that is parsed again, for spans in the script."""
+        """Parses a query again, for spans in the script."""
         found: Query | StoryQuery = parser_of("xscl").parse(self._clean, span.start, span.end)
         return found.pairs if isinstance(found, StoryQuery) else found
 

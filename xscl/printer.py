@@ -15,11 +15,11 @@ from xscl.algebra import values as exp
 from xscl.algebra.values import is_number
 
 _STRONG = {exp.Or: 0, exp.And: 1, exp.Not: 2, exp.Compare: 3, syntax.IsNull: 3, syntax.Minus: 6}
-"""Binding strengths of operators. Others bind strongest; operations have 4 and 5."""
+"""Precedence of operators. Others bind most tightly; arithmetic has 4 and 5."""
 
 
 def _event(node: Any) -> str:
-    """A part of an event statement."""
+    """Prints a part of an event statement."""
     return _EVENT_PRINTERS[type(node)](node)
 
 
@@ -167,7 +167,8 @@ _TO_ESCAPE = re.compile("[&<>{}\t\n\r\x85\u2028\u2029]")
 
 
 def to_xscl(node: _Node) -> str:
-    """The node as XSCL on one line. Raises InvalidValue if a string has a line break, which no string literal can.
+    """Prints a node as XSCL on one line. Raises InvalidValue if a string has a line break, which string literals cannot
+    contain.
 
     >>> from xscl.parser import parse_script
     >>> to_xscl(parse_script("//book AS x1[author]"))
@@ -177,7 +178,7 @@ def to_xscl(node: _Node) -> str:
 
 
 def around_window(script: syntax.Script) -> tuple[str, ...]:
-    """The text of a script of one query: in two parts if it is a join, around its window."""
+    """The text of a script of one query; for a join, in two parts around its window."""
     (query,) = script.queries
     if query.publish is not None or not isinstance(query.source, syntax.Join):
         return (to_xscl(script),)
@@ -213,7 +214,7 @@ def _story_query(query: syntax.StoryQuery) -> str:
 
 def _attribute(attribute: syntax.DefinedAttribute) -> str:
     operand = to_xscl(attribute.operand)
-    stays = is_number(attribute.operand) and not operand.startswith("number(")  # the parser takes one number() off
+    stays = is_number(attribute.operand) and not operand.startswith("number(")  # the parser removes one number()
     if attribute.number and not stays:
         operand = f"number({operand})"
     return f"{attribute.name} {'IN' if attribute.each else ':='} {operand}"
@@ -271,7 +272,7 @@ def _element(node: exp.ElementConstructor) -> str:
     quoted = partial(_content, quoted=True)
     attributes = "".join(f' {name}="{"".join(map(quoted, parts))}"' for name, parts in node.attributes)
     children = "".join(map(_content, node.children))
-    end = f"{node.name} " if node.name.endswith("-") else node.name  # a hyphen before > is an arrow
+    end = f"{node.name} " if node.name.endswith("-") else node.name  # a hyphen before > would be an arrow
     begin = f"{node.name}{attributes}" if attributes else end
     return f"<{begin}>{children}</{end}>" if children else f"<{node.name}{attributes}/>"
 
@@ -283,7 +284,7 @@ def _content(part: str | exp.Hole | exp.ElementConstructor, *, quoted: bool = Fa
     return escaped.replace('"', "&quot;") if quoted else escaped
 
 
-# The parser gives equal filters one tree.
+# The parser shares the trees of equal filters.
 _filter: Remembered[exp.Expr, str] = Remembered(lambda condition: f"[{to_xscl(condition)}]")
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {

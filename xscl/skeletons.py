@@ -1,8 +1,8 @@
-"""Reuses what was parsed: statements that differ only in their constants and PUBLISH names share a skeleton.
+"""Reuses parsed trees: statements that differ only in their constants and PUBLISH names share a skeleton.
 
-A skeleton is the text without string and number literals and PUBLISH name. It is parsed once, when it comes a second
-time; its tree is filled in for the others. This is sound because the lexer gives them the same tokens, the grammar
-ignores the contents of literals, and the builder changes none but windows."""
+A skeleton is the text without string and number literals and PUBLISH name. It is parsed once, when it first recurs, and
+its tree is filled in for others. This is sound because the lexer produces the same tokens for them, the grammar ignores
+the contents of literals, and the builder changes only windows."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _PUBLISHED = re.compile(
     r"([a-z_][a-z_0-9]*)[ \t\r\n]*\Z",
     re.ASCII | re.IGNORECASE,
 )
-"""The end of a statement with a simple name, which is not a keyword."""
+"""Matches the end of a statement with a simple name that is not a keyword."""
 
-Fill = Callable[[Sequence[Any]], Any]  # builds a part of a tree from the literals of a statement, or from their values
+Fill = Callable[[Sequence[Any]], Any]  # builds a part of a tree from a statement's literals, or from their values
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Skeleton:
-    """Builds the trees of a skeleton's statements. `kinds` are those of its literals, as in a TreeRecipe. `slot` is the
-    literal of a join's window, and `window` builds it."""
+    """Builds the trees of a skeleton's statements. `kinds` are the kinds of its literals, as in a TreeRecipe. `slot` is
+    the literal of a join's window, and `window` builds the window."""
 
     fill: Fill
     kinds: tuple[str, ...]
     slot: int | None = None
     window: Fill | None = None
     streams: ClearedCache[object, Any] = field(default_factory=lambda: ClearedCache(8))
-    """Cached templates of the event streams that these statements are, by the schemas of their inputs."""
+    """Cached templates of the statements' event streams, by the schemas of their inputs."""
 
 
 class KnownTree(NamedTuple):
-    """A statement's tree without its PUBLISH name, with spans of another statement; the name; and what built it."""
+    """A statement's tree without its PUBLISH name, with another statement's spans; the name; and what built it."""
 
     tree: Query | EventQuery
     name: str | None
@@ -65,7 +65,7 @@ class KnownTrees:
         self._trees = ClearedCache[Any, tuple[Query | EventQuery, Skeleton, list[str]]](MAX_TREES)
 
     def query(self, text: str) -> KnownTree | None:
-        """A statement's tree, if its skeleton is cached; else None. Statements that differ only in their PUBLISH names
+        """Returns a statement's tree, if its skeleton is cached. Statements that differ only in their PUBLISH names
         share all other parts; joins that also differ in their windows share inputs, predicate and SELECT."""
         body, *_ = text.rsplit(None, 2) or [""]
         published = _PUBLISHED.match(text, len(body))
@@ -82,7 +82,7 @@ class KnownTrees:
         return KnownTree(found[0], name, *found[1:])
 
     def _skeleton_of(self, text: str) -> tuple[Skeleton | None, list[str]]:
-        """The skeleton of a text, if it is cached and can be used for other texts; and the literals."""
+        """Returns the skeleton of a text, if it is cached and applies to other texts, and the literals."""
         parts = self._literal.split(text)
         strings, numbers = parts[1::3], parts[2::3]
         literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
@@ -92,20 +92,20 @@ class KnownTrees:
             return None, literals
         known = self._skeletons[key]
         if isinstance(known, str):
-            # What makes other trees takes long to find, and most statements may have a skeleton of their own.
+            # Finding how to rebuild a tree is slow, and most skeletons may have one statement only.
             known = self._skeletons[key] = self._skeleton(known)
         return known, literals
 
     def _skeleton(self, text: str) -> Skeleton | None:
         tree = self._parse(text)
-        # The holes of a constructor have texts of their own.
+        # A constructor's holes contain their own texts.
         if tree is None or isinstance(tree.select, ElementConstructor):
             return None
         places = [Span(*found.span()) for found in self._literal.finditer(text)]
         recipe = TreeRecipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
         fill = recipe.of(tree) or (lambda literals: tree)
         if recipe.kinds.keys() != set(range(len(places))):
-            return None  # the lexer found other literals
+            return None  # the lexer found different literals
         kinds = tuple(recipe.kinds[slot] for slot in range(len(places)))
         source = tree.source if isinstance(tree, Query) else None
         if not isinstance(source, Join) or source.window.us is None:
@@ -116,7 +116,7 @@ class KnownTrees:
         if skeleton.slot is None or skeleton.window is None:
             tree: Query | EventQuery = skeleton.fill(literals)
             return tree
-        # By the literals but the window.
+        # By all literals but the window.
         key = skeleton, *literals[: skeleton.slot], *literals[skeleton.slot + 1 :]
         if (found := self._trees.get(key)) is None:
             found = self._trees[key] = skeleton.fill(literals), skeleton, literals
@@ -131,15 +131,15 @@ _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
 
 
 class TreeRecipe:
-    """Rebuilds a tree with other literals. `slots` are the places of the literals by their starts. `kinds` are the
-    kinds of those that it met: "string", "number", "percentage", or the unit of a window."""
+    """Rebuilds a tree with other literals. `slots` has the index of each literal by its start. `kinds` are the kinds of
+    those that it found: "string", "number", "percentage", or the unit of a window."""
 
     def __init__(self, slots: dict[int, tuple[int, Span]], text: str) -> None:
         self.slots, self._text = slots, text
         self.kinds: dict[int, str] = {}
 
     def of(self, node: Any) -> Fill | None:
-        """A builder of a node with other literals; None if it has none."""
+        """Returns a builder of the node with other literals; None if the node has none."""
         match node:
             case String(span=span):
                 return self._filled(span, "string", lambda text: String(unquoted(text)))
@@ -155,7 +155,7 @@ class TreeRecipe:
         return rebuilt(node, self.of)
 
     def _filled(self, span: Span, kind: str, make: Callable[[str], Any]) -> Fill | None:
-        """A builder of what `make` builds of the literal at a place; None if there is none."""
+        """Returns a builder that applies `make` to the literal at a place; None if there is none."""
         slot, place = self.slots.get(span.start, (0, None))
         if place != span:
             return None
@@ -164,7 +164,7 @@ class TreeRecipe:
 
 
 def rebuilt(node: Any, fill_of: Callable[[Any], Fill | None]) -> Fill | None:
-    """A builder of a tuple or a dataclass with other parts; None if none of its parts has one."""
+    """Returns a builder of a tuple or dataclass with other parts; None if no part has a builder."""
     make: Callable[..., Any]
     if isinstance(node, tuple):
         make, parts = (lambda *made: made), list(node)

@@ -1,6 +1,5 @@
-"""Stories: what a join with STORIES stands for, and the names that the statements share. It is short for three
-statements: the join, whose hidden outputs are pairs of documents; the definition of an event for each pair; and an
-event query that makes stories of these.
+"""Expands a join with STORIES into the three statements that it is shorthand for: the join, whose hidden outputs are
+pairs of documents; the definition of an event for each pair; and an event query that groups these into stories.
 
 The event of a pair has, for each of its documents, `a_` and `b_`: the `id`, `stream`, `time` (of its end, in
 microseconds) and `feed` of the document, and the values that HAVING counts."""
@@ -20,12 +19,12 @@ from xscl.algebra.values import OF_DOCUMENT, Span
 from xscl.check_expressions import visible_names
 from xscl.text import EVENT_NAME, Problem
 
-PAIRS = ".pairs"  # ends the name of the hidden query
-FEED = "feed_url"  # the child of a document's node with the address of its feed
+PAIRS = ".pairs"  # suffix of the hidden query's name
+FEED = "feed_url"  # the child of a document's node that has the address of its feed
 
 
 def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventDefinition, syntax.EventQuery]:
-    """The statements that a join with STORIES is short for. Raises Problem."""
+    """Returns the statements that a join with STORIES is shorthand for. Raises Problem."""
     pairs, stories, span = query.pairs, query.stories, query.span
     join = pairs.source
     if not isinstance(join, syntax.Join) or join.op in NEGATED:
@@ -40,7 +39,7 @@ def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventD
     sides = [
         _named_block(one, f"story_{side}", taken) for one, side in zip((join.left, join.right), SIDES, strict=True)
     ]
-    op = "JOIN UNORDERED" if join.op == "JOIN" else join.op  # a pair is told once
+    op = "JOIN UNORDERED" if join.op == "JOIN" else join.op  # reports each pair once
     select = exp.ElementConstructor("pair", (), tuple(map(_document, SIDES, sides)), span)
     name = pairs.publish or ""
     both = replace(join, op=op, left=sides[0], right=sides[1])
@@ -64,14 +63,14 @@ def _told(stories: syntax.StoryClause) -> tuple[str, ...]:
 
 
 def _event_name(name: str) -> str:
-    """The name of the event: names of queries may have other signs, or be keywords."""
+    """The name of the event. Names of queries may have other characters, or be keywords."""
     if EVENT_NAME.fullmatch(name):
         return f"{name}_pairs"
     return f"pairs_{blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def _named_block(source: syntax.Input, name: str, taken: Container[str]) -> syntax.Block:
-    """Returns the block with a variable for its node: its own, or the name with as many primes as make it a new one."""
+    """Returns the block with a variable for its node: its own, or the name with as many primes as make it unique."""
     if not isinstance(source, syntax.Block):
         raise Problem("STORIES needs a join of two blocks", source.span, "PUBLISH the inner query, and read its name")
     *steps, last = source.steps

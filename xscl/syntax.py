@@ -1,9 +1,9 @@
 """The syntax tree of XSCL and of event statements: immutable nodes, which can be printed as text again.
 
-Trees are equal regardless of their place in a text (`span`); the span of a statement is its place in the script, those
-inside an event statement are places in its own text. The parser normalises spellings: a path without a stream reads the
-stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]` is `[./title]`, `(block)` is the block,
-and parentheses that only group are not in the tree."""
+Trees are equal regardless of their places in a text (`span`). The span of a statement is relative to the script; those
+inside an event statement are relative to its own text. The parser normalises spellings: a path without a stream reads
+the stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]` is `[./title]`, `(block)` is the
+block, and parentheses that only group are not in the tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xscl.algebra.values import ElementConstructor, Expr, Span, Step, nowhere
 DEFAULT_STREAM = "S"
 
 OWN_STREAMS = ("mmqjp:visits",)
-"""The streams that the product itself fills, the only ones with a colon in their names."""
+"""The streams that the product itself fills. Only these have a colon in their names."""
 
 
 @frozen
@@ -37,7 +37,7 @@ class Block:
 
 @frozen
 class SelectItem:
-    """`operand AS name`. A variable alone is selected under its own name."""
+    """`operand AS name`. A lone variable is selected under its own name."""
 
     operand: Expr
     name: str
@@ -72,7 +72,7 @@ class Window:
 
 @frozen
 class SessionGap(Window):
-    """`SESSION window`: a session is over when nothing has come for as long."""
+    """`SESSION window`: a session ends after this long without an event."""
 
 
 @frozen
@@ -101,7 +101,8 @@ Input = Block | Join | SubQuery
 
 @frozen
 class Once:
-    """`ONCE PER (keys) WITHIN window`, after the name in PUBLISH. None is for ever. The span begins with the name."""
+    """`ONCE PER (keys) WITHIN window`, after the name in PUBLISH. A window of None is unbounded. The span begins with
+    the name."""
 
     keys: tuple[Expr, ...]
     window: Window | None = None
@@ -129,7 +130,7 @@ class StoryClause:
 
 @frozen
 class StoryQuery:
-    """A join whose matches make stories. It stands for three statements (`xscl.story_queries`)."""
+    """A join whose matches form stories. It is shorthand for three statements (`xscl.story_queries`)."""
 
     pairs: Query
     stories: StoryClause
@@ -138,7 +139,7 @@ class StoryQuery:
 
 @frozen
 class MadeForOthers:
-    """HIDDEN, after the name in PUBLISH: only other queries get the outputs. The span begins with the name."""
+    """HIDDEN, after the name in PUBLISH: only other queries receive the outputs. The span begins with the name."""
 
     span: Span = nowhere()
 
@@ -169,7 +170,7 @@ class StreamName:
 
 
 Qualifier = Literal["", "$1", "$2", "$"]
-"""The qualifier of a reference: of NEXT and FOLD the left event, the right one, or FOLD's latest."""
+"""The qualifier of a reference: in NEXT and FOLD the left event, the right one, or FOLD's latest."""
 
 
 @frozen
@@ -182,13 +183,13 @@ class Reference:
 
 
 ItemIndex = Literal["", "1", "i", "i-1", "LEN", "[]", "..i-1"]
-"""Which event of a variable: `v`, `v[1]`, `v[i]`, `v[i-1]`, `v[v.LEN]`; or those of `v[]`, or of `v[..i-1]`."""
+"""The event of a variable: `v`, `v[1]`, `v[i]`, `v[i-1]`, `v[v.LEN]`; or the events of `v[]` or `v[..i-1]`."""
 
 
 @frozen
 class ItemReference:
-    """In PATTERN, an attribute of a variable's event, such as `v[1].name`; `v.LEN` looks like one. Without a name it is
-    the events of `v[]`, or of `v[..i-1]`, as count()'s argument."""
+    """In PATTERN, an attribute of a variable's event, such as `v[1].name`; `v.LEN` has the same form. Without a name it
+    stands for the events of `v[]` or `v[..i-1]`, as the argument of count()."""
 
     variable: str
     place: ItemIndex
@@ -198,7 +199,7 @@ class ItemReference:
 
 @frozen
 class EquivalenceTest:
-    """`[x, y]`: all events are equal in these attributes."""
+    """`[x, y]`: these attributes are equal in all events."""
 
     names: tuple[Reference, ...]
     span: Span = nowhere()
@@ -212,7 +213,7 @@ class TimeMeasure:
 
 @frozen
 class Percentage:
-    """`80%`: a number of hundredths, as written, without the sign."""
+    """`80%`: the number as written, without the sign."""
 
     text: str
     span: Span = nowhere()
@@ -220,7 +221,7 @@ class Percentage:
 
 @frozen
 class Null:
-    """NULL, which is not allowed as an expression."""
+    """NULL, which is rejected as an expression."""
 
     span: Span = nowhere()
 
@@ -259,7 +260,7 @@ EventExpr = (
     | Minus
     | IsNull
 )
-"""An expression of an event statement. A Window among them is a number of seconds. It has no paths."""
+"""An expression of an event statement. It has no paths, and a Window in it is a number of seconds."""
 
 
 # ---------------------------------------------------------------- components
@@ -351,7 +352,7 @@ class Errors:
 
 @frozen
 class Mode:
-    """`EARLIEST MAXIMAL` and `NON OVERLAPPING`; neither is ALL MATCHES."""
+    """`EARLIEST MAXIMAL` and `NON OVERLAPPING`; without either, ALL MATCHES."""
 
     maximal: bool = False
     apart: bool = False
@@ -381,8 +382,8 @@ class Sequenced:
 
 @frozen
 class DefinedAttribute:
-    """`name := operand` or `name IN path`. With `number` the value is a number: the operand is one, or
-    `number(operand)` is written. With `each` there is an event for each node of the path, else the first one counts."""
+    """`name := operand` or `name IN path`. With `number` the value is a number: the operand is one, or was written as
+    `number(operand)`. With `each` there is an event for each node of the path; otherwise the first node is used."""
 
     name: str
     operand: Expr
@@ -418,7 +419,7 @@ class Named:
     span: Span = nowhere()
 
 
-EventItems = tuple[Named | SelectStar, ...]  # what SELECT or RETURN says of events
+EventItems = tuple[Named | SelectStar, ...]  # items of SELECT or RETURN
 
 
 @frozen
@@ -522,7 +523,7 @@ class EventQuery:
 
 
 def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
-    """The streams that a statement reads, from left to right."""
+    """The names of the streams that a statement reads, from left to right."""
     waiting: list[EventStream | Sequenced | Component] = [stream]
     while waiting:
         match waiting.pop():
@@ -544,8 +545,8 @@ def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
 
 @dataclass(frozen=True)
 class Script:
-    """The statements of a text, its declared namespaces, as pairs of prefix and URI, and the name of the table of
-    weights, if it is declared. `text` is empty if the statements were not parsed from one."""
+    """The statements of a text, its declared namespaces, as pairs of prefix and URI, and the declared table of weights,
+    if any. `text` is empty if the statements were not parsed from one."""
 
     statements: tuple[Query | EventDefinition | EventQuery, ...]
     namespaces: tuple[tuple[str, str], ...] = ()
@@ -607,7 +608,7 @@ NO_EVENTS = EventStreams()
 
 
 def free_number(first: int, taken: Container[str]) -> int:
-    """The least number from `first` on such that `q` and the number are not `taken`."""
+    """The least number from `first` on for which `q` and the number form a name that is not `taken`."""
     while f"q{first}" in taken:
         first += 1
     return first

@@ -1,5 +1,5 @@
-"""The text of scripts before the grammar: splits statements, classifies them, and explains brackets; and mistakes with
-place, message and hint, as found (`Problem`) and as reported (`XsclError`).
+"""The text of scripts before parsing: splits it into statements, classifies them, and explains unbalanced brackets.
+Also mistakes with place, message and hint, as found (`Problem`) and as reported (`XsclError`).
 
 A script is split at its semicolons, and its comments are blanked. A statement is a definition, or a pattern, by its
 first two words; an event query if it has FILTER, FOLD, AGGREGATE, NEXT or LATEST BEFORE with a brace, or NEXT, LATEST
@@ -80,7 +80,7 @@ class XsclError(InputError, ValueError):
         return max(1, min(self.span.end - self.span.start, len(self.source) - self.column + 1))
 
     def render(self, file: str | None = None, kind: str = "error") -> str:
-        """The place, the kind and the message, the source line, carets below the span, and the hint."""
+        """Renders the place, kind and message, the source line, carets below the span, and the hint."""
         place = f"{file}:" if file else ""
         source, pad = self._shown()
         width = max(1, min(self.span.end - self.span.start, len(source) - len(pad)))
@@ -96,7 +96,7 @@ class XsclError(InputError, ValueError):
             head, tail = "..." if first else "", "..." if first + LINE_WIDTH < len(source) else ""
             source = head + source[first : first + LINE_WIDTH] + tail
             offset += len(head) - first
-        # Tabs stay tabs, so that the caret is below its character however wide they are.
+        # Tabs stay tabs, so that the caret is below its character whatever their width.
         return source, "".join("\t" if char == "\t" else " " for char in source[:offset])
 
     def __str__(self) -> str:
@@ -106,13 +106,13 @@ class XsclError(InputError, ValueError):
 EVENT_ADVICE = (
     "compute over events: DEFINE EVENT E FROM S//item->i (x := number(i/price)); FROM AGGREGATE{sum(x) AS y OVER 1 d} E"
 )
-"""The hint at aggregates in queries over documents."""
+"""The hint for aggregates in queries over documents."""
 
-LACKS_EVENTS = "there are no events "  # prefix of messages about events that a script lacks
+LACKS_EVENTS = "there are no events "  # prefix of messages about missing events
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint with the closest of the known names; "" if none is close."""
+    """Returns a hint with the closest known name; "" if none is close."""
     close = get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
 
@@ -140,14 +140,14 @@ def rendered(errors: Sequence[XsclError], file: str | None = None, kind: str = "
 
 
 KEYWORDS = ["select", "from", "followed", "by", "join", "publish", "as", "and", "or", "not", "declare", "namespace"]
-"""The keywords of queries over documents that name no stream and no variable."""
+"""Keywords of queries over documents, which cannot name streams or variables."""
 
 _BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
 
 
 def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
-    """The problem of a bracket that closes nothing or another one, or is open at the end; else None."""
+    """Returns the problem of a bracket that closes nothing or the wrong one, or is open at the end, if there is one."""
     if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
         return None
     stack: list[int] = []
@@ -175,7 +175,7 @@ _ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")
 
 
 def unescaped(text: str, start: int) -> str:
-    """Unescapes a constructor's text, which begins at `start`. Raises Problem."""
+    """Unescapes a constructor's text, which begins at offset `start`. Raises Problem."""
     return _ESCAPE.sub(partial(_unescape, start), text)
 
 
@@ -211,9 +211,9 @@ MAX_DEPTH = 50
 """Maximum nesting of brackets, and of elements in a constructor. Deeper nesting would exhaust the stack later."""
 
 _NAME_CHAR = r"[\w.\-]"
-# A possessive group has an empty alternative: before 3.11.5, Python loses its place when one fails.
+# A possessive group has an empty alternative: before 3.11.5, Python loses its position when one fails.
 _WHOLE_STRING = r'"(?:[^"\n]++|""|)*+"'
-# What has no mark in it: other characters, words and strings.
+# Text without marks: other characters, words and strings.
 _UNMARKED = rf"""
     [^\w.\-'"()\[\]{{}}<;\#]++
   | (?! -- | (?i: (?:and|or|select)' | select (?!{_NAME_CHAR}) ) ) {_NAME_CHAR}++
@@ -254,17 +254,17 @@ class StatementSpan:
 
 
 def split_script(text: str, *, stored: bool = False) -> tuple[str, list[StatementSpan]]:
-    """The script with its comments blanked, so that offsets stay, and its statements, empty ones too. A `;` ends a
-    statement unless it is in a string, a comment, constructor text, or brackets that are closed on the line that opens
-    them. An unterminated string or comment ends with its line, or at a `;` there. `stored` texts were printed, with
-    parentheses around each AND in an OR."""
+    """Blanks a script's comments, so that offsets stay, and splits it into statements, including empty ones. A `;` ends
+    a statement unless it is in a string, a comment, constructor text, or brackets that are closed on the line that
+    opens them. An unterminated string or comment ends with its line, or at a `;` there. `stored` texts were printed,
+    with parentheses around each AND in an OR."""
     return _Splitter(text, 2 * MAX_DEPTH if stored else MAX_DEPTH).split()
 
 
 def typed_statements(text: str, spans: Sequence[Span]) -> tuple[str, list[str]]:
-    """What stands before the first statement of a correct script, up to its last declaration, and its statements at
-    `spans`, in order, as they were typed: each with the comments before it, and those behind it on its line. They have
-    no `;` but before such a comment.
+    """Returns the part of a correct script before its first statement, up to its last declaration, and its statements
+    at `spans`, in order, as typed: each with the comments before it, and those after it on its line. They have no `;`
+    except before such a comment.
 
     >>> text = "-- all\\nFROM S//a; -- one\\n\\n(: two :)\\nFROM  S//b ;"
     >>> typed_statements(text, [Span(7, 16), Span(35, 45)])
@@ -294,7 +294,7 @@ def typed_statements(text: str, spans: Sequence[Span]) -> tuple[str, list[str]]:
 
 
 def ended(statement: str) -> str:
-    """A typed statement with its `;`, which stands before comments behind it."""
+    """Adds the `;` to a typed statement, before trailing comments."""
     clean = split_script(statement)[0].rstrip()
     return statement if clean.endswith(";") else f"{statement[: len(clean)]};{statement[len(clean) :]}"
 
@@ -308,7 +308,7 @@ class _Splitter:
             for found in _ILLEGAL.finditer(text, len(self.blanks))
         ]
         self.ends: list[int] = []
-        # Open brackets: which, where, and the semicolons inside, which end statements unless it is closed on its line.
+        # Open brackets: kind, place, and semicolons inside, which end statements unless it is closed on its line.
         self.open: list[tuple[str, int, list[int]]] = []
 
     def split(self) -> tuple[str, list[StatementSpan]]:
@@ -353,7 +353,7 @@ class _Splitter:
                 return
 
     def _line_end(self, pos: int) -> int:
-        """The assumed end of an unterminated string or comment: its line's, or a semicolon there."""
+        """The assumed end of an unterminated string or comment: the end of its line, or a semicolon before that."""
         end = self.text.find("\n", pos)
         line = self.text[pos : end if end >= 0 else None].rstrip()
         return pos + len(line.removesuffix(";"))
@@ -402,7 +402,7 @@ class _Splitter:
                 if len(names) == self.deepest + 1:
                     self.problems.append(_too_deep(found.start()))
             elif found["closed"] is not None:
-                # The builder reports end tags of other names. Here they must only not swallow the rest of the script.
+                # The builder reports mismatched end tags. Here they only must not swallow the rest of the script.
                 while names.pop() != found["closed"] and found["closed"] in names:
                     pass
                 if not names:
@@ -492,7 +492,7 @@ def _too_deep(at: int) -> Problem:
 SyntaxKind = Literal["xscl", "definition", "event query", "pattern"]
 
 _HINTS = ("define", "pattern", "filter", "fold", "aggregate", "stories", "next", "latest", "union")
-"""Every event statement recognised by its words has one of these."""
+"""Every event statement that is recognised by its words contains one of these."""
 
 _FIRST = re.compile(r"(define\s+event|pattern\s+seq)(?![\w.\-])", re.IGNORECASE)
 _TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d](?:[\w.']|-(?!>))*)|(\S)""")
@@ -501,7 +501,7 @@ _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
 _OPERATOR_START = re.compile(
     r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|stories|next|latest\s+before)\s*\{", re.IGNORECASE
 )
-"""The beginning of an event query: an operator without a string, path, binding or constructor before it."""
+"""Matches the beginning of an event query: an operator without a string, path, binding or constructor before it."""
 _BARE = re.compile(
     r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*(?:hidden\s*)?)?$",
     re.IGNORECASE,
@@ -516,13 +516,13 @@ _BRACED = frozenset({"filter", "fold", "aggregate", "stories", "next", "latest b
 
 
 def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[str] = ()) -> list[SyntaxKind] | None:
-    """The kind of each statement of a script; None if all are XSCL. `text` is the script without its comments, and
-    `known` are external event streams that it can read. Takes time linear in the text."""
+    """Returns the kind of each statement of a script; None if all are XSCL. `text` is the script without comments, and
+    `known` are external event streams that it can read. Takes linear time."""
     if not known and not _has_hint(text):
         return None
     kinds: list[SyntaxKind] = ["xscl"] * len(statements)
     streams: set[str] = set()
-    readers: dict[str, list[tuple[int, str]]] = {}  # what may be event queries, by the name that they read
+    readers: dict[str, list[tuple[int, str]]] = {}  # possible event queries, by the name that they read
     for number, statement in enumerate(statements):
         part = text[statement.span.start : statement.span.end]
         first = _FIRST.match(part)
@@ -535,7 +535,7 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
             kinds[number] = "pattern" if first else "event query"
             streams.add(_published(part.rsplit(None, 3)))
             continue
-        # Most statements are no event queries: they read a path, and have no hint.
+        # Most statements are not event queries: they read a path, and have no hint.
         tokens = _tokens(part) if _BARE.search(part) or _has_hint(part) else []
         bare = _bare_name(tokens)
         publishes = _published([word for word, _ in tokens[-3:]])
@@ -553,7 +553,7 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
 
 
 def _published(words: Sequence[str]) -> str:
-    """The name behind PUBLISH in the last words of a statement, else ""."""
+    """The name after PUBLISH in the last words of a statement; "" if there is none."""
     if words[-1:] and words[-1].lower() == "hidden" and [word.lower() for word in words[-3:-2]] == ["publish"]:
         words = words[:-1]
     return words[-1] if len(words) > 1 and words[-2].lower() == "publish" else ""
@@ -565,7 +565,7 @@ def _has_hint(text: str) -> bool:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Words and signs, as written and in lower case. Strings are signs; element constructors are skipped."""
+    """Words and symbols, as written and in lower case. Strings count as symbols; element constructors are skipped."""
     start = 0
     if _CONSTRUCTOR.match(text):
         for found in _CONSTRUCTOR_END.finditer(text):
@@ -592,7 +592,7 @@ def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
 
 
 def _operators(words: Iterable[str]) -> Iterator[str]:
-    """Words, with LATEST BEFORE as one."""
+    """Words, with LATEST BEFORE as one word."""
     held = ""
     for word in words:
         if held and word == "before":
@@ -611,7 +611,7 @@ def _is_word(word: str) -> bool:
 
 
 def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
-    """The name that a statement reads alone, if it does; else ""."""
+    """The bare name that a statement reads, if it does; else ""."""
     at = 0
     while at < len(tokens) and tokens[at][1] in ("(", "from", "select"):
         at += 1
@@ -649,12 +649,13 @@ def unit_hint(unit: str) -> str:
 
 
 def window_us(number: str, unit: str, span: Span) -> int:
-    """A window's microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too long."""
+    """Converts a window to microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too
+    long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
-    if len(number) < 5 and number.isdecimal():  # as most are
+    if len(number) < 5 and number.isdecimal():  # most are
         return int(number) * UNITS[unit]
-    # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
+    # Thirty characters suffice for any window, to the microsecond. Fraction would be slow for many more.
     us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else INFINITE + 1
     if us > INFINITE:
         raise Problem("this window is too long", span, "write INF for a window without end")

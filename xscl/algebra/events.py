@@ -1,9 +1,9 @@
-"""The meaning of event statements: expressions over attributes, and operators of Cayuga's algebra, names resolved.
+"""The meaning of event statements: expressions over attributes, and operators of Cayuga's algebra, with names resolved.
 
-Each reference says whose attribute it is, and each operator the names of its results' attributes. DEFINE EVENT is a
-tree pattern over a stream's documents and the sources of an event's attributes. PATTERN is a sequence of events, whose
-conditions are split by when they are tested; they refer to "#0", "#1", ..., which their `names` resolve, so that they
-are ordinary conditions with each name an Attribute of `left`. See docs/patterns.md."""
+Each reference names the input that has the attribute, and each operator the attributes of its results. DEFINE EVENT is
+a tree pattern over a stream's documents and the sources of an event's attributes. PATTERN is a sequence of events,
+whose conditions are split by when they are tested; they refer to "#0", "#1", ..., which their `names` resolve, so they
+are ordinary conditions in which each name is an Attribute of `left`. See docs/patterns.md."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xscl.algebra.values import CompareOp
 
 Kind = Literal["string", "number"]
 
-Schema = tuple[tuple[str, Kind], ...]  # name and kind of the attributes of a stream's events, in order
+Schema = tuple[tuple[str, Kind], ...]  # names and kinds of the attributes of a stream's events, in order
 
 Part = Literal["left", "latest", "right"]
-"""Whose attribute a reference means. Of an operator with one input: `left`. Of NEXT: `left` ($1) and `right` ($2). Of
-FOLD: `left` ($1, the values that the instance began with), `latest` ($) and `right` ($2)."""
+"""The event that a reference's attribute belongs to. With one input: `left`. In NEXT: `left` ($1) and `right` ($2). In
+FOLD: `left` ($1, the instance's initial values), `latest` ($) and `right` ($2)."""
 
-Made = frozenset[str]  # attributes whose texts functions may have made
+Made = frozenset[str]  # attributes whose texts may be results of functions
 
 ArithmeticOp = Literal["+", "-", "*", "/", "%"]
 
@@ -39,7 +39,7 @@ class Constant:
 
 @frozen
 class Parameter:
-    """A template's placeholder for constants that differ between statements: column `index` of their rows."""
+    """A template's placeholder for a constant that differs between statements: column `index` of their rows."""
 
     index: int
     kind: Kind
@@ -54,17 +54,17 @@ class Attribute:
 
 @frozen
 class Duration:
-    """DUR: `t1 - t0` in seconds; in a condition of NEXT or FOLD that of the concatenation."""
+    """DUR: `t1 - t0` in seconds; in a condition of NEXT or FOLD, that of the combined event."""
 
 
 @frozen
 class Gap:
-    """GAP: the right event's t0 less the t1 of the left's latest event, in seconds. In NEXT and FOLD only."""
+    """GAP: the right event's t0 minus the t1 of the left's latest event, in seconds. In NEXT and FOLD only."""
 
 
 @frozen
 class Arithmetic:
-    """An operation on two numbers; NULL if a number is, or if its result is not finite."""
+    """An operation on two numbers. NULL if either is NULL, or if the result is not finite."""
 
     op: ArithmeticOp
     left: Value
@@ -73,7 +73,7 @@ class Arithmetic:
 
 @frozen
 class Function:
-    """A function of values: a derived value of XSCL, number, string-length, coalesce, concat or abs."""
+    """A call of a function: one that derives values in XSCL, number, string-length, coalesce, concat or abs."""
 
     name: str
     args: tuple[Value, ...]
@@ -85,7 +85,8 @@ Value = Constant | Parameter | Attribute | Duration | Gap | Arithmetic | Functio
 
 @frozen
 class Comparison:
-    """`left op right`: strings for = and != of two strings, else numbers. False if one is NULL."""
+    """`left op right`. Compares as strings if the operator is = or != and both are strings, else as numbers. False if
+    either is NULL."""
 
     op: CompareOp
     left: Value
@@ -94,7 +95,7 @@ class Comparison:
 
 @frozen
 class TextTest:
-    """`contains`, `starts-with`, `ends-with` or `matches`, or its negation. False if an argument is NULL."""
+    """`contains`, `starts-with`, `ends-with` or `matches`, perhaps negated. False if an argument is NULL."""
 
     name: str
     args: tuple[Value, ...]
@@ -112,14 +113,14 @@ Atom = Comparison | TextTest | NullTest
 
 @frozen
 class AllOf:
-    """Holds if all of `args` do, also without any."""
+    """Holds if all of `args` do; without any, it holds."""
 
     args: tuple[EventCondition, ...] = ()
 
 
 @frozen
 class AnyOf:
-    """Holds if any of `args` does. There is no NOT: it has been pushed to the atoms."""
+    """Holds if any of `args` does. There is no NOT: negations have been pushed down to the atoms."""
 
     args: tuple[EventCondition, ...]
 
@@ -145,8 +146,8 @@ def operands(node: EventCondition | Value) -> tuple[EventCondition | Value, ...]
 
 
 def map_parts(node: _Node, change: Callable[[Any], Any]) -> _Node:
-    """A condition or value whose outermost parts are replaced by what `change` returns, unless that is None. Makes one
-    call a level, because trees may be nearly as deep as the stack."""
+    """Replaces the outermost parts of a condition or value for which `change` does not return None. Makes one call per
+    level, because trees may be nearly as deep as the stack allows."""
     made: Any = change(node)
     if made is None:
         match node:
@@ -169,7 +170,7 @@ def map_parts(node: _Node, change: Callable[[Any], Any]) -> _Node:
 
 
 def leaves(node: EventCondition | Value) -> Iterator[Value]:
-    """The attributes, parameters, constants, DUR and GAP of a condition or value, from left to right."""
+    """Yields the attributes, parameters, constants, DUR and GAP of a condition or value, from left to right."""
     waiting: list[Any] = [node]
     while waiting:
         one = waiting.pop()
@@ -180,7 +181,7 @@ def leaves(node: EventCondition | Value) -> Iterator[Value]:
 
 
 def map_leaves(node: _Node, leaf: Callable[[Value], Value]) -> _Node:
-    """A condition or value with its leaves replaced."""
+    """Replaces the leaves of a condition or value."""
     return map_parts(node, lambda one: leaf(one) if one.__class__ in _LEAVES else None)
 
 
@@ -198,7 +199,7 @@ def value_kind(value: Value) -> Kind:
 
 @frozen
 class Events:
-    """The events of a stream: one that is defined, or that event statements PUBLISH."""
+    """The events of a stream that is defined or that event statements PUBLISH."""
 
     stream: str
     schema: Schema
@@ -206,7 +207,7 @@ class Events:
 
 @frozen
 class Select:
-    """New attributes from old ones (π, ρ and α at once)."""
+    """Computes new attributes from old ones (π, ρ and α in one)."""
 
     source: Stream
     items: tuple[tuple[str, Value], ...]
@@ -225,7 +226,7 @@ class Filter:
 
 @frozen
 class Union:
-    """The events of both, without duplicates. The schemas are equal."""
+    """The events of both inputs, without duplicates. The schemas are equal."""
 
     left: Stream
     right: Stream
@@ -238,8 +239,8 @@ class Union:
 @frozen
 class Next:
     """`left NEXT{condition} right`: each left event with the first later right events for which the condition holds.
-    `within` is the maximum `t1 - t0` of a result in microseconds; None for no bound. `names` has a result's attributes,
-    in the order of `schema`: whose each is, and its name there."""
+    `within` is the maximum `t1 - t0` of a result in microseconds; None is unbounded. `names` has, in the order of
+    `schema`, the input that each attribute of a result comes from, and its name there."""
 
     left: Stream
     right: Stream
@@ -252,16 +253,16 @@ class Next:
 @frozen
 class Latest(Next):
     """`left LATEST BEFORE{condition} right`: each right event with the last left events before it for which the
-    condition holds. Of the results, `within` leaves out those that are too long: it does not make others the last."""
+    condition holds. `within` drops results that are too long; it does not change which events are the last."""
 
 
 @frozen
 class Fold:
     """`left FOLD{chooses, continues, sets} right`: runs of right events that begin with a left event.
 
-    Of the later right events for which `chooses` holds, those with the least t1 are next; the run goes on with each of
-    them for which `continues` holds, and has its attributes and those of `sets`. Each run is a result, except for left
-    events alone. `within` is as in Next. `names` has a result's attributes, in the order of `schema`: the first
+    Among the later right events for which `chooses` holds, those with the least t1 are next. The run continues with
+    each of these for which `continues` holds, and takes its attributes and those of `sets`. Each run of two or more
+    events is a result. `within` is as in Next. `names` has a result's attributes, in the order of `schema`: the first
     (`left`) or the `latest` value of an attribute of the left schema."""
 
     left: Stream
@@ -279,7 +280,7 @@ AggregateName = Literal["count", "count distinct", "sum", "avg", "median", "perc
 
 @frozen
 class Aggregated:
-    """An aggregate of a group's events: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`. The second argument of
+    """An aggregate over a group's events: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`. The second argument of
     `percentile(x, 95)` is a Constant, or its Parameter."""
 
     name: AggregateName
@@ -288,9 +289,9 @@ class Aggregated:
 
 @frozen
 class Aggregate:
-    """For each group and each t1 of its events: values of the group's events with `t - over < t1 <= t`. Without `over`,
-    in microseconds, those with `t1 = t`. `by` names attributes of the source; `items` may do arithmetic on aggregates
-    only through a Select above. The schema has the attributes of `by`, then `items`."""
+    """Aggregates, for each group and each t1 (`t`) of its events, the group's events with `t - over < t1 <= t`; `over`
+    is in microseconds, and without it only those with `t1 = t` count. `by` names attributes of the source. Arithmetic
+    on aggregates is done by a Select above. The schema has the attributes of `by`, then `items`."""
 
     source: Stream
     items: tuple[tuple[str, Aggregated], ...]
@@ -301,9 +302,9 @@ class Aggregate:
 
 @frozen
 class Sessions(Aggregate):
-    """AGGREGATE with OVER SESSION: for each session of a group, values of its events. A session goes on with an event
-    whose t1 is less than `over` after that of the one before. Its result takes from the t1 of its first event until it
-    is over, `over` after that of its last one."""
+    """AGGREGATE with OVER SESSION: aggregates the events of each session of a group. An event continues a session if
+    its t1 is less than `over` after that of the previous event. A result lasts from the t1 of the session's first event
+    to `over` after that of its last one."""
 
 
 StoryChange = Literal["opened", "grew", "merged", "closed"]
@@ -313,10 +314,10 @@ CHANGES: tuple[StoryChange, ...] = get_args(StoryChange)
 
 @frozen
 class Stories:
-    """Stories of the pairs of documents that the source's events are (`xscl.story_queries`): one for each change of
-    `tell` for which `having` holds or, without `tell`, for the first change of a story for which it does. A story lasts
-    `lasting` microseconds from its first document. `counts` are names of results and of the values that they count.
-    `name` tells the ids of its stories from those of other statements."""
+    """Groups the source's events, which are pairs of documents (`xscl.story_queries`), into stories. A result is each
+    change listed in `tell` for which `having` holds; without `tell`, the first change of a story for which it holds. A
+    story lasts `lasting` microseconds from its first document. `counts` are attributes of the results and the values
+    that they count. `name` distinguishes the ids of its stories from those of other statements."""
 
     source: Stream
     name: str
@@ -329,10 +330,10 @@ class Stories:
 
 SIDES = "a", "b"
 OWN = "id", "stream", "time", "feed"
-"""By side, the attributes of a document of a pair that STORIES reads, besides values that are counted."""
+"""The attributes that STORIES reads of each document of a pair, besides counted values."""
 
 STORY_TEXTS = "first", "latest", "joined", "merged"
-"""Attributes of a story for its output document: JSON of documents, and of the ids of stories."""
+"""The attributes of a story for its output document: documents, and ids of stories, as JSON."""
 
 
 def story_schema(counts: Iterable[str]) -> Schema:
@@ -350,7 +351,7 @@ def operator_name(operator: Statement) -> str:
 
 
 def sources_of(stream: Stream) -> tuple[Stream, ...]:
-    """The streams that an operator reads, left before right."""
+    """The input streams of an operator, left before right."""
     match stream:
         case Events():
             return ()
@@ -361,7 +362,7 @@ def sources_of(stream: Stream) -> tuple[Stream, ...]:
 
 
 def read_by(statement: Statement) -> dict[str, Schema]:
-    """The event streams that a statement derives from, by name, with attributes.
+    """The schemas of the event streams that a statement derives from, by name.
 
     >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
     ['A', 'B']
@@ -384,7 +385,8 @@ def window_of(operator: Stream) -> int | None:
 
 
 def made_texts(operator: Statement, left: Made = frozenset(), right: Made = frozenset()) -> Made:
-    """The attributes of an operator's results whose texts functions may have made. `left`, `right`: of its inputs."""
+    """The attributes of an operator's results whose texts may be results of functions. `left` and `right` are the same
+    for its inputs."""
     own = {"left": left}
     match operator:
         case Filter():
@@ -405,16 +407,16 @@ def made_texts(operator: Statement, left: Made = frozenset(), right: Made = froz
 
 
 def made_of_latest(fold: Fold, left: Made, right: Made) -> Made:
-    """As `made_texts`, of the latest values of a run."""
+    """Like `made_texts`, for the latest values of a run."""
     latest = left | right
-    for _ in fold.sets:  # each may be made of the one before
+    for _ in fold.sets:  # each may derive from the previous one
         made = {"left": left, "latest": latest, "right": right}
         latest |= {name for name, value in fold.sets if is_made_text(value, made)}
     return latest
 
 
 def is_made_text(value: Value, made: Mapping[str, Made]) -> bool:
-    """Whether a value may be a text that a function makes; `made` has, by part, the attributes that may be."""
+    """Whether a value may be a text that a function returned; `made` has the attributes that may be, by part."""
     if isinstance(value, Attribute):
         return value.name in made[value.part]
     return isinstance(value, Function) and value.kind == "string"
@@ -427,7 +429,7 @@ def with_parts(
     value: Callable[[Value], Value],
     condition: Callable[[EventCondition], EventCondition],
 ) -> Stream:
-    """An operator over other streams, with another WITHIN or OVER, and its conditions and values replaced in order."""
+    """Replaces an operator's input streams, its WITHIN or OVER, and its conditions and values, in order."""
     if isinstance(operator, Events):
         return operator
     left, right = sources[0], sources[-1]
@@ -456,7 +458,7 @@ def with_parts(
 @frozen
 class EventAttribute:
     """An attribute: the value of a node, with functions applied, innermost first. The node is that of the pattern's
-    variable `var` or, with `path`, the first that the path leads to from there, whose end has the variable
+    variable `var` or, with `path`, the first one that the path reaches from there; its end has the variable
     ATTRIBUTE_END. Without such a node the attribute is NULL. If `var` is None, it is a constant."""
 
     name: str
@@ -491,9 +493,9 @@ class EventPattern:
 
 @frozen
 class Variable:
-    """A component of SEQ: an event, or with `kleene` one or more of them, each before the next. Components are in
-    groups, numbered from 0: all events of a group are before those of the next. A group has one variable, or those of a
-    SET. A `negated` one precedes the group `group`: 0 if it leads, the number of groups if it is last."""
+    """A component of SEQ: an event, or with `kleene` one or more, each before the next. Components form groups,
+    numbered from 0: all events of a group precede those of the next. A group has one variable, or those of a SET. A
+    `negated` component precedes the group `group`: 0 if it comes first, the number of groups if it is last."""
 
     name: str
     source: Events
@@ -503,7 +505,7 @@ class Variable:
 
 
 ItemPosition = Literal["only", "first", "each", "previous", "last", "every"]
-"""Which event of a variable a name means: `v.x`, `v[1].x`, `v[i].x`, `v[i-1].x`, `v[v.LEN].x` or `v[].x`."""
+"""The event of a variable that a name refers to: `v.x`, `v[1].x`, `v[i].x`, `v[i-1].x`, `v[v.LEN].x` or `v[].x`."""
 
 
 @frozen
@@ -522,8 +524,8 @@ class Length:
 
 @frozen
 class OfItems:
-    """An aggregate of the events of a Kleene variable: of `v[]`, or, `earlier`, of `v[..i-1]`. In its arguments an
-    Attribute of `left` is one of such an event."""
+    """An aggregate over the events of a Kleene variable: `v[]` or, if `earlier`, `v[..i-1]`. In its arguments an
+    Attribute of `left` is that of such an event."""
 
     variable: int
     aggregated: Aggregated
@@ -532,8 +534,8 @@ class OfItems:
 
 @frozen
 class OfMatches:
-    """Of ALL MATCHES TOGETHER: an aggregate of the events of a variable in all matches, an event as often as it is in
-    one; without `aggregated` the number of matches, and `variable` is the last one."""
+    """In ALL MATCHES TOGETHER: an aggregate over a variable's events in all matches, in which an event counts once per
+    match; without `aggregated`, the number of matches, and `variable` is the last one."""
 
     variable: int
     aggregated: Aggregated | None = None
@@ -545,17 +547,17 @@ Names = tuple[tuple[str, Referent], ...]
 """The referents of a condition's or value's names `#0`, `#1`, ..., in order of mention."""
 
 Phase = Literal["first", "each", "complete"]
-"""When a condition is tested: when a variable gets its first (or only) event, a further one, or has all. In time: for
-each variable in order, `first`, then `each`, then `complete`. `complete` begins when the next variable gets its first
+"""When a condition is tested: when a variable gets its first (or only) event, a further one, or is complete. The order
+in time is, for each variable, `first`, then `each`, then `complete`, which begins when the next variable gets its first
 event, or at the end of a match."""
 
 
 @frozen
 class WhereConjunct:
-    """A conjunct of WHERE, tested with the event that it mentions last: one of `variable` (its place in the pattern),
+    """A conjunct of WHERE, tested on the last event that it mentions: one of `variable` (its position in the pattern),
     in `phase`.
 
-    In phase `each` the names `each` and `previous`, and aggregates of earlier events, are about this new event, the
+    In phase `each` the names `each` and `previous`, and aggregates of earlier events, refer to this new event, the
     second or a later one. `v[].x` that is tested as its variable gets events is two conjuncts: `first` in phase
     `first`, `each` in phase `each`.
 
@@ -564,8 +566,8 @@ class WhereConjunct:
     mentions several such variables, it holds for all combinations of their events. None mentions `every` and `each`,
     `previous` or earlier events of one variable.
 
-    For a negated variable: an event kills a match if all conjuncts of the variable hold; the phase is `complete`, for
-    it may mention all other variables. In a pattern with a SET a group's variables have no order of time, so a match
+    An event of a negated variable ends a match if all conjuncts of the variable hold; their phase is `complete`, since
+    they may mention all other variables. In a pattern with a SET, a group's variables have no order in time, so a match
     has to satisfy all conjuncts, whatever their phase."""
 
     condition: EventCondition
@@ -580,13 +582,14 @@ class WhereConjunct:
 
 
 Strategy = Literal["strict", "partition", "next", "any"]
-"""Which events may lie between those of a match: none of the pattern's streams; none with equal keys; none that the
-match could continue with; or any."""
+"""The events that may lie between those of a match: none of the pattern's streams; none with equal keys; none that
+could continue the match; or any."""
 
 
 @frozen
 class Returned:
-    """An item of RETURN with one value, or one per event of variable `each`: then its names say `every` for it."""
+    """An item of RETURN with one value, or with one per event of variable `each`, which its names refer to as
+    `every`."""
 
     name: str
     value: Value
@@ -603,10 +606,10 @@ class Pattern:
     """`PATTERN SEQ(...)` without ERRORS.
 
     `keys` are attributes that are equal, and not NULL, in all events of a match, and of one kind in all sources.
-    `conjuncts` are about the variables that are not negated, in the order of time, `kills` about negated ones, `having`
-    about complete ones. `within` is the maximum time in microseconds from the first event's t0 to the last event's t1,
-    None for no bound. With `maximal` a match is reported if none is earlier or longer (EARLIEST MAXIMAL), with `apart`
-    if it begins after the end of the one reported before (NON OVERLAPPING). `returned` is None without RETURN.
+    `conjuncts` concern the variables that are not negated, in the order of time, `kills` negated ones, and `having`
+    complete ones. `within` is the maximum time in microseconds from the first event's t0 to the last event's t1; None
+    is unbounded. With `maximal`, a match is reported if none is earlier or longer (EARLIEST MAXIMAL); with `apart`, if
+    it begins after the end of the previously reported one (NON OVERLAPPING). `returned` is None without RETURN.
 
     The schema has RETURN's single-valued items, perhaps in another order. On request it also has items with a value per
     event, as JSON arrays in text; and EVENTS."""
@@ -634,7 +637,7 @@ class Pattern:
 
     @property
     def is_late(self) -> bool:
-        """Whether a match is decided only when its window is over, and not at its last event."""
+        """Whether a match is decided only when its window has passed, and not at its last event."""
         last = self.groups - 1
         open_end = self.maximal and any(one.kleene and one.group == last for one in self.variables)
         return open_end or any(one.negated and one.group > last for one in self.variables)
@@ -646,14 +649,14 @@ class Pattern:
 
 @frozen
 class Together(Pattern):
-    """A Pattern with ALL MATCHES TOGETHER: an event for each that all matches that end with it have in common, as long
-    as HAVING holds. It has the interval and the part of that event. HAVING and RETURN have OfMatches, and attributes of
-    that event. The strategy is `any`, and conditions compare events with the event before and with first and last ones
-    of other variables, so that matches need not be enumerated."""
+    """A Pattern with ALL MATCHES TOGETHER: one result for each event that ends matches, if HAVING holds, with the
+    interval and the part of that event. HAVING and RETURN have OfMatches, and attributes of that event. The strategy is
+    `any`, and conditions compare events with the event before and with first and last ones of other variables, so that
+    matches need not be enumerated."""
 
 
 def is_exact(item: Returned) -> bool:
-    """Whether an item is a number of matches or events, or a sum: a text, as it may be greater than any number."""
+    """Whether an item counts matches or events, or sums values: it is a text, since it may exceed any float."""
     of = dict(item.names).get(item.value.name) if isinstance(item.value, Attribute) else None
     return isinstance(of, OfMatches) and (of.aggregated is None or of.aggregated.name in ("count", "sum"))
 
@@ -696,9 +699,9 @@ Letters = Letter | Word | OneOf | Repeated
 class NearPattern:
     """`PATTERN SEQ(...) ... ERRORS <= errors`: events that lack at most `errors` letters of a word of `letters`.
 
-    `keys`, `within` and `apart` are as in Pattern. `budget` bounds the state for each value of the keys, None for no
-    bound. In `returned` an Attribute of `left` can only be ERRORS. The schema has the items of RETURN and ERRORS,
-    perhaps in another order; and, on request, EVENTS."""
+    `keys`, `within` and `apart` are as in Pattern. `budget` bounds the state per value of the keys; None is unbounded.
+    In `returned` an Attribute of `left` can only be ERRORS. The schema has the items of RETURN and ERRORS, perhaps in
+    another order; and, on request, EVENTS."""
 
     letters: Letters
     errors: int
@@ -715,7 +718,7 @@ class NearPattern:
 
 
 def letters_of(letters: Letters, repeated: int = 1) -> tuple[Letter, ...]:
-    """The letters of an expression, from left to right; those of a repetition occur `repeated` times.
+    """The letters of an expression, from left to right; those of a repetition are listed `repeated` times.
 
     >>> a, b = Letter(Events("A", ())), Letter(Events("B", ()), needed=True)
     >>> [letter.source.stream for letter in letters_of(Word((a, Repeated(OneOf((a, b)), 0))))]
@@ -744,7 +747,7 @@ def _map_letters(letters: Letters, change: Callable[[Events], Events]) -> Letter
 
 
 def map_events(statement: _Statement, change: Callable[[Events], Events]) -> _Statement:
-    """A statement that reads other events.
+    """Replaces the events that a statement reads.
 
     >>> map_events(Union(Events("A", ()), Events("B", ())), lambda one: Events(one.stream.lower(), ()))
     Union(left=Events(stream='a', schema=()), right=Events(stream='b', schema=()))
@@ -764,8 +767,8 @@ def map_events(statement: _Statement, change: Callable[[Events], Events]) -> _St
 
 
 def count_letters(letters: Letters, of_choice: Callable[[Iterable[int]], int], least: int) -> int:
-    """The number of letters of a word: with each repetition as often as its minimum, and `least` times at least, and of
-    alternatives what `of_choice` makes of their numbers, such as `min` for the shortest word.
+    """Counts the letters of a word. A repetition counts as often as its minimum, but at least `least` times;
+    `of_choice` combines the counts of alternatives, such as `min` for the shortest word.
 
     >>> a = Letter(Events("A", ()))
     >>> word = Word((OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 3)))
@@ -783,4 +786,4 @@ def count_letters(letters: Letters, of_choice: Callable[[Iterable[int]], int], l
 
 
 Statement = Stream | Pattern | NearPattern
-"""A query over events. A PATTERN stands alone: operators read it only by the name that it PUBLISHes."""
+"""A query over events. A PATTERN is never an operand: operators read it only by the name that it PUBLISHes."""

@@ -1,5 +1,5 @@
-"""Tree patterns, what a query block matches in a document, with names resolved and filters lowered; and value-join
-normal form (thesis 6.2): conjunctive queries of tree patterns, value joins and residual predicates.
+"""Tree patterns, which query blocks match in documents, with names resolved and filters lowered; and value-join normal
+form (thesis 6.2): conjunctive queries of tree patterns, value joins and residual predicates.
 
 Stores hold patterns as JSON: a node is `[axis, kind, uri, name, conditions, children, functions]`, a condition `["=",
 literal]` or `["?", xpath]`; shared patterns have no variables. System names of hidden streams, block roots and path
@@ -23,7 +23,7 @@ from common.tools import Remembered, frozen, quick
 from xscl.algebra import values as exp
 
 EXTENSION_PREFIX = "mmqjp"
-"""The prefix of our own functions in a condition's XPath: those that XPath 1.0 lacks, such as `lower-case` and
+"""The prefix of extension functions in a condition's XPath: those that XPath 1.0 lacks, such as `lower-case` and
 `compare-times`; and `number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number,
 and writes 1e+12."""
 
@@ -38,7 +38,7 @@ class Test:
     local: str
 
     def accepts(self, name: str) -> bool:
-        """Whether a node of this kind named `local` or `{uri}local` passes."""
+        """Whether the test accepts a node of this kind named `local` or `{uri}local`."""
         uri, local = name[1:].rsplit("}", 1) if name.startswith("{") else ("", name)
         return self.uri in ("*", uri) and self.local in ("*", local)
 
@@ -90,7 +90,7 @@ class PatternNode:
             yield from child.walk()
 
     def __str__(self) -> str:
-        if self._text is None:  # asked for again and again, of nodes that many patterns share
+        if self._text is None:  # cached, since many patterns share nodes
             functions = "".join([f"[{name}]" for name in self.functions])
             head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
             arrow = f"->{self.var}" if self.var else ""
@@ -101,7 +101,7 @@ class PatternNode:
 
 
 def _shown(node: PatternNode) -> str:
-    """The `repr` of a dataclass: stores have digests of it."""
+    """The `repr` of a dataclass, whose digests are stored."""
     return (
         f"PatternNode(axis={node.axis!r}, test={node.test!r}, conditions={node.conditions!r}, "
         f"children={node.children!r}, var={node.var!r}, functions={node.functions!r})"
@@ -124,10 +124,10 @@ def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -
 
 
 def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
-    """The pattern without the names of other variables than these."""
+    """Removes the names of all other variables."""
     if not node.children:
         return node if node.var in variables else unnamed(node)
-    # A leaf with a name that stays needs no call.
+    # A leaf whose name stays needs no call.
     children = [one if one.var in variables and not one.children else naming(one, variables) for one in node.children]
     if node.var is None or node.var in variables:
         return _with_children(node, tuple(children))
@@ -184,7 +184,7 @@ def xpath_literal(text: str) -> str:
 _AXES = ("/", "//", ".")
 
 shared_test = lru_cache(maxsize=10_000)(Test)
-"""A cached Test: very many patterns have the same ones, and those that are the same object are compared fast."""
+"""A cached Test: many patterns have equal ones, and identical objects are compared fast."""
 
 
 def pattern_to_json(node: PatternNode) -> str:
@@ -193,7 +193,7 @@ def pattern_to_json(node: PatternNode) -> str:
 
 
 def pattern_from_json(text: str) -> PatternNode:
-    """The inverse of `pattern_to_json`. Raises InvalidValue for any other text."""
+    """The inverse of `pattern_to_json`. Raises InvalidValue for other text."""
     try:
         return _node(json.loads(text))
     except (TypeError, RecursionError) as error:
@@ -211,7 +211,7 @@ def _json(node: PatternNode) -> str:
     return f"[{test},[{','.join(conditions)}],[{children}],[{functions}]]"
 
 
-_leaf_json = Remembered(_json)  # very many patterns share their leaves
+_leaf_json = Remembered(_json)  # many patterns share leaves
 
 
 def _node(plain: Any) -> PatternNode:
@@ -250,7 +250,7 @@ def is_hidden(stream: str) -> bool:
 
 
 def short_name(stream: str) -> str:
-    """A stream's name for people: six digits of a hidden stream's digest.
+    """A stream's display name: of a hidden stream, six digits of the digest.
 
     >>> short_name("#f6a765cd4b30211473c21765"), short_name("news")
     ('#f6a765', 'news')
@@ -259,12 +259,12 @@ def short_name(stream: str) -> str:
 
 
 def block_root(block: int) -> str:
-    """The variable of a block's root that the query leaves unnamed. Blocks are numbered from 0."""
+    """The variable of a block root that the query does not name. Blocks are numbered from 0."""
     return f"{_MARK}b{block}"
 
 
 def path_end(number: int) -> str:
-    """The variable at the end of a path on a variable. A query's paths are numbered from 1."""
+    """The variable at the end of a path on a variable. Paths of a query are numbered from 1."""
     return f"{_MARK}p{number}"
 
 
@@ -280,8 +280,8 @@ NEGATED: Mapping[JoinOp | None, JoinOp] = {
     "NOT JOIN": "JOIN",
     "NOT PRECEDED BY": "FOLLOWED BY",
 }
-"""The operators of absences, which select what has no partner, each with the operator that joins partners; NOT PRECEDED
-BY with the right input before the left one."""
+"""The operators of absences, which select documents without a partner, each with the operator that joins partners. For
+NOT PRECEDED BY, the right input comes before the left one."""
 
 TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
@@ -298,7 +298,7 @@ class Term:
 @frozen
 class Side:
     """One input of a conjunctive query: a tree pattern over a stream. Only needed variables have names. The pattern
-    over a hidden stream is that of its tuples."""
+    over a hidden stream matches its tuples."""
 
     stream: str
     pattern: PatternNode
@@ -321,14 +321,14 @@ class Conjunct:
         return (self.left,) if self.right is None else (self.left, self.right)
 
     def equalities(self) -> tuple[tuple[Term, Term], ...]:
-        """The joins by equality; those by words are near() or similar(), in `residual`."""
+        """The joins by equality. Joins by words are near() or similar(), in `residual`."""
         return tuple(pair for pair in self.joins if exp.many_valued(pair[0].functions) is None)
 
 
 @frozen
 class Branch:
-    """A path of a predicate on a variable of an absence's left input: the pattern below the variable's node. It is part
-    of what must be absent, and does not restrict the left input itself."""
+    """A path of a predicate on a variable of an absence's left input: the pattern below the variable's node. It
+    restricts what must be absent, not the left input itself."""
 
     var: str
     path: PatternNode
@@ -336,8 +336,8 @@ class Branch:
 
 @frozen
 class Absent:
-    """One disjunct of what must be absent: a match of `right` that has all `joins`, pairs of a left and a right term,
-    and satisfies `residual`. `branches` are their paths on the left input."""
+    """One disjunct of an absence: there must be no match of `right` that satisfies all `joins`, pairs of a left and a
+    right term, and `residual`. `branches` are their paths on the left input."""
 
     right: Side
     joins: tuple[tuple[Term, Term], ...]
@@ -345,7 +345,7 @@ class Absent:
     branches: tuple[Branch, ...] = ()
 
     def variables(self) -> set[str]:
-        """The variables of both inputs that it needs, including those with a path on them, without the paths' ends."""
+        """The variables of both inputs that it needs, including those with paths on them, without the paths' ends."""
         joined = {term.var for pair in self.joins for term in pair}
         used = joined.union(*map(variables_of, self.residual), (branch.var for branch in self.branches))
         return used.difference(*(branch.path.variables() for branch in self.branches))
@@ -354,9 +354,9 @@ class Absent:
 @frozen
 class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`. `side`
-    is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has the
+    is the input of the outer join that it forms. Two equal inputs have different documents as tuples. `alone` has the
     conjunctive queries of a JOIN UNORDERED without the outer query's restrictions. `absent` is that of `NormalQuery`.
-    Tuples have copies of the elements of `whole`, some of the variables, and of others texts."""
+    Tuples contain copies of the elements of `whole`, a subset of the variables, and texts of the other variables."""
 
     op: JoinOp
     window: int | None
@@ -369,14 +369,14 @@ class Hidden:
 
     @property
     def stream(self) -> str:
-        """A name that equal inner joins share, whatever their variables' names. It is stored, and derives from `repr`:
-        no class or field inside a Hidden can be renamed."""
+        """A name that equal inner joins share, whatever their variables' names. It is stored, and derived from `repr`,
+        so no class or field inside a Hidden can be renamed."""
         return hidden_stream(repr(self) + "".join(repr(part) for part in (self.alone, self.absent, self.whole) if part))
 
 
 @frozen
 class SelectEntry:
-    """A SELECT item: its key in `nodes`, also its element's name, and its value, or a constant's text."""
+    """A SELECT item: its key in `nodes`, which is also its element's name, and its value or constant text."""
 
     key: str
     value: Term | str
@@ -384,7 +384,8 @@ class SelectEntry:
 
 @frozen
 class OncePer:
-    """ONCE PER: report values of `keys` (operands over variables) once in this many microseconds, or ever (None)."""
+    """ONCE PER: report each value of `keys` (operands over variables) once in this many microseconds, or once ever
+    (None)."""
 
     keys: tuple[exp.Expr, ...]
     window: int | None
@@ -407,11 +408,11 @@ class NormalQuery:
     constructor: exp.ElementConstructor | None = None
     holes: tuple[Term | str, ...] = ()
     namespaces: tuple[tuple[str, str], ...] = ()
-    once: OncePer | None = field(default=None, repr=False)  # stores keep what was made of `repr` before there was one
+    once: OncePer | None = field(default=None, repr=False)  # stored digests are of the `repr` before this field existed
     absent: tuple[Absent, ...] = field(default=(), repr=False)
 
 
-shared_term = lru_cache(maxsize=10_000)(Term)  # a cached Term: very many queries have the same ones
+shared_term = lru_cache(maxsize=10_000)(Term)  # a cached Term, since many queries have equal ones
 
 
 def as_term(expr: exp.Expr) -> Term | None:
@@ -450,7 +451,7 @@ def variables_of(expr: exp.Expr) -> Iterator[str]:
 
 
 def hole_key(hole: exp.Hole) -> str:
-    """The key of a constructor's hole in `nodes`: the name of a variable, else the text between the braces."""
+    """The key of a constructor's hole in `nodes`: a variable's name, else the text between the braces."""
     return hole.operand.var if isinstance(hole.operand, exp.VarPath) and not hole.operand.steps else hole.text
 
 
@@ -461,7 +462,8 @@ _TURNED: dict[exp.CompareOp, exp.CompareOp] = {"=": "=", "!=": "!=", "<": ">", "
 
 @dataclass(frozen=True, eq=False)
 class Mirror:
-    """Decides whether a match of a join has a mirror: its documents satisfy one of `conjuncts` the other way round."""
+    """Decides whether a match of a join has a mirror: whether its documents also satisfy one of `conjuncts` the other
+    way round."""
 
     conjuncts: tuple[Conjunct, ...]
 
@@ -476,7 +478,8 @@ class Mirror:
 
 
 def mirror_of(conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
-    """Decides whether matches have mirrors; None if none has: the inputs have no document in common."""
+    """Returns the decision whether matches have mirrors; None if none can, because the inputs have no documents in
+    common."""
     left, right = conjuncts[0].left, conjuncts[0].right
     if right is None or left.stream != right.stream or left.hidden or right.hidden:
         return None
@@ -490,7 +493,8 @@ def needed(conjunct: Conjunct) -> frozenset[str]:
 
 
 def _shape(conjunct: Conjunct) -> object:
-    """The same for equal conjunctive queries, whatever their variables' names. It may differ for equivalent ones."""
+    """A value that is the same for equal conjunctive queries, whatever their variables' names. It may differ for
+    equivalent ones."""
     used, names, patterns = needed(conjunct), dict[str, str](), []
     for place, side in enumerate(conjunct.sides()):
         pattern = naming(side.pattern, used)
@@ -514,5 +518,5 @@ def _named(expr: exp.Expr, names: dict[str, str]) -> exp.Expr:
 
 
 def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
-    """Returns when the time is over in which an absence's left document may have a partner, in microseconds."""
+    """Returns the end of the time in which an absence's left document may have a partner, in microseconds."""
     return t1 if op == "NOT PRECEDED BY" else max(t1, deadline(t0, window))

@@ -1,4 +1,4 @@
-"""The words of a text, as a set and as numbers; `near(x, y, threshold)`, and `similar(x, y, threshold)`.
+"""The words of a text, as a set and as numbers; `near(x, y, threshold)`; and `similar(x, y, threshold)`.
 
 Two texts are near if J, the number of common words divided by the number of distinct words of both, is at least the
 threshold, and similar if weighted J is, in which words count by weight. `join_stage.near_candidates` finds candidates
@@ -20,14 +20,14 @@ from itertools import islice
 from xscl.algebra.regex import CharSet, property_charset, union
 from xscl.algebra.weights import DIGEST_BITS, WordWeights, chosen_weights, digest
 
-MOST_WORDS = 256  # maximum number of words of a text that count, from its beginning
+MOST_WORDS = 256  # maximum number of words of a text that are used, from its beginning
 
 MOST_MARKS = 30
 """Maximum number of consecutive combining characters, as in Unicode's Stream-Safe Text Format (UAX 15, 13): sorting
-more would take quadratic time."""
+longer runs would take quadratic time."""
 
 _JOINER = "\u034f"
-"""The combining grapheme joiner, which that format inserts. It is a mark itself."""
+"""The combining grapheme joiner, which that format inserts, and which is a mark itself."""
 
 _UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao; Myanmar; Khmer
@@ -36,22 +36,23 @@ _UNSPACED = (
     r"\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
     r"\U000116d0-\U000116ff\U00016fe2-\U00016fe3\U00016ff0-\U00016ff6\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
 )
-"""In brackets, letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, which put no space
-between words: those with one of them in Unicode's Script_Extensions, except for accents that European scripts use."""
+"""Content of a character class: letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar,
+which put no spaces between words, by Unicode's Script_Extensions, except for accents that European scripts use."""
 
 _ASCII, _LATIN = re.compile("[0-9a-z]+"), re.compile(r"[^\W_]+")
 
-_SHORT = 2_000  # maximum length of a text that is split into words at once, which is faster than one by one
+_SHORT = 2_000  # maximum length of a text that is split in one pass, which is faster
 
 _BEHIND_LATIN = "\u0300"
-"""The first of the marks. Before them, re's alphanumeric characters are letters and digits, once NFKC has replaced
-superscripts and fractions."""
+"""The first mark. Below it, re's alphanumeric characters are letters and digits, once NFKC has replaced superscripts
+and fractions."""
 
 _MOST_KNOWN = 4_096
 
 
 class _Plainer(dict[int, str]):
-    """For `str.translate`: blanks for characters in no word, such as quotation marks, dashes and stars."""
+    """A table for `str.translate` that replaces characters outside words, such as quotation marks, dashes and stars, by
+    blanks."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -71,7 +72,7 @@ def words(text: str) -> frozenset[str]:
 
     Words are the longest runs of letters, marks and digits (the categories L, M and Nd) after NFKC, case folding, and
     NFKC again. A run is cut where unspaced scripts begin or end; in them, each two consecutive characters are a word. A
-    single character is a word itself.
+    single character is a word.
 
     >>> sorted(words("The ﬁre, and THE Fire — 京都市"))
     ['and', 'fire', 'the', '京都', '都市']
@@ -85,7 +86,7 @@ _remembered = lru_cache(maxsize=4_096)(words)
 
 
 def words_again(text: str) -> frozenset[str]:
-    """`words`, cached unless the text is long: it is called when texts are joined, and again when two are compared."""
+    """Like `words`, cached unless the text is long: called when texts are joined, and again when two are compared."""
     return _remembered(text) if len(text) <= 4 * _MOST_REMEMBERED else words(text)
 
 
@@ -96,7 +97,7 @@ def _spaced(text: str) -> str:
 
 
 def spaced_words(text: str) -> str:
-    """All words of a text in its order, with a blank before and behind each.
+    """All words of a text in order, with a blank before and after each.
 
     >>> spaced_words("The storm: the AI-Act")
     ' the storm the ai act '
@@ -105,7 +106,7 @@ def spaced_words(text: str) -> str:
 
 
 def has_words(text: str, wanted: str) -> bool:
-    """Whether a text has all words of another one, which has some.
+    """Whether a text has all words of another, which must have some.
 
     >>> has_words("An act on AI", "ai act"), has_words("Actors", "act")
     (True, False)
@@ -115,7 +116,7 @@ def has_words(text: str, wanted: str) -> bool:
 
 
 def has_phrase(text: str, wanted: str) -> bool:
-    """Whether a text has the words of another one, which has some, one after another.
+    """Whether a text has the words of another, which must have some, consecutively.
 
     >>> has_phrase("The EU AI Act", "ai act"), has_phrase("An act on AI", "ai act")
     (True, False)
@@ -138,7 +139,7 @@ def _at_once(text: str) -> list[str] | None:
         text = text.translate(_plainer)
     if text.isascii():
         return _ASCII.findall(text.lower())
-    if max(text) < _BEHIND_LATIN:  # so none of what is blank now was one character with a mark behind it
+    if max(text) < _BEHIND_LATIN:  # so no blank here replaced a character that a mark follows
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         if max(folded, default="") < _BEHIND_LATIN:
             return _LATIN.findall(folded)
@@ -168,11 +169,11 @@ def _words(text: str) -> Iterator[str]:
 @cache
 class _Patterns:
     """`run` finds letters, marks and digits; `parts` its parts, `unspaced` ones as a group; `marks` too many marks.
-    Compiled once and lazily, in a quarter of a second. Most English texts do without."""
+    Compiled lazily, once, in a quarter of a second. Most English texts need none of them."""
 
     def __init__(self) -> None:
         chars = _class(union(property_charset(category) or () for category in ("L", "M", "Nd")))
-        marks = union(property_charset(category) or () for category in ("M", "Lm"))  # no others are reordered
+        marks = union(property_charset(category) or () for category in ("M", "Lm"))  # only these are reordered
         codes = (code for first, last in marks for code in range(first, last + 1))
         combining = _class(tuple((code, code) for code in codes if is_combining(chr(code))))
         self.run = re.compile(f"[{chars}]+")
@@ -182,7 +183,7 @@ class _Patterns:
 
 
 def is_combining(char: str) -> bool:
-    """Whether normalisation reorders a character: itself, or its decomposition."""
+    """Whether normalisation reorders a character or its decomposition."""
     return unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
 
 
@@ -191,19 +192,19 @@ def _class(chars: CharSet) -> str:
 
 
 LEAST, LEAST_SIMILAR, MOST = Fraction(1, 2), Fraction(1, 20), Fraction(1)
-"""Minimum thresholds of near() and of similar(), and the maximum one of both."""
+"""Minimum thresholds of near() and of similar(), and the maximum of both."""
 
 MANY_WORDS = "words"
 """Ends the chain of functions of a text that is joined by its words, with a `word_level` as literal. The value is that
 of `encode_words`. No query can name it: a query's `words` has no literal."""
 
-BY_WORDS = ("near", "similar")  # the functions by which a join finds texts by their words
+BY_WORDS = ("near", "similar")  # functions by which a join finds texts
 
 _MOST_REMEMBERED = 1_000  # maximum length of texts whose comparison is cached
 
 
 def near(text: str, other: str, threshold: str) -> bool:
-    """Whether J of two texts is at least a threshold, a decimal number. A text without words is near none.
+    """Whether J of two texts is at least a threshold, a decimal number. A text without words is near to none.
 
     >>> near("Storm hits the coast", "The storm hits coast", "1"), near("a b c d", "a b c e", "0.6")
     (True, True)
@@ -212,7 +213,8 @@ def near(text: str, other: str, threshold: str) -> bool:
 
 
 def similar(text: str, other: str, threshold: str) -> bool:
-    """Whether weighted J of two texts is at least a threshold, a decimal number. One without words is similar to none.
+    """Whether weighted J of two texts is at least a threshold, a decimal number. A text without words is similar to
+    none.
 
     >>> similar("Storm hits the coast of Brittany", "Brittany: thousands flee from the storm", "0.2")
     True
@@ -227,13 +229,13 @@ def _is_part(overlap: tuple[int, int], threshold: str) -> bool:
 
 
 def overlap(text: str, other: str) -> tuple[int, int]:
-    """(number of common words, number of distinct words of both)."""
+    """Returns (number of common words, number of distinct words of both)."""
     is_short = len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED
     return _overlap(text, other) if is_short else _overlap.__wrapped__(text, other)
 
 
 def weight_overlap(text: str, other: str) -> tuple[int, int]:
-    """(weight of the common words, weight of the distinct words of both)."""
+    """Returns (weight of the common words, weight of the distinct words of both)."""
     is_short = len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED
     overlap_of = _weight_overlap if is_short else _weight_overlap.__wrapped__
     return overlap_of(text, other, chosen_weights())
@@ -262,9 +264,9 @@ def _mass(text: str, table: WordWeights) -> int:
 _fraction = lru_cache(maxsize=1_024)(Fraction)
 
 _LEVELS = ("05", "08", "12", "17", "25", "40", "60", "80")
-"""Hundredths of a threshold by which similar() joins texts: the recommended ones, and others a factor 1.5 apart."""
+"""Thresholds by which similar() joins texts, in hundredths: the recommended ones, and others a factor of 1.5 apart."""
 
-_WEIGHED = "w"  # begins the level of similar()
+_WEIGHED = "w"  # prefix of a level of similar()
 
 
 def word_level(name: str, threshold: str) -> str:
@@ -343,17 +345,17 @@ def _key_count(numbers: str, hundredths: int) -> int:
 EXACTLY = "w00"
 """The level at which texts are joined that have one of several values in common: each value counts as a word."""
 
-MOST_VALUES = 500  # maximum number of different values of a text that count, from its beginning
+MOST_VALUES = 500  # maximum number of distinct values of a text that are used, from its beginning
 
 
 def encode_values(values: Iterable[str]) -> str:
-    """Values in R_doc, as `encode_words` writes words: all of them are keys."""
+    """Encodes values for R_doc as `encode_words` does words: all of them are keys."""
     numbers = {as_digits(HIGHEST - 1 << DIGEST_BITS | digest(value)) for value in values}
     return f"{EXACTLY}{len(numbers):0{WEIGHED_HEAD - LEVEL}}{''.join(sorted(numbers))}" if numbers else ""
 
 
 def tokens(text: str) -> Iterator[str]:
-    """The words of a text, in its order."""
+    """The words of a text, in order."""
     return iter(spaced_words(text).split())
 
 
@@ -389,7 +391,7 @@ def decode_words(words: str) -> list[str]:
 
 
 def head_length(words: str) -> int:
-    """Characters in front of the numbers of an encoded text."""
+    """The number of characters before the numbers of an encoded text."""
     return WEIGHED_HEAD if is_weighed(words) else LEVEL
 
 

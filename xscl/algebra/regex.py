@@ -1,14 +1,14 @@
-r"""XPath 2.0 regular expressions: parses them, and searches for them in time that is linear in the text.
+r"""XPath 2.0 regular expressions: a parser, and searches in time linear in the text.
 
 The grammar is that of XML Schema, part 2, appendix F, with XPath's additions (Functions and Operators 7.6.1): anchors,
 reluctant quantifiers, capturing groups, back-references and the escaped dollar; and the non-capturing groups of a later
-version. Flags: `i` ignores case, with `s` a `.` is a line end, too, `x` ignores white space. Unicode categories are
-those of `unicodedata.unidata_version`; an unassigned character is in `Cn`.
+version. Flags: `i` ignores case, `s` lets `.` match a line end, `x` ignores white space. Unicode categories are those
+of `unicodedata.unidata_version`; an unassigned character is in `Cn`.
 
-A pattern distinguishes few sets of characters, so a text is first written in a small alphabet, with one symbol for all
-characters that the pattern treats alike. RE2, which never backtracks, searches in these symbols: the result depends
-neither on RE2's Unicode tables nor on its syntax. Back-references, which RE2 lacks, are searched for by backtracking
-within a number of steps."""
+A pattern distinguishes few sets of characters, so a text is first translated to a small alphabet, with one symbol for
+all characters that the pattern treats alike. RE2, which never backtracks, searches these symbols, so the result depends
+neither on RE2's Unicode tables nor on its syntax. Patterns with back-references, which RE2 lacks, are searched by
+backtracking within a limited number of steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAST = 0x10FFFF
 
 Range = tuple[int, int]  # first and last code point
 
-CharSet = tuple[Range, ...]  # ranges in order, with gaps between them
+CharSet = tuple[Range, ...]  # ascending ranges with gaps between them
 
 NONE: CharSet = ()
 ALL: CharSet = ((0, LAST),)
@@ -60,7 +60,7 @@ def union(sets: Iterable[CharSet]) -> CharSet:
 
 
 def charset(ranges: str) -> CharSet:
-    """The characters of what could stand in brackets, such as `A-Z_a-z`."""
+    """The characters of the content of a bracket expression, such as `A-Z_a-z`."""
     return union(((ord(first), ord(last or first)),) for first, last in re.findall("(?s)(.)(?:-(.))?", ranges))
 
 
@@ -96,7 +96,7 @@ def difference(chars: CharSet, without: CharSet) -> CharSet:
 
 @lru_cache(maxsize=64)
 def escape_charset(letter: str) -> CharSet | None:
-    r"""The set that a letter after a backslash stands for, such as `d` in `\d`; None for other letters."""
+    r"""The set that a backslash and this letter denote, such as `d` in `\d`; None for other letters."""
     match letter:
         case "s":
             return charset("\t\n\r ")
@@ -129,7 +129,7 @@ def _categories() -> dict[str, CharSet]:
 
 
 def property_charset(name: str) -> CharSet | None:
-    r"""The set that `\p{name}` stands for: a category or, after `Is`, a block; None for other names."""
+    r"""The set that `\p{name}` denotes: a category or, after `Is`, a block; None for other names."""
     if name[:1] in _SUBCATEGORIES and (len(name) == 1 or (len(name) == 2 and name[1] in _SUBCATEGORIES[name[0]])):
         return _categories()[name]
     return _block(name[2:]) if name.startswith("Is") else None
@@ -167,7 +167,7 @@ def with_case_variants(chars: CharSet) -> CharSet:
 
 
 def without_space(pattern: str) -> str:
-    """The pattern without white space, but for that inside brackets.
+    """Removes white space from a pattern, except inside brackets.
 
     >>> without_space(r"a b [c d] \\[ e")
     'ab[c d]\\\\[e'
@@ -191,10 +191,10 @@ def without_space(pattern: str) -> str:
 
 @cache
 def _variants() -> tuple[dict[int, CharSet], list[int]]:
-    """Case-variants of characters that have others, and these characters in order. Takes hundredths of a second."""
+    """The case variants of characters that have any, and these characters in order. Takes hundredths of a second."""
     alike: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     cased = [char for char in map(chr, range(_LAST_CASED + 1)) if char.lower() != char or char.upper() != char]
-    # A letter is among them, too, if it is only the lower or the upper case of others.
+    # This includes letters that are only the lower or upper case of others.
     cases = [case for char in cased for case in (char.lower(), char.upper()) if len(case) == 1]
     for char in {*cased, *cases}:
         alike["lower", char.lower()].add(ord(char))
@@ -310,7 +310,7 @@ def _parts_of(tree: Regex) -> Iterator[Regex]:
 
 
 def _count(digits: str) -> int:
-    # Python converts no number of thousands of digits. Ten digits are past the limit already.
+    # Python does not convert thousands of digits. Ten digits already exceed the limit.
     return int(digits.lstrip("0")[:10] or "0")
 
 
@@ -420,7 +420,7 @@ class _Parser:
         return CaptureGroup(item, number)
 
     def _reference(self) -> Backreference:
-        """Reads as many digits as give the number of a group that was opened before."""
+        """Reads as many digits as form the number of a group opened before."""
         at = self._at
         number = int(self._next(1))
         self._at += 2
@@ -436,7 +436,7 @@ class _Parser:
     # ------------------------------------------------------------ characters and sets
 
     def _escaped_set(self) -> CharSet | None:
-        r"""A set such as `\d` or `\p{L}`, if that is next; else None."""
+        r"""Reads a set such as `\d` or `\p{L}`, if one is next; else returns None."""
         letter = self._next(1)
         if letter not in ("p", "P"):
             found = escape_charset(letter)
@@ -485,7 +485,7 @@ class _Parser:
         if self._next() == "\\" and (found := self._escaped_set()) is not None:
             return found
         first = self._bracket_char()
-        # A hyphen makes no range at the end of brackets, nor before a subtraction.
+        # A hyphen at the end of brackets, or before a subtraction, is not a range.
         if self._next() != "-" or self._next(1) in ("]", "[") or self._text.startswith("--[", self._at):
             if self._text.startswith("--]", at):
                 raise self._error("two hyphens at the end of brackets: write one")
@@ -518,7 +518,7 @@ _Captured = tuple[tuple[int, int, int], ...]
 _Search = tuple[int, int, _Captured]  # a state, a place in the text, and the captures so far
 
 _Step = Callable[[str, str, int, _Captured], list[_Search]]
-"""What follows a state in a text, which is also given in symbols, at a place, with captures."""
+"""Returns a state's successors at a position of a text, which is also given in symbols, with captures."""
 
 _UNSET = (-1, 0, 0)
 _MATCHED = 0
@@ -526,7 +526,7 @@ _MATCHED = 0
 
 class RegexProgram:
     """A regular expression as states with successors; state 0 means a match. A search visits each combination of state,
-    place and captures once, so it finds a match if there is one, and a repetition of the empty text ends."""
+    position and captures once, so it finds a match if there is one, and repetitions of the empty text terminate."""
 
     def __init__(self, tree: Regex, referred: frozenset[int], symbols: Mapping[CharSet, frozenset[str]]) -> None:
         """`referred` are the numbers of referenced groups, `symbols` those of each set of characters."""
@@ -550,7 +550,7 @@ class RegexProgram:
         return self._state(step)
 
     def _before(self, tree: Regex, then: int) -> int:
-        """The state at which a tree begins that is followed by a state."""
+        """Adds a tree's states, which lead to the state `then`, and returns the first."""
         match tree:
             case Chars(chars=chars):
                 own = self._symbols[chars]
@@ -627,7 +627,7 @@ MAX_WORK = 100_000_000
 """Maximum product of a text's length and a pattern's size. A search takes some seconds at worst."""
 
 MAX_FOUND = 1_000_000_000
-"""Maximum product of a text's length and the number of matches that are extracted: each may read what is left of it."""
+"""Maximum product of a text's length and the number of extracted matches: each may scan the rest of the text."""
 
 _MAX_KEPT = 1024  # maximum number of characters whose symbols a pattern caches
 
@@ -662,7 +662,7 @@ class CompiledRegex:
             is_ascii = self._ascii is not None and text.isascii()
             symbols = text.encode().translate(self._ascii) if is_ascii else text.translate(self._symbols).encode()
             return self._re2.search(symbols) is not None
-        # RE2 takes a back-reference for any text. So no match starts before the first that it finds.
+        # RE2 searches with any text in place of a back-reference, so no match starts before its first.
         in_symbols = text.translate(self._symbols)
         first = self._re2.search(in_symbols)
         found = first is not None and self._program.search(text, in_symbols, first.start())
@@ -671,8 +671,8 @@ class CompiledRegex:
         return found
 
     def found(self, text: str) -> Iterator[str]:
-        """What the pattern matches in a text, or its first group in each match, from left to right; of a long text, no
-        more than MAX_FOUND in sum. Raises PatternLimit if the search would take too long."""
+        """The matches in a text, or the first group of each, from left to right; of a long text, only as many as
+        MAX_FOUND allows. Raises PatternLimit if the search would take too long."""
         if len(text) * self._size > MAX_WORK:
             raise PatternLimit(f"the text is too long for the regular expression {self.pattern!r}")
         group = min(self._finder.groups, 1)
@@ -696,7 +696,7 @@ class CompiledRegex:
         return re2.compile(self._written(self._tree, first=True), options)
 
     def _written(self, tree: Regex, *, first: bool = False) -> str:
-        """The pattern in symbols; with the `first` group as a group, if that is asked for."""
+        """The pattern in symbols. With `first`, its first group is a group."""
         match tree:
             case Chars(chars=chars):
                 return _bracketed(self._symbols.of_set[chars])
@@ -725,7 +725,7 @@ def compile_pattern(pattern: str, flags: str = "") -> CompiledRegex:
 
 
 class Alphabet(ClearedCache[int, str]):
-    """Symbols by code point for `str.translate`. Characters in the same ones of `sets` share a symbol."""
+    """Symbols by code point for `str.translate`. Characters that are in the same `sets` share a symbol."""
 
     def __init__(self, sets: dict[CharSet, None]) -> None:
         super().__init__(_MAX_KEPT)
@@ -758,7 +758,7 @@ class Alphabet(ClearedCache[int, str]):
 
 
 def _bracketed(symbols: frozenset[str]) -> str:
-    """A set of symbols in the syntax of RE2, which writes the empty set as the complement of all."""
+    """A set of symbols in RE2's syntax; the empty set is the complement of all."""
     if not symbols:
         return r"[^\x{0}-\x{10FFFF}]"
     return "[" + "".join(f"\\x{{{ord(symbol):x}}}" for symbol in sorted(symbols)) + "]"

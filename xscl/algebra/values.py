@@ -1,7 +1,7 @@
-"""The one implementation of expressions, numbers, comparisons, times, derived values and string functions.
+"""The only implementation of expressions, numbers, comparisons, times, derived values and string functions.
 
 All engines compute values here, because SQL's casts and case mappings are not XPath's, and differ between engines. A
-comparison's kind depends on how its operands are written, on no document: times, if a side is `date(...)`, or if the
+comparison's kind depends on how its operands are written, not on documents: times, if a side is `date(...)`, or if the
 operator is an order and a side is a literal time; texts for `=` and `!=` if neither side is a number; else numbers, as
 in XPath 1.0. Times are ISO 8601, RFC 3339 or RFC 822, as microseconds of UTC since 1970. Expressions are equal
 regardless of their place in a text (`span`)."""
@@ -90,7 +90,7 @@ class Rel:
 
 
 # ---------------------------------------------------------------- operands and conditions
-# The same classes serve filters, whose leaves are Rel, predicates and SELECT, whose leaves are VarPath, and event
+# Shared by filters, whose leaves are Rel, predicates and SELECT, whose leaves are VarPath, and event
 # statements, whose other leaves and operations are those of `xscl.syntax.EventExpr`.
 
 
@@ -121,7 +121,7 @@ class Number:
 
 @frozen
 class Call:
-    """A function call: a condition such as `contains(...)`, or a value such as `host(...)`."""
+    """A function call: a condition, such as `contains(...)`, or a value, such as `host(...)`."""
 
     name: str
     args: tuple[Expr, ...]
@@ -169,7 +169,7 @@ class Not:
 
 @frozen
 class Bound:
-    """`value->var`, a condition of a filter: a value with a name. What is checked has none (`xscl.named_values`)."""
+    """`value->var`, a condition of a filter that names a value. Replaced before checking (`xscl.named_values`)."""
 
     value: Call
     var: str
@@ -192,7 +192,7 @@ def operands_of(expr: Expr) -> tuple[Expr, ...]:
 
 
 def map_operands(expr: Expr, of: Callable[[Expr], Expr]) -> Expr:
-    """A condition or a call with other operands, without its place."""
+    """Replaces the operands of a condition or a call; the result has no span."""
     match expr:
         case Call():
             return Call(expr.name, tuple(map(of, expr.args)))
@@ -243,7 +243,7 @@ ORDER: dict[CompareOp, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt
 
 
 def time_text(text: str) -> str:
-    """The time of a text in canonical ISO 8601 in UTC; "" if it is none.
+    """The time that a text denotes, in canonical ISO 8601 in UTC; "" if none.
 
     >>> time_text("Thu, 16 Jul 2026 10:30:00 +0200"), time_text("2026-07-16T08:30:00.5")
     ('2026-07-16T08:30:00Z', '2026-07-16T08:30:00.500000Z')
@@ -253,7 +253,7 @@ def time_text(text: str) -> str:
 
 
 def compare_times(op: CompareOp, left: str, right: str) -> bool:
-    """Compares the times of two texts. If one is not a time, only `!=` holds.
+    """Compares the times that two texts denote. If either is not a time, only `!=` holds.
 
     >>> compare_times("<", "2026-07-16", "2026-07-16T00:00+02:00"), compare_times("!=", "soon", "soon")
     (False, True)
@@ -286,8 +286,9 @@ def is_of_times(compare: Compare) -> bool:
 
 
 def canonical(expr: Compare) -> Compare:
-    """A comparison of two single values with conversions written out, so that equal values have equal texts: each side
-    of a comparison of times is `date(...)` or a literal in UTC, what equals a numeric function is `number(...)`."""
+    """A comparison of two single values with conversions made explicit, so that equal values have equal texts: each
+    side of a comparison of times is `date(...)` or a literal in UTC, and the other side of an equality with a numeric
+    function is `number(...)`."""
     left, right = expr.left, expr.right
     if is_of_times(expr):
         return Compare(expr.op, _as_time(left), _as_time(right), expr.span)
@@ -308,7 +309,7 @@ _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*"
 XML_SPACE = " \t\r\n"
 
 MOST_TEXT = 1_000_000
-"""Maximum number of characters of concat(). A run of FOLD could double a text with each step; NULL has no length."""
+"""Maximum number of characters of concat(), since a run of FOLD could double a text with each step."""
 
 _SPACES = re.compile(r"[ \t\r\n]+")
 
@@ -384,7 +385,7 @@ WITH_LITERAL: dict[str, Callable[[str, str], str]] = {
 
 
 def with_literal(name: str, literal: str) -> str:
-    """The spelling in a chain of one of WITH_LITERAL with its literal.
+    """The spelling of a function of WITH_LITERAL with its literal, in a chain.
 
     >>> with_literal("substring-before", ' "x" ')
     'substring-before " ""x"" "'
@@ -410,7 +411,7 @@ ConcatPart = str | list[Any]
 
 
 def parts_text(parts: Iterable[ConcatPart]) -> str:
-    """What PARTS has as literal.
+    """The literal of PARTS.
 
     >>> parts_text([["./title", "lower-case"], " "])
     '[["./title", "lower-case"], " "]'
@@ -426,12 +427,13 @@ def parts_of(function: str) -> tuple[ConcatPart, ...] | None:
 
 
 def reads_tree(functions: Sequence[str]) -> bool:
-    """Whether a value is that of nodes below its own: a concat()."""
+    """Whether a value depends on nodes below its own: whether it is a concat()."""
     return bool(functions) and parts_of(functions[0]) is not None
 
 
 def concat_text(parts: Iterable[ConcatPart], text_at: Callable[[str], str]) -> str:
-    """The first MOST_TEXT characters of the value of concat(). `text_at` reads the first node of a path, or ""."""
+    """The first MOST_TEXT characters of the value of concat(). `text_at` returns the text of a path's first node, or
+    ""."""
     found, left = list[str](), MOST_TEXT
     for part in parts:
         if not isinstance(part, str):
@@ -447,7 +449,7 @@ def concat_text(parts: Iterable[ConcatPart], text_at: Callable[[str], str]) -> s
 
 
 def written(function: str, operand: str) -> str:
-    """A function of a chain, applied to an operand, as text.
+    """The text of a chain's function applied to an operand.
 
     >>> written('substring-before " - "', "x"), written(with_literal(PARTS, '[["./title", "words"], ": ", ["."]]'), "x")
     ('substring-before(x, " - ")', 'concat(words(x/title), ": ", x)')
@@ -475,11 +477,11 @@ def _concat_text(parts: Iterable[ConcatPart], operand: str) -> str:
 
 
 OF_EVENTS = "of-events"
-"""Ends the chain of functions of a value that an event's attribute needs. It is the identity, but gives event nodes
-other ids than those of joins. No query can name it."""
+"""Ends the chain of functions of an event attribute's value. It is the identity, but gives event nodes other ids than
+those of joins. No query can name it."""
 
 JOINED_EXACTLY = with_literal(MANY_WORDS, EXACTLY)
-"""Ends the chain of a value that is joined to others of several values."""
+"""Ends the chain of a value that is joined with multi-valued ones."""
 
 _CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
 
@@ -515,12 +517,12 @@ def many_valued(functions: tuple[str, ...]) -> str | None:
 
 
 def derive(name: str, text: str) -> str:
-    """The derived value `name(text)`, "" if there is none. `name` is one that chains of functions have."""
+    """The derived value `name(text)`, "" if there is none. `name` is spelt as in chains."""
     return chained(name)(text)
 
 
 def derivation(expr: Call) -> str | None:
-    """A chain's name of the function that a call is of its first argument; None if it is not a derived value."""
+    """The spelling in a chain of a call as a function of its first argument; None if it is not a derived value."""
     match expr:
         case Call(name=name, args=(_,)) if name in DERIVED or name in OF_DOCUMENT:
             return name
@@ -533,18 +535,18 @@ def derivation(expr: Call) -> str | None:
     return None
 
 
-MANY_VALUED = ("extract", "tokens")  # functions of a text that have several values
+MANY_VALUED = ("extract", "tokens")  # multi-valued functions of a text
 
 
 def with_flags(pattern: str, flags: str) -> str:
-    """The literal of extract() in a chain: no string in a query has a line break."""
+    """The literal of extract() in a chain. Strings of queries have no line breaks."""
     return f"{pattern}\n{flags}" if flags else pattern
 
 
 @lru_cache(maxsize=10_000)
 def values_by(function: str) -> Callable[[str], tuple[str, ...]] | None:
-    """What gives the first MOST_VALUES different values of a text, in its order; None for functions with one value. An
-    extract() that takes too long finds nothing."""
+    """The function that returns the first MOST_VALUES distinct values of a text, in order; None for single-valued
+    functions. An extract() that would take too long finds nothing."""
     name, literal = split_function(function)
     if name not in MANY_VALUED:
         return None
@@ -569,13 +571,13 @@ FunctionChain = tuple[str, ...]
 
 
 def split_values(functions: FunctionChain) -> tuple[FunctionChain, FunctionChain] | None:
-    """A chain in front of a function with several values, and from it on; None if it has one value."""
+    """Splits a chain before its multi-valued function; None if it is single-valued."""
     place = next((at for at, name in enumerate(functions) if values_by(name) is not None), None)
     return None if place is None else (functions[:place], functions[place:])
 
 
 def each_value(functions: FunctionChain, text: str) -> tuple[str, ...]:
-    """The values of a text by a chain that begins with a function that has several.
+    """The values of a text by a chain that begins with a multi-valued function.
 
     >>> each_value(('extract "(?:no|nr)[. ]*([0-9]+)\\ni"', "number"), "No. 7, nr 08, no")
     ('7', '8')
@@ -589,7 +591,7 @@ def each_value(functions: FunctionChain, text: str) -> tuple[str, ...]:
 
 
 def derive_all(functions: FunctionChain, text: str) -> str:
-    """The derived value by a chain. If that has several, and is joined, they are encoded; else they are listed."""
+    """The derived value of a chain. Several values are encoded if they are joined, else listed."""
     if (split := split_values(functions)) is None:
         for name in functions:
             text = derive(name, text)

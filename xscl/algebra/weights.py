@@ -1,8 +1,8 @@
-"""The weights of words: how much a word that two texts share says about whether they tell the same story.
+"""The weights of words: how strongly a shared word indicates that two texts tell the same story.
 
 A weight is an integer from 1, for the most frequent words, to HEAVIEST, for words that a table does not have. A table
-is part of the meaning of `similar`, so a store records its name and `version`, and all stores that a process has open
-have the same one. GENERAL comes with the package: `tests.support.weights` made it, and general-1.txt names its sources.
+is part of the meaning of `similar`, so a store records its name and `version`, and all open stores of a process have
+the same one. GENERAL comes with the package: `tests.support.weights` made it, and general-1.txt names its sources.
 
 A file is MAGIC and little-endian 32-bit integers: the start of each of 2^16 buckets, their end, and the entries. A
 word's `digest` begins with 16 bits for the bucket and 24 for the entry, which the weight follows in eight. Entries
@@ -74,7 +74,7 @@ class WordWeights:
         return blake2b(self._bytes, digest_size=8).hexdigest()
 
     def _found(self, word: str) -> int:
-        number = digest(word)  # of 40 bits: one unknown word in two million has the weight of another one
+        number = digest(word)  # of 40 bits: one unknown word in two million has the weight of another
         bucket = _HEAD + (number >> _BUCKET_SHIFT)
         start, end = self._numbers[bucket] + _ENTRIES, self._numbers[bucket + 1] + _ENTRIES
         wanted = (number >> _REST_SHIFT & _REST) << 8
@@ -104,8 +104,8 @@ def _integers(data: mmap | bytes) -> memoryview:
 
 
 def write_weights(weights: Mapping[str, int]) -> bytes:
-    """The file of a table. Of words with the same digest the lightest one counts. Raises InvalidValue for weights that
-    are not from 1 to HEAVIEST."""
+    """Returns the file of a table. Of words with the same digest, the lightest counts. Raises InvalidValue for weights
+    that are not from 1 to HEAVIEST."""
     if any(not 1 <= weight <= HEAVIEST for weight in weights.values()):
         raise InvalidValue(f"a weight is not from 1 to {HEAVIEST}")
     lightest: dict[int, int] = {}
@@ -135,7 +135,7 @@ def general_weights() -> WordWeights:
 
 
 class _Chosen:
-    """The table that weighs words in this process, if it is not GENERAL, and how many hold it."""
+    """The table in use in this process, if it is not GENERAL, and the number of its holders."""
 
     def __init__(self) -> None:
         self.table: WordWeights | None = None
@@ -146,13 +146,13 @@ _CHOSEN = _Chosen()
 
 
 def chosen_weights() -> WordWeights:
-    """The table that weighs words in this process."""
+    """The table in use in this process."""
     return _CHOSEN.table or general_weights()
 
 
 def hold_weights(table: WordWeights | None) -> Callable[[], None]:
-    """Has words weighed by a table until the result is called; by whichever is chosen, without one. Raises InvalidValue
-    if others hold another one."""
+    """Uses a table, or without one whichever is in use, until the result is called. Raises InvalidValue if another one
+    is held."""
     chosen = chosen_weights()
     if table is not None and table is not chosen:
         if _CHOSEN.holders and table.version != chosen.version:
@@ -171,22 +171,22 @@ def hold_weights(table: WordWeights | None) -> Callable[[], None]:
 
 
 def weights_file() -> Path | None:
-    """The file of the table that weighs words in this process; None for GENERAL, which each process has itself."""
+    """The file of the table in use in this process; None for GENERAL, which comes with the package."""
     table = chosen_weights()
     return None if table.name == GENERAL else table.path
 
 
 def use_weights(path: Path | None) -> None:
-    """Has an executor weigh words by the table of a file, or by GENERAL. Raises InvalidValue and OSError."""
+    """Uses the table of a file, or GENERAL, in an executor. Raises InvalidValue and OSError."""
     _CHOSEN.table = None if path is None else _opened(path)
 
 
-_opened = lru_cache(maxsize=4)(open_weights)  # by paths that name a version
+_opened = lru_cache(maxsize=4)(open_weights)  # by path, which includes the version
 
 
 def learnt_weights(texts: Iterable[Collection[str]]) -> dict[str, int]:
     """Learns weights from the sets of words of documents: HEAVIEST for words of one document, which are left out, and
-    less for others, by the logarithm of their number. Raises InvalidValue if all weigh the same.
+    less for others, by the logarithm of their document frequency. Raises InvalidValue if all weigh the same.
 
     >>> learnt_weights([{"the", "storm"}, {"the", "rain"}, {"the", "storm", "hits"}, {"a"}])
     {'storm': 60, 'the': 25}
