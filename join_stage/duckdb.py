@@ -191,7 +191,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
             self._split_state(first_docid, many=batch.has_many_values)
             if batch.has_many_values:
                 given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
-        # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
+        # Once there were older documents, there are assumed to be some: a join with none finds nothing.
         self._older = self._older or self._exists(f"r_docts WHERE docid < {first_docid}")
         with duckdb_store.translate_write_errors():
             found = self.plan.join(protocol.Batch(given, first_docid, self._older, scope))
@@ -227,7 +227,7 @@ class DuckDBEngine(duckdb_store.DuckDBStore):
     def evict(self, before: int) -> None:
         self.plan.evicted(lambda: self.select(f"SELECT docid FROM r_docts WHERE t0 < {before}")["docid"], before)
         condition = self._documents_before(before)
-        for name in protocol.BOUND_STATE:  # r_docts, which tells the documents, goes last
+        for name in protocol.BOUND_STATE:  # r_docts, which decides which documents exist, goes last
             self._run(f"DELETE FROM {name} WHERE {condition}")
 
     def _documents_before(self, time: int) -> str:
@@ -276,8 +276,8 @@ _ERRORS = (duckdb.Error, OSError)
 
 @duckdb_store.telling_damage
 class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
-    """A read-only `JoinEngine` over Parquet files, as of the last batch when it was opened; others may write the store.
-    A relation is a view over files, created when a statement first names it: then DuckDB reads all files below it."""
+    """A read-only `JoinEngine` over Parquet files, as of the last batch when opened; others may write the store. A
+    relation is a view over files, created when a statement first names it: then DuckDB reads all files below it."""
 
     def __init__(
         self, schema: StoreSchema, directory: Path, cap: Callable[[duckdb.DuckDBPyConnection], object] = lambda _: None
@@ -287,7 +287,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
         self._numbered: dict[str, str] | None = None
         self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-")
-        # In a file, and not in memory, because relations may be qualified by its name.
+        # Not in memory: relations may be qualified by the name of the file.
         self._connection = duckdb.connect(str(Path(self._spilled.name) / DUCKDB_FILE))
         self._asked, self._prepared = self._connection, duckdb_store.PreparedStatements(self._connection)
         try:
@@ -352,7 +352,7 @@ class DuckDBFilesReader(OnlyRead, FileTables, duckdb_store.DuckDBTables):
             self._connection.execute(f"CREATE VIEW {name} AS {statement}")
         except duckdb.Error:
             if name in self.schema.tables:
-                self.paths(name)  # it tells why
+                self.paths(name)  # it has the reason
             raise
         self._made.add(name)
 
@@ -414,7 +414,7 @@ class DuckDBReader(OnlyRead, duckdb_store.DuckDBTables):
                 self._connection.close()
                 self._connection = self._whole_copy(directory, Path(self._spilled.name))
             self._asked, self._prepared = self._connection, duckdb_store.PreparedStatements(self._connection)
-            # In a process that has the store open to read already, this is the same instance.
+            # In a process that already reads the store, this is the same instance.
             if not self._connection.execute("SELECT current_setting('lock_configuration')").fetchall()[0][0]:
                 duckdb_store.set_up(self._connection)
                 self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
@@ -425,7 +425,7 @@ class DuckDBReader(OnlyRead, duckdb_store.DuckDBTables):
             raise
 
     def _whole_copy(self, directory: Path, target: Path) -> duckdb.DuckDBPyConnection:
-        """A store whose journal has rows, which a killed process left: they enter their tables in a copy of it."""
+        """Opens a store whose journal has rows that a killed process left: they are moved to their tables in a copy."""
         duckdb_store.copy_files(directory, target, lambda name, *_: shutil.copyfile(directory / name, target / name))
         duckdb_store.DuckDBStore(self.schema, target).close()
         return duckdb.connect(str(target / DUCKDB_FILE), read_only=True)

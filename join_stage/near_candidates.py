@@ -1,8 +1,8 @@
-"""Near-equal and similar texts in the join state: the join keys of texts, and the check of the pairs that these find.
-Prefix filtering (Chaudhuri, Ganti and Kaushik, 2006): if weighted Jaccard similarity J of two texts is at least a
-threshold, they share one of the first words of both, in any common order of words: those that weigh, with all words
-behind them, the threshold's part of their text or more. These words are the keys; rare words first give the fewest
-candidates. Candidates are verified first of all. In near() each word weighs 1."""
+"""Near-equal and similar texts in the join state: join keys of texts, and the check of the candidate pairs. Prefix
+filtering (Chaudhuri, Ganti and Kaushik, 2006): if weighted Jaccard similarity J of two texts is at least a threshold,
+they share one of the first words of both, in any common order of words: those for which they and all later words weigh
+at least the threshold's fraction of their text. These words are the keys; putting rare words first gives the fewest
+candidates. Candidates are verified before anything else. In near() each word weighs 1."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def with_text_keys(rows: pa.Table, texts: NumberedTexts, order: WordOrder) -> pa
     """Rows of R_doc with the keys of texts; `rows` are the texts, `texts` their words."""
     place, word = first_words(texts, order)
     keys = _written(texts.hundredths[place], texts.weighed[place], texts.numbers[word])
-    others = rows.drop_columns(["strval"]).take(pa.array(place))  # the words of a text are long
+    others = rows.drop_columns(["strval"]).take(pa.array(place))  # texts of words are long
     return others.add_column(R_DOC.get_field_index("strval"), "strval", pa.chunked_array([keys]))
 
 
@@ -204,7 +204,7 @@ class TextIds(NamedTuple):
 
 
 class WordSets:
-    """Caches the words of texts; all, without `find`. `pairs` counts the pairs compared, `near` those that are near."""
+    """Caches the words of texts; without `find`, of all. `pairs` counts the pairs compared, `near` the near ones."""
 
     def __init__(self, find: Find | None = None) -> None:
         self._find = find
@@ -244,7 +244,7 @@ class WordSets:
         at = np.flatnonzero(flat & MANY)
         if not len(at):
             return found
-        # Such a row has no other join, so these nodes are the ends of this one: the left one first.
+        # Such a row has no other join, so these are the nodes of this one, left before right.
         row = row[at[::2]]
         docids = (found[name].take(pa.array(row)).to_numpy() for name in ("docid1", "docid2"))
         one, other = map(TextIds, docids, (flat[at[::2]], flat[at[1::2]]))
@@ -294,7 +294,7 @@ class _Held:
         return places
 
     def _at(self, texts: TextIds) -> tuple[Ints, Mask]:
-        """Where texts are in the sorted columns, or would be, and which are there."""
+        """The positions of texts in the sorted columns, or where they would be, and a mask of those that are there."""
         docids, nodes = self.docids.values, self.nodes.values
         at = docids.searchsorted(texts.docids)
         if not len(docids):
@@ -342,8 +342,8 @@ class _Held:
 
     def may_be_near(self, one: Ints, other: Ints) -> Mask:
         """Bitmap filter (Sandes, Teodoro and Melo, 2017): whether the texts at these places share enough bits to be
-        near. A shared word is a shared bit unless other words of the text have this bit, too. Bits have no weights, so
-        texts with weights may always be near."""
+        near. A shared word implies a shared bit unless other words of the text have this bit, too. Bits have no
+        weights, so texts with weights may always be near."""
         bits, spare, size, hundredths = self.bits.values, self.spare.values, self.size.values, self.hundredths.values
         common = np.bitwise_count((bits[one] & bits[other]).view(np.uint64)) + np.minimum(spare[one], spare[other])
         least = hundredths[one] * (size[one] + size[other])
@@ -351,9 +351,9 @@ class _Held:
         return may_be
 
     def share_enough_keys(self, one: Ints, other: Ints, count: Ints) -> Mask:
-        """Whether texts may be near that share this number of keys. Of the text whose keys end first, the words behind
-        them weigh less than its threshold's part; what else the two share are keys (the positional filter of PPJoin, by
-        Xiao, Wang, Lin and Yu, 2008)."""
+        """Whether texts that share this number of keys may be near: in the text whose keys end first, the words after
+        its keys weigh less than the threshold's fraction, and all other shared words are keys (the positional filter of
+        PPJoin, by Xiao, Wang, Lin and Yu, 2008)."""
         hundredths, ours, theirs = self.hundredths.values[one], self.mass.values[one], self.mass.values[other]
         keys = count * np.where(self.weighed.values[one], HEAVIEST, 1)
         most = np.minimum(100 * keys + hundredths * np.maximum(ours, theirs), 100 * np.minimum(ours, theirs))
@@ -374,8 +374,8 @@ class _Held:
         return near
 
     def _in_common(self, one: Ints, other: Ints) -> Ints:
-        """The weight of the words that each pair of texts has in common: a table has the weight of each word in each
-        left text, 0 if it is not there, and the words of right texts are looked up in it."""
+        """The weight of the words that each pair of texts has in common. The words of right texts are looked up in a
+        table of the weight of each word in each left text, 0 if it is missing."""
         start, size, numbers = self.start.values, self.size.values, self.numbers.values
         lefts, left = np.unique(one, return_inverse=True)
         rights, right = np.unique(other, return_inverse=True)
@@ -424,10 +424,10 @@ def _no_indexes() -> tuple[NearIndex, NearIndex, NearIndex]:
 
 
 class NearTexts:
-    """The values that texts have as postings, and those that they look up. If `is_indexed`, a text has one value, and
-    looks up the values of all texts near it. Else, where an index would be too large or executors look up postings, it
-    has a value for each key, in an `order` of words, and `sets` holds the words: words are ordered by length until
-    ENOUGH texts are seen; then the order is learnt, once. `find` is that of `WordSets`."""
+    """Assigns texts the values of their postings, and the values that they look up. If `is_indexed`, a text has one
+    value, and looks up the values of all texts near it. Otherwise, if an index would be too large or executors look up
+    postings, it has a value for each key, in an `order` of words, and `sets` holds the words. Words are ordered by
+    length until ENOUGH texts have been seen; then the order is learnt, once. `find` is that of `WordSets`."""
 
     def __init__(self, find: Find | None = None, *, is_indexed: bool = True) -> None:
         self.order = LONGEST_FIRST
@@ -444,7 +444,7 @@ class NearTexts:
         self._indexes = _no_indexes()
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
-        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number."""
+        """The words that come last in the order, if it is time to learn it. `latest` returns up to so many texts."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
         different = {text[head_length(text) :]: text for text in latest(MOST_READ)}
@@ -460,7 +460,7 @@ class NearTexts:
 
     @property
     def compared(self) -> int:
-        """The number of pairs of texts for which the index has looked up frequent words."""
+        """The number of pairs of texts whose frequent words the index looked up."""
         return sum(index.compared for index in self._indexes)
 
     @property
@@ -506,8 +506,8 @@ class NearTexts:
         return replace(witnesses, r_doc=pa.concat_tables([others, with_text_keys(rows, texts, self.order)]))
 
     def asked(self, witnesses: Witnesses) -> Witnesses | None:
-        """Witnesses with a row of R_doc for each value that a text looks up. None if these are those of `keyed`, which
-        was called last."""
+        """Witnesses with a row of R_doc for each value that a text looks up; None if they equal those that the
+        preceding call of `keyed` returned."""
         if self._last is None or self._last[0] is not witnesses.r_doc:
             return None
         _, rows, texts, numbers = self._last
@@ -526,10 +526,10 @@ class NearTexts:
         return replace(witnesses, r_doc=pa.concat_tables(asked))
 
     def _valued(self, rows: pa.Table, index: NearIndex, places: Ints, numbers: Ints) -> pa.Table:
-        """Rows of texts at some places, with the values of texts: the level, and what equal texts have in common."""
+        """Rows of the texts at some places, with their values: the level and an identifier that equal texts share."""
         code, known = dictionary_encode(numbers)
         names = pa.array(index.names(known), pa.string()).take(pa.array(code))
-        levels = pc.utf8_slice_codeunits(rows["strval"], 0, LEVEL)  # the words of a text are long
+        levels = pc.utf8_slice_codeunits(rows["strval"], 0, LEVEL)  # texts of words are long
         rows = rows.set_column(R_DOC.get_field_index("strval"), "strval", levels).take(pa.array(places))
         values = pc.binary_join_element_wise(rows["strval"], pa.chunked_array([names]), "")
         return rows.set_column(R_DOC.get_field_index("strval"), "strval", values)

@@ -1,13 +1,12 @@
-"""An index of texts by their words. It finds exactly the texts that are near a text, unless numbers of words collide.
-It counts: each indexed text has a cell, to which the postings of the words of the text that is looked up add their
-weights.
+"""An index of texts by their words. It finds exactly the texts that are near a given text, unless word numbers collide.
+It counts: each indexed text has a cell, to which the postings of the given text's words add their weights.
 
-Texts are in segments, the largest first. The postings of a frequent word are read only for texts so light that this
-word and less selective ones could suffice; for the few heavier texts that the other words leave, bits say which
+Texts are in segments, the largest first. The postings of a frequent word are read only for texts light enough for this
+word and less selective ones to suffice; for the few heavier candidates that the other words leave, bits record which
 frequent words they have. Where that would still be very many postings, bits are added up instead. A segment numbers its
-texts by the weight of their words, so such light texts are the first of each posting list. Each segment has its own
-frequent words, so texts need no common order of words, as they do for keys (prefix filtering, see `near_candidates`).
-MaxScore (Turtle and Flood, 1995) divides the words of a query in this way.
+texts by the weight of their words, so light texts come first in each posting list. Each segment has its own frequent
+words, so texts need no common order of words, as they do for keys (prefix filtering, see `near_candidates`). MaxScore
+(Turtle and Flood, 1995) divides the words of a query in this way.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ MANY_POSTINGS = 12_000  # mean number of postings of a text's frequent words abo
 
 BLOCKS = 16  # number of parts of a segment that then have a threshold each
 
-LEVELS = 4  # number of levels to which weights of frequent words are rounded up then
+LEVELS = 4  # number of levels to which weights of frequent words are then rounded up
 
-MOST_ADDED = 255 // LEVELS  # number of words whose levels always add up to no more than a byte holds
+MOST_ADDED = 255 // LEVELS  # number of words whose levels always add up to at most a byte
 
-_EVER = -(1 << 63)  # the time before all others
+_EVER = -(1 << 63)  # before all other times
 
 _ALL = (1 << 32) - 1  # greater than the weight of any text
 
@@ -174,7 +173,7 @@ class NearIndex:
         self._segments: list[_Segment] = []
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
-        self._latest, self._before = GrowingInts(), _EVER  # when a text came last, in microseconds
+        self._latest, self._before = GrowingInts(), _EVER  # when each text last occurred, in microseconds
         self.dropped = self.compared = self.near = 0
 
     @property
@@ -209,7 +208,7 @@ class NearIndex:
         return found
 
     def evict(self, before: int) -> None:
-        """Drops texts that came last before a time in microseconds."""
+        """Drops texts that last occurred before a time in microseconds."""
         if before <= self._before:
             return
         earlier, self._before = self._stays, before
@@ -231,7 +230,7 @@ class NearIndex:
         return stays
 
     def near_to(self, texts: TextWords, hundredths: int) -> NearPairs:
-        """The texts that are near some others by a threshold in hundredths, in any order."""
+        """Finds the texts that are near some texts by a threshold in hundredths, in any order."""
         found = [NearPairs(_NONE, _NONE, _NONE, _NONE)]
         for segment in self._segments:
             found += _Search(self, segment, texts, hundredths).pairs()
@@ -261,7 +260,7 @@ class _Search:
         self._share = hundredths / (100 + hundredths)
         self._part = min(0.45 + 0.006 * hundredths, 0.6)
         self._mass = texts.masses
-        # Lighter and heavier texts than these are not near.
+        # Texts outside these bounds are not near.
         self._lightest, self._heaviest = np.zeros_like(self._mass), np.full_like(self._mass, _ALL)
         if hundredths:
             self._lightest, self._heaviest = self._mass * hundredths // 100, self._mass * 100 // hundredths + 1

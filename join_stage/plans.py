@@ -1,4 +1,4 @@
-"""Which plan answers a batch, `basic`, `views` or `signature`: the protocols of engines, which have one, and plans."""
+"""The protocols of engines and of their plans, which answer batches: `basic`, `views` or `signature`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_PLAN = "signature"
 
 
 class UnknownPlan(InputError, ValueError):
-    """No plan has the name, the argument."""
+    """There is no plan with this name."""
 
     def __str__(self) -> str:
         return f"a plan is one of {', '.join(PLANS)}, not {self.args[0]!r}"
@@ -53,11 +53,11 @@ class JoinEngine(TableStore, Protocol):
         """Drops the join state's rows with node ids from `node` on, those of derived values."""
 
     def mends(self, error: Exception) -> bool:
-        """Called after rollback. Whether the error came of damaged derived files, which the next batch rebuilds."""
+        """Called after rollback. Whether damaged derived files caused the error, which the next batch rebuilds."""
 
 
 class JoinPlan:
-    """Answers batches over the join state, by default without keeping anything of documents or groups. What it keeps is
+    """Answers batches over the join state. By default it keeps no state of documents or groups; state that it keeps is
     committed and rolled back with the store's batches."""
 
     in_sql: ClassVar[bool] = True
@@ -80,7 +80,8 @@ class JoinPlan:
         """Loads, in a batch, what the first `join` needs of the documents before docid `end`."""
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
-        """Called before witnesses of earlier documents are added to the join state; `whole`: they are all of these."""
+        """Called before witnesses of earlier documents enter the join state. `whole`: they are all of these
+        documents'."""
 
     def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
         """Called when documents leave the state. All of them begin before the time `before`."""
@@ -100,7 +101,7 @@ class JoinPlan:
         """Called after rollback. Without `whole`, a commit failed and may be only partly undone."""
 
     def mends(self, error: StoreError) -> bool:
-        """Called after rollback. Whether the error came of damaged files of the plan, which the next batch rebuilds."""
+        """Called after rollback. Whether damaged files of the plan caused the error, which the next batch rebuilds."""
         return False
 
     def close(self) -> None: ...

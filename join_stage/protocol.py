@@ -1,7 +1,7 @@
 """What all plans share: the tables of the join state (thesis 6.3.1), batches and their matches, SQL, and the costs of
-templates. The conjunctive queries of all templates form one union-all statement (thesis, Algorithm 1). A batch joins
-the state, which already holds it, with the batch on the right; then the batch on the left with the state before it. So
-each pair of documents with a new one is met exactly once, whichever arrived first."""
+templates. The conjunctive queries of all templates form one union-all statement (thesis, Algorithm 1). A batch is
+joined as the right side with the state that includes it, then as the left side with the state before it. So each pair
+of documents with a new one is found exactly once, whichever arrived first."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def batch_statements(
     templates: Sequence[TemplateTable], array: str, *, with_old: bool, joins: int | None = None, views: bool = False
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields union-all statements that answer all templates for a batch, each with its template numbers. `with_old`
-    adds the second orientation. `joins` limits those of a statement, for engines that run all of a union at once."""
+    adds the second orientation. `joins` limits the joins per statement, for engines that run unions in parallel."""
     selects: list[str] = []
     numbers: list[int] = []
     count = 0
@@ -282,7 +282,7 @@ def append_newest(store: TableStore, table: str, value: object) -> int:
 
 
 def times_rebuilt(store: TableStore) -> int:
-    """How often damaged runs of postings were built anew."""
+    """The number of times that damaged runs of postings were rebuilt."""
     rebuilt: int = json.loads(runs_manifest(store) or "{}").get("rebuilt", 0)
     return rebuilt
 
@@ -296,6 +296,6 @@ def save_runs_manifest(store: TableStore, manifest: str) -> None:
 
 
 def drop_runs_manifest(store: TableStore) -> None:
-    """Has the postings on disk rebuilt when next needed."""
+    """Makes the postings on disk be rebuilt when next needed."""
     if (version := store.highest("posting_runs", "version")) >= 0:
         store.drop_before("posting_runs", "version", version + 1)

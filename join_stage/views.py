@@ -1,7 +1,7 @@
 """Plans in SQL on any engine; for `views` (thesis 6.5, Algorithms 4 and 5) the SQL of slices and joins, and the cache.
 A slice is R_L,s of the thesis (6.5): the rows of R_doc with one string value, joined with R_bin on node = node2, with
 the stream and times of their document. The view cache has complete slices: all rows of both for the value. A value that
-enters the cache gets a fresh number, so the rows of an evicted value, which stay for a while, are not taken for its."""
+enters the cache gets a fresh number, so leftover rows of an evicted value are not mistaken for its."""
 
 from __future__ import annotations
 

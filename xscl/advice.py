@@ -461,8 +461,7 @@ _EVENT_RULES = {"event query": _QUERY_RULES, "definition": _DEFINITION_RULES, "p
 
 
 def explain_syntax_error(text: str, start: int, lines: texts.Lines, kind: texts.SyntaxKind) -> texts.Problem:
-    """Returns the problem of a statement that the grammar rejects. Its `text` begins at offset `start` of the
-    script."""
+    """Returns the problem of a statement that the grammar rejects. Its `text` begins at `start` in the script."""
     try:
         lark_of(kind).parse(text)
         raise AssertionError(f"Lark accepts what its tables reject: {text}")

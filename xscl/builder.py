@@ -79,8 +79,7 @@ def _name(token: Token) -> Any:
 
 
 def _node(kind: Callable[..., Any], *places: int, start: int = 0, end: int = -1) -> Any:
-    """Returns a callback that builds a node from the children at some indexes, with the span from one child to
-    another."""
+    """Returns a callback that builds a node from some of the children, with the span from one child to another."""
 
     def build(_: object, children: list[Any]) -> Any:
         return kind(*[children[place] for place in places], _span(children[start], children[end]))
@@ -306,8 +305,7 @@ def _number_of(token: Token) -> exp.Number:
 
 
 def with_hole_texts(node: Any, text: str) -> Any:
-    """Fills in the texts of a constructor's holes, which are at their spans in `text`. Returns any other node
-    unchanged."""
+    """Fills in the texts of a constructor's holes from their spans in `text`. Returns any other node unchanged."""
     if isinstance(node, exp.Hole) and not node.text:  # otherwise it is from another statement
         return exp.Hole(node.operand, text[node.span.start + 1 : node.span.end - 1].strip(), node.span)
     if not isinstance(node, exp.ElementConstructor) or all(hole.text for hole in holes_of(node)):
@@ -353,8 +351,8 @@ _SIDES = ("$", "$1", "$2")
 
 
 class EventBuilder(_ExpressionBuilder):
-    """The parser's callbacks for queries over events and patterns. An operator's span runs from its keyword to its last
-    parenthesis."""
+    """The parser's callbacks for queries over events and patterns. An operator's span is its keyword, if its operands
+    are in parentheses."""
 
     selected = _spanning(lambda children, span: _event_query(children[1], children[3], children[4:], span))
 

@@ -527,9 +527,9 @@ Joined = tuple[Term, Term]
 
 
 def near_join(residual: Iterable[exp.Expr], pair_of: Callable[[exp.Expr], Joined | None]) -> Joined | None:
-    """Returns the terms that a residual near() or similar() between both inputs compares, or None. Of several, the most
-    selective is chosen: a near(), if there is one, with the greatest threshold. `pair_of` returns the terms of an
-    equality, the left one first."""
+    """Returns the terms that a residual near() or similar() between both inputs compares, or None. Of several, it takes
+    the most selective: a near() if possible, with the greatest threshold. `pair_of` returns the terms of an equality,
+    the left one first."""
     found: tuple[str, Joined] | None = None
     for expr in residual:
         match expr:

@@ -121,8 +121,7 @@ ONCE = ExprContext("ONCE PER", OF_ONE_VALUE)
 def check_condition(
     expr: exp.Expr, place: ExprContext, compared: Callable[[exp.Compare], Iterator[Problem]]
 ) -> Iterator[Problem]:
-    """Finds the problems of a condition's functions and operands. `compared` returns those of comparisons with valid
-    operands."""
+    """Finds problems of a condition's functions and operands. `compared` returns those of comparisons of valid ones."""
     match expr:
         case exp.And() | exp.Or():
             for arg in expr.args:

@@ -288,8 +288,7 @@ def unequal(one: Schema, other: Schema) -> str:
 
 
 def next_of(operator: algebra.Next) -> Stream:
-    """The normal form of a NEXT or LATEST BEFORE. The condition of the latter keeps its bounds, which decide what is
-    latest."""
+    """The normal form of a NEXT, or LATEST BEFORE, whose condition keeps its bounds: they decide what is latest."""
     condition, within = without_bounds(operator.condition)
     if isinstance(operator, algebra.Latest):
         condition = operator.condition
@@ -348,8 +347,7 @@ N = TypeVar("N", bound=EventCondition | Value)
 
 
 def number_references(node: N, known: Referents) -> tuple[N, algebra.Names]:
-    """Renames the references of a value or condition to `#0`, `#1`, ..., and returns the referents of these names,
-    too."""
+    """Renames the references of a value or condition to `#0`, `#1`, ...; also returns the referents of these names."""
     names = mentioned(node, known)
 
     def leaf(value: Value) -> Value:

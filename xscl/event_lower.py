@@ -182,8 +182,7 @@ class _Checker:
 def resolve_event_query(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[algebra.Statement | None, list[Problem]]:
-    """Returns a query's stream, and its problems with places in its own text. `documents` are document streams, for
-    hints."""
+    """Returns a query's stream, and its problems in its own text. `documents` are document streams, for hints."""
     if problem := too_deep(query):
         return None, [problem]
     if isinstance(query.stream, Sequenced):
@@ -352,8 +351,7 @@ def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
 
 
 class _StreamRecipe:
-    """Rebuilds the probes' stream with other literals. `depends`: the meaning of some part may depend on the
-    literals."""
+    """Rebuilds the probes' stream with other literals. `depends`: the meaning of a part may depend on literals."""
 
     def __init__(self, kinds: Sequence[str], marks: Sequence[Literal | None]) -> None:
         self.met: set[int] = set()
@@ -448,9 +446,8 @@ def schema_of(definition: EventDefinition) -> Schema:
 
 
 def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> algebra.Statement:
-    """Lowers a checked query to its stream in normal form (see `xscl.event_forms`), or to its pattern. `schemas` are
-    those of the streams that it reads; if the PUBLISHed one is among them, events have their attributes in that
-    order."""
+    """Lowers a checked query to its stream in normal form (see `xscl.event_forms`), or its pattern. `schemas` are those
+    of its input streams; if the PUBLISHed one is among them, events have their attributes in that order."""
     stream, problems = resolve_known(query, schemas)
     assert stream is not None, problems
     if (schema := schemas.get(query.publish or "")) is None:

@@ -46,8 +46,7 @@ class Declared:
 
 
 def _is_of_whole(one: algebra.WhereConjunct) -> bool:
-    """Whether a condition mentions more of a match's events than the new one, the one before, and first and last
-    ones."""
+    """Whether a condition mentions other events of a match than the new one, the one before, first and last ones."""
     return any(
         not isinstance(of, algebra.OfItem)
         or (of.place in ("each", "previous", "every") and (of.variable != one.variable or one.phase == "complete"))

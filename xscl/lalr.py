@@ -1,7 +1,6 @@
 """The grammars of statements, and a parser that uses Lark's tables for them and takes a third of Lark's time.
 
-It builds the same trees, but does not explain syntax errors. Chunks that recur in many texts, such as filters, are
-cached."""
+It builds the same trees, but does not explain syntax errors. Recurring chunks, such as filters, are cached."""
 
 from __future__ import annotations
 
@@ -73,12 +72,10 @@ state always gives the same result."""
 _CHUNK = {name: re.compile(pattern).match for name, pattern in _CHUNKS.items()}
 
 _Chunk = tuple[str | None, list[int], list[Any]]
-"""What a chunk pushes on the stacks of states and values. For a complete rule there are no states: the rule determines
-the next one."""
+"""What a chunk pushes on the stacks of states and values. A complete rule has no states, as it determines the next."""
 
 _Scan = Callable[[str, int, int], "re.Match[str] | None"]
-"""Finds the next token between two offsets. The name of the matched group is that of its terminal; at the end none is
-matched."""
+"""Finds the next token between two offsets. The matched group has its terminal's name; none at the end."""
 
 
 class Unparsable(Exception):
@@ -189,8 +186,7 @@ def _only_action(actions: Mapping[str, Any]) -> Any:
 
 
 def _action(target: Any, callbacks: Any) -> Any:
-    """Returns the next state, or a rule's number of values, callback (None passes the value on), name, and list
-    values."""
+    """The next state, or a rule's number of values, callback (None passes the value on), name, and list values."""
     if isinstance(target, int):
         return target
     size, make = len(target.expansion), callbacks[target]

@@ -33,8 +33,7 @@ class Leaf:
 
 @frozen
 class JoinNode:
-    """A join of two inputs. `scope` has the names of its predicate, and `patterns` the patterns of all blocks so
-    far."""
+    """A join of two inputs. `scope` has its predicate's names, and `patterns` the patterns of all blocks so far."""
 
     op: algebra.JoinOp
     window: int | None
@@ -250,8 +249,8 @@ def compared_text(expr: exp.Expr) -> tuple[exp.Expr, str] | None:
 
 
 def path_and_literal(arm: exp.Expr) -> tuple[exp.Rel | None, str | None]:
-    """The path that a condition requires, and the text that it must equal, if any; None if the condition is of another
-    kind."""
+    """The path that a condition requires, and the text that it must equal, if any; None for another kind of
+    condition."""
     path, text = compared_text(arm) or (arm, None)
     return (path, text) if isinstance(path, exp.Rel) else (None, None)
 

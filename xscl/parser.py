@@ -32,18 +32,17 @@ _Tree = Query | StoryQuery | EventDefinition | EventQuery | Declaration | Weight
 def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
     """Parses and checks a script: its queries can be registered as they are.
 
-    `stored`: they were registered earlier, perhaps by a version that accepted more. `events` are external event streams
-    that the script can read. The prefix `xml` needs no declaration; a script that uses it has it among its namespaces.
-    Raises XsclErrors with all mistakes, in the order of their places: syntax errors of any statement, and mistakes of
-    meaning in well-formed queries."""
+    `stored`: they were registered earlier, perhaps by a laxer version. `events` are external event streams that the
+    script can read. The prefix `xml` needs no declaration; a script that uses it has it among its namespaces. Raises
+    XsclErrors with all mistakes, in the order of their places: syntax errors of any statement, and mistakes of meaning
+    in well-formed queries."""
     return (None if events else _known_script(text)) or _Parser(text, events, stored=stored).script()
 
 
 def located_queries(
     text: str, numbers: Iterable[int], *, stored: bool = False, events: EventStreams = NO_EVENTS
 ) -> Iterator[Query]:
-    """The queries of a correct script with these numbers, counted from 0, with all spans in its text; see
-    `parse_script`."""
+    """The queries of a correct script with these numbers, from 0, with all spans in its text; see `parse_script`."""
     parser = _Parser(text, events, stored=stored)
     queries = parser.script().queries
     return (parser.in_place(queries[number]) for number in numbers)
@@ -55,8 +54,7 @@ _known = ClearedCache[str, Query](MAX_STATEMENTS)  # trees of correct statements
 
 
 def _known_script(text: str) -> Script | None:
-    """Returns the script if all its statements are cached and complete, so that none extends into the next; else
-    None."""
+    """The script if all its statements are cached and complete, so that none extends into the next; else None."""
     queries: list[Query] = []
     at = 0
     for piece in text.rstrip(XML_SPACE).removesuffix(";").split(";\n"):

@@ -167,8 +167,7 @@ _TO_ESCAPE = re.compile("[&<>{}\t\n\r\x85\u2028\u2029]")
 
 
 def to_xscl(node: _Node) -> str:
-    """Prints a node as XSCL on one line. Raises InvalidValue if a string has a line break, which string literals cannot
-    contain.
+    """Prints a node as XSCL on one line. Raises InvalidValue if a string has a line break, which no literal can.
 
     >>> from xscl.parser import parse_script
     >>> to_xscl(parse_script("//book AS x1[author]"))

@@ -101,8 +101,7 @@ Input = Block | Join | SubQuery
 
 @frozen
 class Once:
-    """`ONCE PER (keys) WITHIN window`, after the name in PUBLISH. A window of None is unbounded. The span begins with
-    the name."""
+    """`ONCE PER (keys) WITHIN window`, after the name in PUBLISH. None is unbounded. The span begins with the name."""
 
     keys: tuple[Expr, ...]
     window: Window | None = None

@@ -263,8 +263,8 @@ def split_script(text: str, *, stored: bool = False) -> tuple[str, list[Statemen
 
 def typed_statements(text: str, spans: Sequence[Span]) -> tuple[str, list[str]]:
     """Returns the part of a correct script before its first statement, up to its last declaration, and its statements
-    at `spans`, in order, as typed: each with the comments before it, and those after it on its line. They have no `;`
-    except before such a comment.
+    at `spans`, in order, as typed: each with the comments before it, and those after it on its line. Only before such a
+    comment they have a `;`.
 
     >>> text = "-- all\\nFROM S//a; -- one\\n\\n(: two :)\\nFROM  S//b ;"
     >>> typed_statements(text, [Span(7, 16), Span(35, 45)])
@@ -649,8 +649,7 @@ def unit_hint(unit: str) -> str:
 
 
 def window_us(number: str, unit: str, span: Span) -> int:
-    """Converts a window to microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too
-    long."""
+    """A window in microseconds, at most LONGEST_WINDOW. Raises Problem, at `span`, if it is negative or too long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
     if len(number) < 5 and number.isdecimal():  # most are

@@ -30,7 +30,7 @@ _LOG = logging.getLogger("mmqjp")
 
 PIECE = 100_000  # number of postings, or other records, moved at a time
 
-STOPPED_AGAIN_AFTER = 0.5  # seconds after which a stop is sent again: the merger may have started only after the first
+STOPPED_AGAIN_AFTER = 0.5  # seconds after which a stop is sent again: the merger may have started after the first
 
 _CLASS = np.uint64(0xFFFF)  # the bits of a digest that the class number replaces
 
@@ -129,7 +129,7 @@ class _Input:
         self.run, self._before, self.posting, self._base = run, np.uint32(before), posting, base
         self._low = None if run.low is None or run.low <= run.file.head.first else run.low
         file = run.file
-        # Others look into the run meanwhile.
+        # Other threads use the run meanwhile.
         self._postings, self._groups = file.arrays(run_files.PagePool())
         self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
         self.highs, self.times = run_files.Field(self._groups, "high"), run_files.Field(self._postings, "time")
@@ -236,7 +236,7 @@ class _Piece:
 def _sorted(groups: run_files.RecordArray) -> Ints:
     """The order of groups by digest and class; the input is a few sorted sequences, concatenated."""
     high, low, number = groups["high"], groups["low"], groups["path_class"]
-    # Nearly always, the classes of a value tell apart what the upper bits of its digest do not. This is sorted in
+    # Nearly always, the class distinguishes groups whose upper digest bits are equal. This is sorted in
     # linear time.
     order = np.argsort(high & ~_CLASS | number & _CLASS, kind="stable")
     high, low, number = high[order], low[order], number[order]
@@ -251,7 +251,7 @@ def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:
     counts = np.array([len(one.highs) for one in inputs], np.int64)
     share = PIECE // len(inputs)
     while (open_ := np.flatnonzero(first < counts)).size:
-        # Each input has its share up to a digest: that of the group which has the first posting past the share.
+        # The piece ends at a digest: that of the group with the first posting past each input's share.
         bounds = [1 << 64]
         for place in open_.tolist():
             one, at = inputs[place], first[place : place + 1]
@@ -260,7 +260,7 @@ def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:
                 past = bisect_ranges(one.starts, at, counts[place : place + 1], goal, after=True)
                 bounds.append(int(one.highs[past - 1][0]))
         end = _before(inputs, first, counts, min(bounds))
-        if (end == first).all():  # a single value has more
+        if (end == first).all():  # a single value exceeds it
             end = _before(inputs, first, counts, min(bounds) + 1)
         yield _Piece(inputs, first, end)
         first = end
@@ -287,7 +287,7 @@ def _by_time(inputs: Sequence[_Input], start: Ints, end: Ints) -> Iterator[list[
             until = end
         else:
             until = _bisected(times, start, end, np.array([min(reached)]))
-            if (until == start).all():  # a single time has more
+            if (until == start).all():  # a single time exceeds it
                 until = _bisected(times, start, end, np.array([min(reached) + 1]))
         yield list(zip(start.tolist(), until.tolist(), strict=True))
         start = until
@@ -323,7 +323,7 @@ def _named(runs: Runs) -> _Named:
     return runs.upto, tuple((run.file.path.name, run.low) for run in runs.runs)
 
 
-BY_KEYS, BY_INDEX = "keys", "index"  # what finds texts that are near, as in a manifest
+BY_KEYS, BY_INDEX = "keys", "index"  # state for finding near texts, as in a manifest
 
 
 class StoredRuns:
@@ -342,7 +342,7 @@ class StoredRuns:
         """Whether there may be files that neither the committed state nor the running batch names."""
         self._is_trusted = True  # unset when a file was found damaged, until the runs are opened again
         self.texts = BY_INDEX
-        self.rebuilt = 0  # how often damaged runs were replaced, in the life of the store
+        self.rebuilt = 0  # number of times that damaged runs were replaced, ever
 
     # ------------------------------------------------------------ opening and committing
 
@@ -394,7 +394,7 @@ class StoredRuns:
             self._has_others = False
             named = {run.file.path for run in self.now.runs} | {merge.path for merge in self._merges}
             for path in self._files - named:
-                with suppress(OSError):  # it is tried again when the store was opened anew
+                with suppress(OSError):  # retried when the store is opened again
                     path.unlink(missing_ok=True)
             self._files &= named
 
@@ -471,11 +471,11 @@ class StoredRuns:
             lows = {run.file: run.low or run.file.head.first for run in ours}
             if len(ours) < len(merge.files) or any(
                 old.low is not None and old.low > lows[old.file]
-                for old in merge.runs  # it leaves out more
+                for old in merge.runs  # it drops more
             ):
                 self._abandon([merge])
             elif merge.is_done:
-                # If they differ by now, what is evicted from one run begins before all documents of the other.
+                # If they differ, documents evicted from one run begin before all documents of the other.
                 low = max((run.low for run in ours if run.low is not None), default=None)
                 merged = self._opened(merge.path, classes, low)
                 at = self.now.runs.index(ours[0])
@@ -503,7 +503,7 @@ class StoredRuns:
     def _abandon(self, merges: Iterable[Merge]) -> None:
         for merge in [*merges]:
             self._merges.remove(merge)
-            if not self._is_adopted(merge):  # else the store may name its file by now
+            if not self._is_adopted(merge):  # otherwise the store may already name its file
                 merge.abandon()
 
     def _path(self) -> Path:
@@ -520,13 +520,13 @@ class StoredRuns:
 
 
 def values_of_texts(manifest: str) -> str:
-    """What finds texts by the runs of a manifest."""
+    """The state for finding near texts in a manifest."""
     found: str = json.loads(manifest).get("texts", "")
     return found
 
 
 def evicted(manifest: str, before: int) -> str:
-    """The manifest after documents that begin before a time were evicted."""
+    """Returns the manifest after the eviction of documents that begin before a time."""
     told = json.loads(manifest)
     told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
     return json.dumps(told)
@@ -541,4 +541,4 @@ def _go_together(older: run_files.DiskRun, newer: run_files.DiskRun, window: int
     span = max(one.last, other.last) - min(one.first, other.first)
     if span <= window // PARTS_OF_WINDOW or span <= WIDER * max(one.last - one.first, other.last - other.first):
         return True
-    return max(one.last, other.last) < newest - 2 * window  # no document that comes in time meets them
+    return max(one.last, other.last) < newest - 2 * window  # no document in time can join them

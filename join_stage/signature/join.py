@@ -1,8 +1,8 @@
 """The `signature` join of a batch with the postings of earlier documents, to which it then adds its own. It pairs
-postings of equal value of two runs, the batch's run driving. Rows of one join are answered by ranges of postings, rows
-of several joins by pairs of instances: such a pair has a set of kinds in common, and the rows that a set satisfies are
-looked up once per distinct set. Instances are paired only by the rarest edge of each row, so a very common value costs
-nothing where every row also needs a rarer one. Matches stay factorised until they are read."""
+postings of equal value of two runs; the batch's run drives. Rows of one join are answered by ranges of postings, rows
+of several joins by pairs of instances: such a pair has a set of kinds, and the rows that a set satisfies are looked up
+once per distinct set. Instances are paired only by the rarest edge of each row, so a very common value costs nothing
+where every row also needs a rarer one. Matches stay factorised until they are read."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class PostingPairs:
 
 @dataclass(frozen=True, slots=True)
 class PairedRuns:
-    """What rows need from the documents of two runs, the driving run's on the left if `driving_left`. `kinds` and
-    `means` are parallel: the kinds that occur, and their meaning to the rows. `several` is None without pairs."""
+    """The matches of rows between the documents of two runs; the driving run is on the left if `driving_left`. `kinds`
+    and `means` are parallel: the kinds that occur, and their meaning to the rows. `several` is None without pairs."""
 
     driving: postings.PostingRun
     other: SortedRun
@@ -116,7 +116,7 @@ class Pairing:
     ) -> Iterator[PairedRuns]:
         """For each side, yields at most one result for two runs, which may be identical. `asked` has the values of the
         driving run's groups, `sides` whether this run is on the left."""
-        # In an earlier document, no row that is ordered finds what begins after one of the driving run, or as it ends.
+        # In an earlier document, ordered rows find nothing that begins at or after the end of one of the driving run.
         sides = [left for left in sides if not left or self._rows.unordered or other.span.last >= driving.span.first]
         if not sides:
             return
@@ -134,7 +134,7 @@ class Pairing:
             return None
         singles = np.array([bool(pair.single) for pair in means], np.bool_)
         formed, whole = self._formed(ranges, means)
-        # Ranges that are only looked up may be the most. They need no cut to the windows, and get none.
+        # Ranges that are only looked up may be the majority. They need not be cut to the windows.
         ranges = _in_time(met, ranges.of(singles | formed), means)
         if not len(ranges.posting):
             return None
@@ -290,7 +290,7 @@ def _cut(met: _Met, ranges: PostingRanges, windows: Ints, orders: Mask) -> Posti
         last = np.where(ordered, np.minimum(last, t0), last)
     if low is not None:
         first = np.maximum(first, low)
-    # Most runs lie wholly within the times, or wholly outside: then their postings need not be looked at.
+    # Most runs are entirely within the times, or outside: then their postings need not be read.
     span = met.other.span
     start, end = ranges.start.copy(), ranges.end.copy()
     cut = ((first > span.first) | (last < span.last)).nonzero()[0]
@@ -367,8 +367,7 @@ def node_sources(shape: Shape) -> NodeSources:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactorisedMatches:
-    """The matches of a batch, to be read before the rows change. With `sets`, pairs of texts may not be near, and those
-    are left out."""
+    """The matches of a batch, to be read before the rows change. `sets` filters pairs of texts that are not near."""
 
     _rows: postings.RowIndex
     _costs: Costs
@@ -434,7 +433,7 @@ def _of_single(
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
         many = sets is not None and bool((found.driving.node[ranges.posting] & MANY).any())
         if many:
-            # Nodes with several values may have several in common. Whatever an instance has is looked at together.
+            # Multi-valued nodes may share several values. All postings of an instance are handled together.
             order = found.driving.instance[ranges.posting].argsort(kind="stable")
             ranges, weights = ranges.at(order), weights[order]
         for part in weight_slices(weights, CHUNK, found.driving.instance[ranges.posting] if many else None):
@@ -536,7 +535,7 @@ def _sides(found: PairedRuns) -> tuple[SortedRun, SortedRun]:
 def _near(rows: postings.RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints) -> NDArray[np.bool_]:
     """Mask of pairs of documents, by posting, within the windows of rows and in their order, ties included."""
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
-    # Of the other run, its span may be enough.
+    # For the other run, its span may suffice.
     begin, end, others = found.driving.time[ours], found.driving.ends(ours), found.other.span
     covered = np.maximum(end, others.end) - np.minimum(begin, others.first)
     in_order = end <= others.first if found.driving_left else others.end <= begin

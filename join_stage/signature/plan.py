@@ -52,7 +52,7 @@ class SignaturePlan(JoinPlan):
             self._join.rows.drop(row.id)
 
     def load(self, end: int) -> None:
-        self._note()  # before it loads: a batch that is rolled back may have run without some rows
+        self._note()  # before loading: a batch that was rolled back may have run without some rows
         if not self._loaded:
             self._load(end)
 
@@ -75,7 +75,7 @@ class SignaturePlan(JoinPlan):
                 values = values_of_texts(manifest)
                 self._near.is_indexed = self._near.is_indexed and values != BY_KEYS
                 if (values == BY_INDEX) != self._near.is_indexed:
-                    manifest = None  # it is of an earlier version, or of a batch that was rolled back
+                    manifest = None  # it is from an earlier version, or from a batch that was rolled back
             self._near.begin(protocol.newest(self._store, "word_order"))
             self._join.stored.texts = BY_INDEX if self._near.is_indexed else BY_KEYS
             first = self._join.restart(self._store.read("groups", R_GROUP.names), manifest)
@@ -92,7 +92,7 @@ class SignaturePlan(JoinPlan):
         self._loaded, self._end = True, end
 
     def evicted(self, docids: Callable[[], pa.ChunkedArray], before: int) -> None:
-        self._note()  # also if they are not loaded: this batch may do it, and be rolled back
+        self._note()  # even if they are not loaded: this batch may load them, and be rolled back
         if self._loaded:
             self._join.evict(before)
         elif (manifest := protocol.runs_manifest(self._store)) is not None:
@@ -108,14 +108,14 @@ class SignaturePlan(JoinPlan):
                 self._load(self._store.highest("r_docts", "docid") + 1)
             self._join.load(witnesses)
             self._end = max(self._end, pc.max(docids).as_py() + 1)
-            self._write_all = True  # a restart would look for them among the documents that the runs do not have
+            self._write_all = True  # a restart would expect them among the documents that the runs lack
 
     def forget(self) -> None:
         """Discards the postings; they are rebuilt for the next batch."""
         self._note()
         self._loaded = False
         if (manifest := self._join.forget()) is not None:
-            protocol.save_runs_manifest(self._store, manifest)  # at once: this batch may load them
+            protocol.save_runs_manifest(self._store, manifest)  # now, since this batch may load them
 
     def regrouped(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         if self._loaded:
@@ -136,7 +136,7 @@ class SignaturePlan(JoinPlan):
         if self._loaded:
             try:
                 self._settle(self._end, wholly=self._write_all)
-            except DamagedRun as error:  # found by a merge
+            except DamagedRun as error:  # a merge found the damage
                 self._join.stored.distrust(error)
                 self.forget()
 

@@ -53,10 +53,10 @@ class JoinRow:
 
 
 class RowIndex:
-    """The rows of R_T. A row with joins has a place, an index into `joins` and arrays; `windows` in microseconds."""
+    """The rows of R_T. A row with joins has a place, an index into `joins` and arrays. `windows` in microseconds."""
 
     def __init__(self) -> None:
-        self.version = 0  # changes with every change of the rows
+        self.version = 0  # changes whenever the rows change
         self.joins: list[JoinRow | None] = []
         self.ids: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.windows: NDArray[np.int64] = np.zeros(1024, np.int64)
@@ -103,7 +103,7 @@ class RowIndex:
             self.edge_table[place, : len(edges)] = edges
         for edge in set(edges):
             self._using[edge] = with_item(self._using[edge], place)
-        # A row is indexed by one of its edges: the one under which the fewest others are.
+        # A row is indexed by the edge with the fewest rows.
         finder = min(set(edges), key=lambda edge: (len(each(self._found_by[edge])), edge))
         self._found_by[finder] = with_item(self._found_by[finder], place)
         self._finder[place] = finder
@@ -530,7 +530,7 @@ class PostingRun:
     t0: Ints
     t1: Ints
 
-    low: ClassVar[None] = None  # what is evicted is not there
+    low: ClassVar[None] = None  # evicted postings are absent
 
     def __len__(self) -> int:
         return len(self.node)

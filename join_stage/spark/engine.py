@@ -175,7 +175,7 @@ class SparkSignaturePlan(SignaturePlan):
     _store: SparkEngine
 
     def __init__(self, store: SparkEngine, directory: Path) -> None:
-        # With one core of this machine, a batch would have to wait for a merge.
+        # With one local core, a batch would have to wait for a merge.
         context = store.context
         merger = SparkMerger(context) if not store.is_temporary and context.defaultParallelism > 1 else None
         if merger is not None:
@@ -219,12 +219,12 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     # The inputs of a batch are computed before it is planned, so that Spark knows what fits into a broadcast.
     "spark.sql.autoBroadcastJoinThreshold": "64m",
-    # R_T and a batch come as local relations, the only ones of which Spark knows the size.
+    # R_T and a batch are local relations, the only ones whose size Spark knows.
     "spark.sql.execution.arrow.localRelationThreshold": "256m",
     # Every join would get filters against nulls, of which there are none: 2.0 s a batch without, 2.6 s with them, for
     # twenty templates over hardly any data.
     "spark.sql.constraintPropagation.enabled": "false",
-    # Then templates of one shape share compiled code, also from batch to batch, wherever they stand in the plan.
+    # With this, templates of one shape share compiled code across batches, wherever they are in the plan.
     "spark.sql.codegen.useIdInClassName": "false",
     # A table has dozens of files. Only thousands are worth a job that lists them.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",

@@ -79,7 +79,7 @@ def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun,
     docids = whole.docid[whole.documents]
     kept = (docids >= first) & (docids < end)
     part = only_postings(whole, kept, np.ones(len(whole.top), np.bool_), np.ones(len(whole.docid), np.bool_))
-    # By the very array of docids, pairs of documents of one batch are known.
+    # Pairs of documents of one batch are recognised by the identity of this array.
     return replace(part, docid=whole.docid), np.unique(whole.group[kept])
 
 
@@ -227,7 +227,7 @@ def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuf
 def _paired(
     told: SpreadBatch, batch: Path, rows: RowIndex, number: int, located: dict[int, list[Located]]
 ) -> Iterator[PairedRuns]:
-    # What derives from the rows is made anew in each task, so that a repeated task gives the same order.
+    # Data derived from the rows is rebuilt in each task, so that a repeated task gives the same order.
     classes = PathClasses(rows)
     whole = whole_run(FILES.open(batch), classes)
     ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
@@ -373,7 +373,7 @@ def _draft_of(path: Path) -> Iterator[Path]:
     draft = path.with_suffix(f".{task_attempt()}")
     try:
         yield draft
-        if path.exists():  # another attempt was as fast
+        if path.exists():  # another attempt finished first
             draft.unlink()
         else:
             draft.rename(path)
@@ -450,5 +450,5 @@ class Spread:
         return SpreadMatches(self._context, told, shipped, list(by_slice(filtered, slices)), self._costs)
 
     def close(self) -> None:
-        """Has the executors drop the rows."""
+        """Makes the executors drop the rows."""
         self._shipped.drop()

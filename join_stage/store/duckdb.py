@@ -44,7 +44,7 @@ def telling_damage(kind: _Kind) -> _Kind:
 
 def _told(error: BaseException | None) -> protocol.StoreError | None:
     while error is not None:
-        # A bad statement has an error of another class, whose text may contain these words.
+        # Bad statements raise errors of another class, whose text may contain these words.
         of_file = isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
         if isinstance(error, _FATAL) or (of_file and any(word in str(error).lower() for word in _WORDS)):
             cause = str(error).partition("\n")[0]
@@ -262,7 +262,7 @@ class DuckDBQuestion:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if self._cut:
                 raise protocol.QuestionInterrupted("the question was interrupted") from None
-            # Arrow makes OSErrors of some errors of DuckDB while it reads from it.
+            # Arrow turns some DuckDB errors into OSErrors while it reads.
             if isinstance(error, OSError) and not any(kind in str(error) for kind in _WRONG_VALUES):
                 raise
             raise RefusedByDuckDB(str(error)) from error
@@ -286,7 +286,7 @@ class DuckDBQuestion:
 
     def interrupt(self) -> None:
         self._cut = True
-        with suppress(duckdb.Error):  # it is closed by now
+        with suppress(duckdb.Error):  # it has been closed
             self._cursor.interrupt()
 
 
@@ -298,7 +298,7 @@ def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: protocol
         parsed = _parsed(parser, sql)
     except RecursionError:
         raise protocol.QuestionRefused("the question is nested too deeply") from None
-    if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
+    if parsed["error"]:  # classified by DuckDB as SELECT, but does more
         raise protocol.QuestionRefused(protocol.ONLY_READ)
     parts = list(protocol.json_objects(parsed["statements"]))
     made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
@@ -376,8 +376,8 @@ _HEADERS, _HEADER, _APART = 4096, struct.Struct("<QQ"), 4096
 
 
 class CommitMark:
-    """Notes after each commit how far DuckDB's file and its log have come. DuckDB opens a file whose log is missing,
-    ends early, or has some damaged entries, as of an earlier commit; the mark shows that commits are missing."""
+    """Records the state of DuckDB's file and log after each commit. DuckDB opens a file whose log is missing, ends
+    early, or has damaged entries, as of an earlier commit; the mark shows that commits are missing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._path, self._handle = directory, directory / protocol.COMMITTED, -1
@@ -385,12 +385,12 @@ class CommitMark:
         self._last = (-1, 0, 0)  # the iteration of the file, the size of the log, and its checksum
 
     def note(self) -> None:
-        """Called after a commit. A mark that cannot be written stays as it was, and tells less."""
+        """Called after a commit. A mark that cannot be written stays as it was, for an earlier commit."""
         with suppress(OSError):
-            if self._handle < 0:  # it stays open: to close it would end the locks of DuckDB
+            if self._handle < 0:  # stays open, since closing it would release DuckDB's locks
                 self._handle = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
                 self._end = finalize(self, os.close, self._handle)
-            iteration = _iteration(self._handle)  # first: if DuckDB drops the log now, the mark tells less
+            iteration = _iteration(self._handle)  # first: if DuckDB drops the log now, the mark is for an earlier state
             size = self._log.stat().st_size if self._log.exists() else 0
             known, start, checksum = self._last
             if known != iteration or start > size:
@@ -445,8 +445,8 @@ def _summed(path: Path, start: int, end: int, checksum: int) -> tuple[int, int]:
 
 
 def copy_files(directory: Path, target: Path, copy: protocol.CopyFile) -> bool:
-    """Copies a store's file and log, as of the last commit noted, by another process than the store's holder: to close
-    the file would end its locks. False if a checkpoint came meanwhile. Raises StoreError if commits are lost."""
+    """Copies a store's file and log, as of the last commit noted. Not for the process that holds the store: closing the
+    file would release its locks. False after a checkpoint meanwhile. Raises StoreError if commits are lost."""
     file, log = protocol.DUCKDB_FILE, f"{protocol.DUCKDB_FILE}.wal"
     with (directory / file).open("rb") as opened:
         iteration = _iteration(opened.fileno())
@@ -469,7 +469,7 @@ CHECKPOINT = "64MB"
 """Log size at which DuckDB checkpoints. Each checkpoint recompresses blocks that are not full: with four times the
 default, 100,000 pairs of documents take 6% less time, and opening after a crash a few tenths of a second more."""
 
-HELD_CHECKPOINT = "256MB"  # the same while files are read by another process: a checkpoint makes it begin again
+HELD_CHECKPOINT = "256MB"  # the same while another process copies the files: a checkpoint makes it start again
 
 THREADS = 4  # maximum number of threads; each reserves buffers for each join of a statement
 
@@ -482,7 +482,7 @@ class DuckDBTables:
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
     _prepared: PreparedStatements
-    _spilled: tempfile.TemporaryDirectory[str] | None = None  # what DuckDB spills into, unless beside its file
+    _spilled: tempfile.TemporaryDirectory[str] | None = None  # folder that DuckDB spills to, unless beside its file
     _empty: Collection[str] = ()  # tables known to be empty: querying them took a quarter of the time to open a store
 
     def _settle(self) -> None:
@@ -531,7 +531,7 @@ class DuckDBTables:
         return int(number)
 
     def close(self) -> None:
-        with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late; commits are already written
             self._connection.close()
         if self._spilled is not None:
             self._spilled.cleanup()
@@ -542,7 +542,7 @@ def most_threads() -> int:
 
 
 UNIX_MICROS = "CREATE MACRO IF NOT EXISTS unix_micros(moment) AS epoch_us(moment)"
-"""As Spark has it, which views call."""
+"""Named as in Spark, since views call it."""
 
 
 def set_up(connection: duckdb.DuckDBPyConnection) -> None:
@@ -550,7 +550,7 @@ def set_up(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
     connection.execute(f"SET threads = {most_threads()}")
     connection.execute("SET preserve_insertion_order = false")
-    # It would show in a notebook. In one without ipywidgets it is off, and setting it is an error.
+    # It would show in notebooks. In those without ipywidgets it is off, and setting it is an error.
     connection.execute("SELECT current_setting('enable_progress_bar')")
     if connection.fetchall() != [(False,)]:
         connection.execute("SET enable_progress_bar = false")
@@ -573,7 +573,7 @@ MOST_ROWS = 2_000
 
 
 class WaitingRows:
-    """Rows to insert, by table. A statement names all `tables` in this order."""
+    """Rows to insert, by table. Statements name all `tables` in this order."""
 
     def __init__(self, prepared: PreparedStatements, tables: Iterable[str]) -> None:
         self._prepared = prepared
@@ -600,7 +600,7 @@ class WaitingRows:
         return {name: _in_one(self._rows[name]) for name in self._tables if name in self._rows}
 
     def write(self) -> None:
-        """Writes the rows, and forgets them, also if that fails."""
+        """Writes the rows, and drops them even if that fails."""
         try:
             self.insert()
         finally:
@@ -633,14 +633,14 @@ def source_of(table: str) -> str:
 JOURNAL, MOST_JOURNALED, MOST_JOURNALED_BYTES = "internal.journal", 200, 256 << 10
 """The table of the journal, where questions do not reach it; maximum number of rows and bytes of a batch in it."""
 
-MOST_PASSED_OVER = 63  # maximum number of batches that do not use it after one that was of no use
+MOST_PASSED_OVER = 63  # maximum number of batches that skip it after it was useless
 
 
 class Journal:
-    """Committed rows that wait to enter their tables, of batches with few rows: a statement takes half a millisecond
-    for each table that it writes, however few rows there are, so a batch of one document is committed as one value of
-    one table. The rows enter their tables before anybody reads these, or when many wait; after a kill, when the store
-    is opened. In memory they only wait. Not thread-safe."""
+    """Committed rows of small batches that have not been written to their tables: a statement takes half a millisecond
+    per table that it writes, however few rows there are, so a batch of one document is committed as one value of one
+    table. The rows are moved to their tables before these are read, or when there are many; after a kill, when the
+    store is opened. In memory they only wait. Not thread-safe."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Mapping[str, pa.Schema], *, lasts: bool) -> None:
         self.connection, self._tables, self._lasts = connection, tables, lasts
@@ -653,7 +653,7 @@ class Journal:
         return len(self._rows)
 
     def restore(self) -> None:
-        """Writes what a killed process left. Tables may have got columns since."""
+        """Writes the rows that a killed process left. Tables may have gained columns since."""
         if self._lasts:
             for (content,) in self.connection.execute(f"SELECT content FROM {JOURNAL}").fetchall():
                 start = content.index(b"\n") + 1
@@ -712,7 +712,7 @@ class Journal:
                 self._prepared.forget()  # they may have been made in this transaction
                 raise
             self._rows.forget()
-        # Where each batch reads, a journal is only more to write: then it rests for a while, longer each time.
+        # If each batch reads, a journal is only overhead: then it is suspended, longer each time.
         self._passed_over = 0 if self._batches > 1 else min(2 * self._passed_over + 1, MOST_PASSED_OVER)
         self._left, self._batches = self._passed_over, 0
 
@@ -757,7 +757,7 @@ class DuckDBStore(DuckDBTables):
             elif self._mark is not None:
                 self._mark.check()
             file = ":memory:" if directory is None else str(directory / protocol.DUCKDB_FILE)
-            # By default a database in memory spills into the working directory, which is the user's.
+            # By default a database in memory spills to the user's working directory.
             self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
             self._connection = duckdb.connect(file)
             self._file, self._descriptor = None if directory is None else Path(file), -1
@@ -782,7 +782,7 @@ class DuckDBStore(DuckDBTables):
             if not self._is_new:
                 sized = "SELECT table_name FROM duckdb_tables() WHERE estimated_size = 0 AND NOT temporary"
                 self._empty = {name for (name,) in self._connection.execute(sized).fetchall()} & schema.tables.keys()
-            # Cursors of a connection are made where it is not at work, which the batches' may be.
+            # Cursors are made from a connection that is idle; that of the batches may not be.
             self._asked = self._connection.cursor()
             if self._mark is not None:
                 self._mark.note()
@@ -813,7 +813,7 @@ class DuckDBStore(DuckDBTables):
                 run(f"CREATE TABLE {name} ({columns_of(schema)})")
                 continue
             for field in schema:
-                if field.name not in known:  # a column that is younger than the store
+                if field.name not in known:  # a column added after the store was created
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {TYPES[field.type]}")
         self._connection.commit()
         self._journal.restore()
@@ -876,7 +876,7 @@ class DuckDBStore(DuckDBTables):
                     self._write()
             self._in_batch = self._begun = False
             if self._mark is not None:
-                self._mark.note()  # before another thread moves the journal
+                self._mark.note()  # before another thread moves the journal's rows
         for one in self._following():
             one.commit()
         self._keep_private()
@@ -914,8 +914,8 @@ class DuckDBStore(DuckDBTables):
             one.append(table, rows)
 
     def find(self, table: str, column: str, numbers: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows that wait are found where they are: to write them first would take longer."""
-        with self._commits:  # else rows of the journal might enter their table meanwhile
+        """Waiting rows are searched in place: writing them first would take longer."""
+        with self._commits:  # otherwise rows could move from the journal to their table meanwhile
             waiting = [*self._journal.rows(table), *self._waiting.rows(table)]
             found = self._find(self._prepared.select, table, column, numbers, columns)
         if waiting:
@@ -973,8 +973,8 @@ class DuckDBStore(DuckDBTables):
 
     @contextmanager
     def files(self) -> Iterator[StoreFiles]:
-        """The file and log, for another process. What the last checkpoint names is not overwritten before the next: so
-        they are valid while `checkpoint` stays the same. Callable from any thread; needs a directory."""
+        """The file and log, for another process. Blocks that the last checkpoint names are not overwritten before the
+        next, so they are valid while `checkpoint` stays the same. Callable from any thread; needs a directory."""
         with ExitStack() as opened_here:
             with self._commits:
                 self._write_journal()
@@ -992,7 +992,7 @@ class DuckDBStore(DuckDBTables):
     def checkpoint(self) -> int:
         with self._reading:
             if self._descriptor < 0:
-                # It stays open: to close any descriptor of a file gives up the locks of the process on it.
+                # Stays open: closing any descriptor of a file releases the process's locks on it.
                 self._descriptor = os.open(str(self._file), os.O_RDONLY | os.O_CLOEXEC)
         return _iteration(self._descriptor)
 
@@ -1006,7 +1006,7 @@ class DuckDBStore(DuckDBTables):
             self._count_readers(-1, CHECKPOINT)
 
     def _count_readers(self, step: int, threshold: str) -> None:
-        with self._reading, suppress(duckdb.Error):  # it may be closed meanwhile
+        with self._reading, suppress(duckdb.Error):  # it may have been closed
             self._readers += step
             if self._readers == max(step, 0):
                 with closing(self._asked.cursor()) as cursor:
@@ -1028,7 +1028,7 @@ class DuckDBStore(DuckDBTables):
 
     def close(self) -> None:
         if hasattr(self, "_journal"):  # else opening has failed
-            with suppress(protocol.StoreError, duckdb.Error):  # it is written when the store is opened again
+            with suppress(protocol.StoreError, duckdb.Error):  # written when the store is opened again
                 self._write_journal()
         super().close()
         if self._mark is not None:

@@ -164,7 +164,7 @@ LONGEST = 100_000  # maximum number of characters of a question
 ONLY_READ = "the tables are read-only: write a SELECT"
 
 _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
-"""Names of an engine's own relations and of files, which CTEs must not shadow: elsewhere they could mean the other."""
+"""Names of an engine's own relations and of files, which CTEs must not shadow: elsewhere they mean the relation."""
 
 
 class QuestionRefused(InputError, ValueError):
@@ -259,7 +259,7 @@ def manifest_batches(directory: Path) -> list[int]:
 
 
 COMMITTED = "committed"
-"""The mark of a store, a file that says how far it had come: never further than the store itself."""
+"""The mark of a store, a file that records its last commit: never later than the store itself."""
 
 CopyFile = Callable[..., None]
 """Copies a file of a store, given its path there, or its first bytes, given their number."""
@@ -276,7 +276,7 @@ class StoreError(OperationalError, RuntimeError):
 
 
 class DamagedRun(StoreError):
-    """A file of postings, which derive from the tables, is gone, or is not what was written."""
+    """A file of postings, which derive from the tables, is missing or damaged."""
 
 
 class OutOfMemory(StoreError):
@@ -305,7 +305,7 @@ def last_commit(directory: Path) -> tuple[int, ...] | None:
 
 
 LOST = "mmqjp check-store {} --repair goes on without what is lost, so that outputs may be told again"
-"""What to do about a store that is older than its mark, beside restoring it."""
+"""The alternative to restoring a store that is older than its mark."""
 
 
 class OtherEngine(StoreError):

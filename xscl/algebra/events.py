@@ -85,8 +85,7 @@ Value = Constant | Parameter | Attribute | Duration | Gap | Arithmetic | Functio
 
 @frozen
 class Comparison:
-    """`left op right`. Compares as strings if the operator is = or != and both are strings, else as numbers. False if
-    either is NULL."""
+    """`left op right`: of strings if op is = or != and both are strings, else of numbers. False if either is NULL."""
 
     op: CompareOp
     left: Value
@@ -385,8 +384,8 @@ def window_of(operator: Stream) -> int | None:
 
 
 def made_texts(operator: Statement, left: Made = frozenset(), right: Made = frozenset()) -> Made:
-    """The attributes of an operator's results whose texts may be results of functions. `left` and `right` are the same
-    for its inputs."""
+    """The attributes of an operator's results whose texts may come from functions; `left` and `right`: of its
+    inputs."""
     own = {"left": left}
     match operator:
         case Filter():
@@ -547,15 +546,15 @@ Names = tuple[tuple[str, Referent], ...]
 """The referents of a condition's or value's names `#0`, `#1`, ..., in order of mention."""
 
 Phase = Literal["first", "each", "complete"]
-"""When a condition is tested: when a variable gets its first (or only) event, a further one, or is complete. The order
-in time is, for each variable, `first`, then `each`, then `complete`, which begins when the next variable gets its first
-event, or at the end of a match."""
+"""When a condition is tested: when a variable gets its first (or only) event, a further one, or is complete. Each
+variable has `first`, then `each`, then `complete`, which begins with the next variable's first event or the end of a
+match."""
 
 
 @frozen
 class WhereConjunct:
-    """A conjunct of WHERE, tested on the last event that it mentions: one of `variable` (its position in the pattern),
-    in `phase`.
+    """A conjunct of WHERE, tested on the last event that it mentions: of `variable` (its position in the pattern), in
+    `phase`.
 
     In phase `each` the names `each` and `previous`, and aggregates of earlier events, refer to this new event, the
     second or a later one. `v[].x` that is tested as its variable gets events is two conjuncts: `first` in phase
@@ -583,13 +582,12 @@ class WhereConjunct:
 
 Strategy = Literal["strict", "partition", "next", "any"]
 """The events that may lie between those of a match: none of the pattern's streams; none with equal keys; none that
-could continue the match; or any."""
+could continue the match; any."""
 
 
 @frozen
 class Returned:
-    """An item of RETURN with one value, or with one per event of variable `each`, which its names refer to as
-    `every`."""
+    """An item of RETURN with one value, or one per event of variable `each`, which its names call `every`."""
 
     name: str
     value: Value

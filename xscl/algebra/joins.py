@@ -384,8 +384,7 @@ class SelectEntry:
 
 @frozen
 class OncePer:
-    """ONCE PER: report each value of `keys` (operands over variables) once in this many microseconds, or once ever
-    (None)."""
+    """ONCE PER: report each value of `keys` (operands over variables) once in so many microseconds, or ever (None)."""
 
     keys: tuple[exp.Expr, ...]
     window: int | None
@@ -462,8 +461,7 @@ _TURNED: dict[exp.CompareOp, exp.CompareOp] = {"=": "=", "!=": "!=", "<": ">", "
 
 @dataclass(frozen=True, eq=False)
 class Mirror:
-    """Decides whether a match of a join has a mirror: whether its documents also satisfy one of `conjuncts` the other
-    way round."""
+    """Decides whether a match of a join has a mirror: its documents satisfy one of `conjuncts` the other way round."""
 
     conjuncts: tuple[Conjunct, ...]
 
@@ -478,8 +476,7 @@ class Mirror:
 
 
 def mirror_of(conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
-    """Returns the decision whether matches have mirrors; None if none can, because the inputs have no documents in
-    common."""
+    """Decides whether matches have mirrors; None if none can, because the inputs have no documents in common."""
     left, right = conjuncts[0].left, conjuncts[0].right
     if right is None or left.stream != right.stream or left.hidden or right.hidden:
         return None
@@ -493,8 +490,7 @@ def needed(conjunct: Conjunct) -> frozenset[str]:
 
 
 def _shape(conjunct: Conjunct) -> object:
-    """A value that is the same for equal conjunctive queries, whatever their variables' names. It may differ for
-    equivalent ones."""
+    """The same for equal conjunctive queries, whatever their variables' names. It may differ for equivalent ones."""
     used, names, patterns = needed(conjunct), dict[str, str](), []
     for place, side in enumerate(conjunct.sides()):
         pattern = naming(side.pattern, used)

@@ -44,15 +44,13 @@ _ASCII, _LATIN = re.compile("[0-9a-z]+"), re.compile(r"[^\W_]+")
 _SHORT = 2_000  # maximum length of a text that is split in one pass, which is faster
 
 _BEHIND_LATIN = "\u0300"
-"""The first mark. Below it, re's alphanumeric characters are letters and digits, once NFKC has replaced superscripts
-and fractions."""
+"""The first mark. Below it, re's alphanumeric characters are letters and digits, after NFKC."""
 
 _MOST_KNOWN = 4_096
 
 
 class _Plainer(dict[int, str]):
-    """A table for `str.translate` that replaces characters outside words, such as quotation marks, dashes and stars, by
-    blanks."""
+    """A table for `str.translate` that blanks characters outside words, such as quotation marks, dashes and stars."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -213,8 +211,7 @@ def near(text: str, other: str, threshold: str) -> bool:
 
 
 def similar(text: str, other: str, threshold: str) -> bool:
-    """Whether weighted J of two texts is at least a threshold, a decimal number. A text without words is similar to
-    none.
+    """Whether weighted J of two texts is at least a threshold, a decimal number. One without words is similar to none.
 
     >>> similar("Storm hits the coast of Brittany", "Brittany: thousands flee from the storm", "0.2")
     True

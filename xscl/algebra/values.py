@@ -287,8 +287,8 @@ def is_of_times(compare: Compare) -> bool:
 
 def canonical(expr: Compare) -> Compare:
     """A comparison of two single values with conversions made explicit, so that equal values have equal texts: each
-    side of a comparison of times is `date(...)` or a literal in UTC, and the other side of an equality with a numeric
-    function is `number(...)`."""
+    side of a comparison of times is `date(...)` or a literal in UTC, what equals a numeric function is
+    `number(...)`."""
     left, right = expr.left, expr.right
     if is_of_times(expr):
         return Compare(expr.op, _as_time(left), _as_time(right), expr.span)
@@ -432,8 +432,7 @@ def reads_tree(functions: Sequence[str]) -> bool:
 
 
 def concat_text(parts: Iterable[ConcatPart], text_at: Callable[[str], str]) -> str:
-    """The first MOST_TEXT characters of the value of concat(). `text_at` returns the text of a path's first node, or
-    ""."""
+    """The first MOST_TEXT characters of the value of concat(). `text_at` returns a path's first text, or ""."""
     found, left = list[str](), MOST_TEXT
     for part in parts:
         if not isinstance(part, str):

@@ -105,7 +105,7 @@ def _integers(data: mmap | bytes) -> memoryview:
 
 def write_weights(weights: Mapping[str, int]) -> bytes:
     """Returns the file of a table. Of words with the same digest, the lightest counts. Raises InvalidValue for weights
-    that are not from 1 to HEAVIEST."""
+    outside 1 to HEAVIEST."""
     if any(not 1 <= weight <= HEAVIEST for weight in weights.values()):
         raise InvalidValue(f"a weight is not from 1 to {HEAVIEST}")
     lightest: dict[int, int] = {}
@@ -151,8 +151,7 @@ def chosen_weights() -> WordWeights:
 
 
 def hold_weights(table: WordWeights | None) -> Callable[[], None]:
-    """Uses a table, or without one whichever is in use, until the result is called. Raises InvalidValue if another one
-    is held."""
+    """Uses a table, or whichever is in use, until the result is called. Raises InvalidValue if another one is held."""
     chosen = chosen_weights()
     if table is not None and table is not chosen:
         if _CHOSEN.holders and table.version != chosen.version:

@@ -72,7 +72,7 @@ class Java(NamedTuple):
         return self.home / "bin" / "java"
 
 
-Probe = Callable[[Path], Java | str]  # the Java of an executable, or why it is none
+Probe = Callable[[Path], Java | str]  # the Java of an executable, or why it is not usable
 
 
 def candidates(environ: Mapping[str, str], which: Callable[[str], str | None], wheel: Path) -> Iterator[JavaCandidate]:
@@ -185,7 +185,7 @@ def java_home(environ: Mapping[str, str] | None = None) -> Path:
             f"install Java {OLDEST_JAVA} or newer and set JAVA_HOME to it, "
             f"or use the engine duckdb, which needs no Java"
         )
-    return java.home  # a complete Java starts without the launcher, with one warning more
+    return java.home  # a complete Java starts without the launcher, with one more warning
 
 
 MB = 1 << 20

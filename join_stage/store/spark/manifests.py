@@ -73,7 +73,7 @@ def newest_files(directory: Path, schema: StoreSchema) -> Files:
         check_newest(directory, max(batches, default=0), mark)
         if not batches:
             raise StoreError(f"{directory} holds no store of the engine spark")
-        with suppress(FileNotFoundError):  # newer manifests have come, and this one was removed
+        with suppress(FileNotFoundError):  # there are newer manifests, and this one was removed
             return read_manifest(directory / SPARK_MANIFESTS / f"{batches[-1]}.json", schema).files
 
 
@@ -89,7 +89,7 @@ def copy_files(directory: Path, target: Path, copy: CopyFile) -> bool:
         copy(manifest)
         for folder, files in json.loads((target / manifest).read_bytes())["tables"].items():
             for file in files:
-                name = f"{folder}/{file['name']}"  # which is of this content alone
+                name = f"{folder}/{file['name']}"  # a name is used for one content only
                 if not (target / name).exists():
                     copy(name)
     except FileNotFoundError:
@@ -183,7 +183,7 @@ def write_manifest(path: Path, manifest: Manifest, schema: StoreSchema) -> None:
     tables = {schema.folder(name): [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "batch": int(path.stem), "written_at": manifest.written_at, "tables": tables}
     write_whole(path, json.dumps({**content, "digest": _digest(content)}))
-    with suppress(OSError):  # then the mark tells less
+    with suppress(OSError):  # then the mark is for an earlier batch
         write_mark(path.parents[1] / COMMITTED, int(path.stem))
 
 
@@ -211,7 +211,7 @@ def write_data_file(
     """Writes and syncs a file of a table, part by part. Raises OSError."""
     rows = 0
     with open(path, "wb", opener=open_like_directory) as file:
-        # With checksums of its pages, a part of the file can be read without a look at the rest.
+        # With checksums of pages, a part of the file can be read and checked alone.
         with pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:
             for some in in_batches(parts, 1 << 30, AT_ONCE, lambda part: int(part.nbytes)):
                 table = pa.concat_tables(some)
@@ -258,7 +258,7 @@ def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbe
                 try:
                     found = file.read_row_group(group, names, use_threads=False)
                 except OSError as error:
-                    if error.errno is None:  # of Arrow, and not of the system
+                    if error.errno is None:  # raised by Arrow, not by the system
                         raise damaged(path) from error
                     raise
                 rows = found.filter(pc.is_in(found[column], numbers))

@@ -1,11 +1,11 @@
 """A store of Parquet files: a batch becomes visible when its manifest is renamed into place. The directory has a folder
 for each table and the folder `manifests`; the newest manifest names all valid files. Files without a manifest stem from
 a killed run and are removed when the store is opened. Superseded manifests and their files stay for GRACE, for readers
-that use them; the last one stays while it is the last. Temporary views show files and the running batch to Spark.
+that use them; the newest superseded one always stays. Temporary views show files and the running batch to Spark.
 
 Other Spark sessions may attach the store while a process writes it: each table is a Python data source that reads the
-newest manifest when a query is planned. Of two tables in one query, one may show a batch more than the other; the views
-join rows of one batch, so they show all of it or nothing."""
+newest manifest when a query is planned. Two tables in one query may differ by a batch; the views join rows of one
+batch, so they show all of it or nothing."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def file_urls(paths: Iterable[str]) -> list[str]:
 
 
 _OF_PATTERNS = re.compile(r"[\[\]{}*?\\]")
-"""Characters for which Spark takes a path for a pattern, unless they are escaped."""
+"""Characters that make a path a pattern to Spark, unless they are escaped."""
 
 
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:

@@ -289,7 +289,7 @@ def _inner(names: str) -> str:
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keeps PySpark from logging a page about the errors of a question in this thread: they are answers."""
-    # PySpark's own function: a logger that `logging` makes does not take what PySpark logs.
+    # PySpark's own function: a logger from `logging` does not receive PySpark's messages.
     logger, thread = PySparkLogger.getLogger("SQLQueryContextLogger"), get_ident()
 
     def is_of_others(record: logging.LogRecord) -> bool:

@@ -39,7 +39,7 @@ _LOST = (
 )
 
 _OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(StoreError|DamagedRun): (.+)$", re.MULTILINE)
-"""One of our errors at the end of a task's traceback."""
+"""Matches one of our errors at the end of a task's traceback."""
 
 _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH|No module named '(?:common|feeds|mmqjp|\w+_stage|xscl)\b")
 
@@ -186,7 +186,7 @@ def _temporary_directory() -> TemporaryDirectory[str]:
 
 
 def open_settings(given: SparkConf) -> SparkConf:
-    """Chooses what spark-submit was not told: its session is as private and as quiet as one of our own."""
+    """Sets options that spark-submit did not get, so that its session is as private and quiet as one of our own."""
     given.setIfMissing("spark.ui.enabled", "false").setIfMissing("spark.log.level", "WARN")
     if is_local(given.get("spark.master") or LOCAL_MASTER):
         given.setIfMissing("spark.driver.host", LOOPBACK).setIfMissing("spark.driver.bindAddress", LOOPBACK)
