@@ -679,7 +679,7 @@ class Journal:
             lengths = json.dumps({table: len(content) for table, content in contents.items()})
             # One column, since a second would take as long again.
             self.connection.execute(self._insert, [b"\n".join((lengths.encode(), b"".join(contents.values())))])
-        elif sum(some.nbytes for some in rows.values()) > MOST_JOURNALED_BYTES:
+        elif sum(some.get_total_buffer_size() for some in rows.values()) > MOST_JOURNALED_BYTES:
             return False
         for table, some in rows.items():
             self._rows.add(table, some)

@@ -99,11 +99,9 @@ def _stored(rows: pa.Table, order: Ints, new: Mapping[str, Ints]) -> pa.Table:
     """Returns rows of `answers`, in chunks that strings can address."""
     sizes = np.cumsum(pc.binary_length(rows["tail"]).to_numpy()[order])
     if len(order) <= FEW and sizes[-1:].sum() < MOST_CHARACTERS:
-        kept = rows.to_pylist()
-        columns_of_few = {name: column.tolist() for name, column in new.items()}
-        for name in (name for name in ANSWERS.names if name not in new):
-            columns_of_few[name] = [kept[place][name] for place in order.tolist()]
-        return pa.table({name: columns_of_few[name] for name in ANSWERS.names}, ANSWERS)
+        kept, values = rows.to_pylist(), zip(*(column.tolist() for column in new.values()), strict=True)
+        few = [kept[at] | dict(zip(new, one, strict=True)) for at, one in zip(order.tolist(), values, strict=True)]
+        return schema.rows_table([tuple(map(row.__getitem__, ANSWERS.names)) for row in few], ANSWERS)
     cuts = np.flatnonzero(np.diff(sizes // MOST_CHARACTERS, prepend=0))
     found = [ANSWERS.empty_table()]
     for start, end in pairwise((0, *cuts.tolist(), len(order))):
@@ -269,7 +267,7 @@ class FanOut:
         by_time: bool = False,
     ) -> None:
         # In one piece, because rows are taken from them again and again.
-        if "tail" in answers.column_names:
+        if "tail" in answers.column_names and len(answers) > FEW:
             at = answers.schema.get_field_index("tail")
             answers = answers.set_column(at, "tail", answers["tail"].cast(pa.large_string()))
         answers = answers.combine_chunks()
@@ -394,7 +392,8 @@ class FanOut:
 
     def answers(self, places: Ints) -> pa.Table:
         """Returns what outputs show of some answers."""
-        return self._answers.select(SHOWN_OF_ANSWERS).take(pa.array(places))
+        shown = self._answers.select(SHOWN_OF_ANSWERS)
+        return shown if np.array_equal(places, np.arange(len(shown))) else shown.take(pa.array(places))
 
 
 def _name_ranks(names: Sequence[str]) -> Ints:

@@ -45,7 +45,7 @@ from mmqjp.answers.bindings import (
 from mmqjp.answers.quota import Steps
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.queries.forms import OutputChild, Selection, element
-from mmqjp.tables.schema import ANSWER_TABLES
+from mmqjp.tables.schema import ANSWER_TABLES, rows_table
 from pattern_stage.lineage import EventOrigin
 from templates.witness import PLAIN
 from xpath_stage.binder import HELD, PreparedNode, each_binding
@@ -401,7 +401,7 @@ class AnswerColumns:
     def rows(self) -> pa.Table:
         """The answers: ANSWER_COLUMNS and `id`."""
         if self._few["id"]:
-            self._tables.append(pa.table(self._few, _ROWS))
+            self._tables.append(rows_table(list(zip(*self._few.values(), strict=True)), _ROWS))
             self._few = {name: [] for name in _ROWS.names}
         if len(self._tables) != 1:
             self._tables = [pa.concat_tables([_ROWS.empty_table(), *self._tables]).combine_chunks()]
