@@ -562,17 +562,17 @@ class Turns:
         return bool(held) and not held.isdisjoint({_key(waiting), (waiting.source, waiting.file)})
 
     def _take_turn(self, waiting: WaitingFile, items: Iterator[ReadItem[InputItem]]) -> Iterator[ReadItem[InputItem]]:
-        begun = self._clock()
+        begun, start = self._clock(), waiting.start
         try:
             for read in items:
-                waiting = replace(waiting, start=read.offset)
+                start = read.offset
                 yield read
                 if self._turn is not None and self._clock() - begun >= self._turn:
-                    self._begun[_key(waiting)] = waiting, items
+                    self._begun[_key(waiting)] = replace(waiting, start=start), items
                     self._was_cut = True
                     return
         except HurriedError:
-            self._slow[_key(waiting)] = waiting
+            self._slow[_key(waiting)] = replace(waiting, start=start)
             self._was_cut = True
             self._go_on()
         except OSError as error:

@@ -630,8 +630,11 @@ def source_of(table: str) -> str:
     return f"{table}_fresh"
 
 
-JOURNAL, MOST_JOURNALED, MOST_JOURNALED_BYTES = "internal.journal", 200, 256 << 10
+JOURNAL, MOST_JOURNALED, MOST_JOURNALED_BYTES = "internal.journal", 2_000, 4 << 20
 """The table of the journal, where questions do not reach it; maximum number of rows and bytes of a batch in it."""
+
+FULL, FULL_BATCHES = 6_000, 170
+"""Above so many rows or batches the journal is full. More rows would take long to write, more batches to search."""
 
 MOST_PASSED_OVER = 63  # maximum number of batches that skip it after it was useless
 
@@ -692,7 +695,7 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        return self._rows.are_many
+        return len(self._rows) > FULL or self._batches > FULL_BATCHES
 
     def write(self) -> None:
         """Writes all rows to their tables, in a transaction of its own. If that fails, they wait on."""

@@ -170,6 +170,7 @@ class Life:
 def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
     monkeypatch.setattr(duckdb_module, "MOST_ROWS", rng.choice((0, 4, 2_000)))
+    monkeypatch.setattr(duckdb_module, "FULL", rng.choice((0, 4, 6_000)))
     monkeypatch.setattr(duckdb_module, "MOST_PASSED_OVER", rng.choice((0, 63)))
     monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
     life = Life(rng, rng.choice((tmp_path, tmp_path, None)), duckdb.connect)
