@@ -308,6 +308,10 @@ class FanOut:
     def _boxes(self) -> Iterator[_Box]:
         if not (count := len(self._group)):
             return
+        is_small = self._answers.get_total_buffer_size() <= CHARACTERS_AT_A_TIME
+        if is_small and (whole := self._box(0, count)).size <= ROWS_AT_A_TIME:
+            yield whole
+            return
         starts = np.flatnonzero(np.diff(self._group, prepend=self._group[0] - 1))
         sizes = np.add.reduceat(self._high - self._low, starts)
         ends = np.append(starts[1:], count)
