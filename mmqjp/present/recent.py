@@ -126,10 +126,10 @@ QueryRows = tuple[pa.Table, pa.Table]  # of `added_queries` and `removed_queries
 @dataclass(slots=True)
 class News:
     """What is new, and the cursor `known` after it. `is_dropped`: cached rows were deleted. `members` are set if they
-    changed; if they `are_many`, none is cached. `answers` are the new
-    ones; None if there are none, or they are too large. With `is_first` they are the newest, with a partial first batch
-    unless `is_all`. `documents` and `texts` are rows of new documents and the XML of new answers; None if too large. `queries` are set if
-    changes of queries were followed."""
+    changed; if they `are_many`, none is cached. `answers` are the new ones; None if there are none, or they are too
+    large. With `is_first` they are the newest, with a partial first batch unless `is_all`. `documents` and `texts` are
+    rows of new documents and the XML of new answers; None if too large. `queries` are set if changes of queries were
+    followed."""
 
     known: StoreCursor
     is_dropped: bool = False
@@ -145,7 +145,9 @@ class News:
 
 ASKED = ("pauses", "earlier_outputs")  # rows in these tables make the reader query the store
 
-FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED, "added_queries", *CHANGED)
+OF_QUERIES = (*CHANGED, "added_queries")
+
+FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED, *OF_QUERIES)
 """The tables whose commits are followed. Of the settings, only the ledger's records of deletions matter."""
 
 
@@ -156,7 +158,7 @@ def committed_news(before: StoreCursor, committed: Committed, members: recipient
     if rows is None or any(table in rows for table in ASKED):
         return None
     known, news = before._replace(mark=committed.mark), News(before, are_many=are_many)
-    if not rows.keys().isdisjoint((*CHANGED, "added_queries")):
+    if not rows.keys().isdisjoint(OF_QUERIES):
         if before.qid is None:
             return None
         added = _later(_rows(rows, "added_queries"), "qid", before.qid)
@@ -295,7 +297,8 @@ class NewsReader:
         with suppress(QuestionRefused):
             rows = self._select(lookup.changed_members(since)).to_pylist()
             named = self._select(lookup.first_added(after)).to_pylist()
-            news.members = members.changed(list(map(recipients.member_of, rows)), {row["name"]: row["added_at"] for row in named})
+            first = {row["name"]: row["added_at"] for row in named}
+            news.members = members.changed(list(map(recipients.member_of, rows)), first)
             batches = (batch for row in rows for batch in (row["begun"], row["ended"]) if batch != INFINITE)
             news.known = news.known._replace(joined=max([since, *batches]))
             news.are_many = False

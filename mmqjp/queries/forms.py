@@ -467,7 +467,7 @@ RowPart = TargetGroup | LiteralGroup
 
 
 class RowTargets:
-    __slots__ = ("_groups", "_next", "_parts", "_waiting")
+    __slots__ = ("_groups", "_next", "_parts", "_waiting", "active")
     _waiting: dict[object, TargetGroup]  # groups added since `parts` was built
 
     def __init__(self) -> None:
@@ -475,6 +475,7 @@ class RowTargets:
         # Made when they are asked for: for that, queries of an earlier run must be parsed.
         self._parts: dict[object, RowPart] | None = None
         self._next = 0
+        self.active = 0  # number of targets of active owners
 
     def __iter__(self) -> Iterator[model.Target]:
         return (target for group in self._all().values() for target in group.targets)

@@ -377,7 +377,6 @@ class Registry:
         self.version = 0  # changes with every change of the queries
         self._by_name, self._by_text = model.ByKey(), model.ByKey()
         self.rows, self._forms = dict[int, RowTargets](), Forms()  # `rows` has the targets of each row of R_T
-        self._active_targets: Counter[int] = Counter()
         self.absent: Counter[int] = Counter()  # by row of R_T, the targets that find inputs of absences
         self._hidden, self._hidden_readers = dict[str, HiddenStream](), dict[str, Counter[Owner]]()
         self._windows: Counter[int] = Counter()
@@ -612,10 +611,10 @@ class Registry:
     def _add_target(self, target: Target) -> None:
         self._forget_sources()
         row = target.row
-        self._active_targets[row] = self._active_targets.get(row, 0) + 1  # `+=` is slow for the first
         target.owner.targets += (target,)
         if row not in self.rows:
             self.rows[row] = RowTargets()
+        self.rows[row].active += 1
         self.rows[row].add(target, self._forms)
         self._windows[target.reach] += 1
         if target.op in NEGATED:
@@ -636,9 +635,9 @@ class Registry:
         self._forms.note(owner)
         self.events.set_running(owner, runs=False)
         for target in owner.targets:
-            self._active_targets[target.row] -= 1
-            if not self._active_targets[target.row]:
-                del self._active_targets[target.row]
+            targets = self.rows[target.row]
+            targets.active -= 1
+            if not targets.active:
                 row = self.catalog.rows[target.row].row()
                 self._pending.get(row.template, {}).pop(row.id, None)
                 if row.id in self._live:
@@ -654,7 +653,7 @@ class Registry:
         self._forms.note(owner)
         self.events.set_running(owner, runs=True)
         for target in owner.targets:
-            self._active_targets[target.row] += 1
+            self.rows[target.row].active += 1
             self._queue_rows((self.catalog.rows[target.row].row(),))
             for stream in self.inner(target):
                 self._activate_stream(stream)
@@ -706,7 +705,7 @@ class Registry:
 
     def _queue_rows(self, rows: tuple[TemplateRow, ...]) -> None:
         for row in rows:
-            if row.id in self._active_targets:
+            if row.id in self.rows and self.rows[row.id].active:
                 self._pending.setdefault(row.template, {})[row.id] = None
 
     def _table(self, number: int) -> TemplateTable:

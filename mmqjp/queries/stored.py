@@ -9,7 +9,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any
@@ -40,7 +40,7 @@ from mmqjp.tables.schema import QUERY_TABLES, TableRows, removed_texts
 from templates.catalog import Catalog, RowKey, SharedStep
 from templates.graph import Shape
 from xscl.algebra.events import Schema
-from xscl.algebra.joins import NormalQuery, pattern_from_json, pattern_to_json
+from xscl.algebra.joins import JoinOp, NormalQuery, pattern_from_json, pattern_to_json
 from xscl.event_lower import lower_definition, lower_statement, schema_of, schemas_of
 from xscl.lower import normalize
 from xscl.parser import parse_script
@@ -372,11 +372,12 @@ class StoredQueries:
             steps = self._steps((variables for _, variables in keys), registry.catalog)
             numbers, change = registry.catalog.restore(steps, keys)
             registry.stage1.add(change)
+            read = partial(_read, registry.catalog, numbers, cache(lambda *parts: parts))
             placed: dict[tuple[str, int], model.Placed] = {}  # other forms with the same row have other conditions
             of_inner: dict[int, dict[str, list[model.Placed]]] = {}
             for qid in dict.fromkeys(inner.qids.tolist()):
                 for *placement, stream in map(inner.distinct.__getitem__, inner.of(qid)):
-                    found = _read(registry.catalog, numbers, placement)
+                    found = read(placement)
                     of_inner.setdefault(qid, {}).setdefault(stream, []).append(found)
             registry.events.redefine((), self._definitions())
             subscriptions = self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry)
@@ -385,7 +386,7 @@ class StoredQueries:
                 for code in own.of(subscription.qid):
                     key = subscription.form_id, code
                     if (one := placed.get(key)) is None:
-                        one = placed[key] = _read(registry.catalog, numbers, own.distinct[code])
+                        one = placed[key] = read(own.distinct[code])
                     targets.append(one)
                 registry.restore(subscription, targets, of_inner.get(subscription.qid, {}))
                 if (subscription.paused or "").startswith(model.CANNOT_READ):
@@ -600,6 +601,10 @@ class StoredQueries:
         self._rows.append("chains", list(enumerate(catalog.chains, 1))[self._saved_chains :])
 
 
+_Shared = Callable[[JoinOp | None, int, tuple[str, ...]], tuple[JoinOp | None, int, tuple[str, ...]]]
+"""Returns the first of equal parts of placements, so that very many placements keep few of them."""
+
+
 class _Placements:
     """The placements of queries: `distinct` ones, and which of these each query has, in order."""
 
@@ -615,7 +620,7 @@ class _Placements:
         return found
 
 
-def _read(catalog: Catalog, numbers: dict[RowKey, int], placement: Sequence[Any]) -> model.Placed:
+def _read(catalog: Catalog, numbers: dict[RowKey, int], shared: _Shared, placement: Sequence[Any]) -> model.Placed:
     disjunct, template, variables, op, window, streams = placement
     row = numbers[template, tuple(variables)]
-    return model.Placed(catalog, disjunct, row, template, op, model.width_of(op, window), tuple(streams))
+    return model.Placed(catalog, disjunct, row, template, *shared(op, model.width_of(op, window), tuple(streams)))

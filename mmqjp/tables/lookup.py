@@ -434,20 +434,31 @@ def next_batches(after: int, most: int) -> str:
 SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
 
 
-_MEMBERS_OF = members_where("qid IN (SELECT qid FROM added_queries WHERE form IN ({forms}))")
+def forms_of_answers(after: int, until: int) -> str:
+    return f"SELECT DISTINCT form FROM answers WHERE batch > {after} AND batch <= {until}"
 
 
-def tally(after: int, until: int, since_hour: int) -> str:
+def queries_of_forms(known: Iterable[str], after: int, others: Iterable[str]) -> str:
+    """SQL for `qid` and `form` of the queries, ever registered, of `known` forms after a qid and of all of other forms;
+    and a row without form, with the greatest qid."""
+    return f"""SELECT qid, form FROM added_queries WHERE qid > {after} AND form IN ({literal_list(known)})
+UNION ALL SELECT qid, form FROM added_queries WHERE form IN ({literal_list(others)})
+UNION ALL SELECT max(qid), NULL FROM added_queries"""
+
+
+def tally(after: int, until: int, since_hour: int, qids: Iterable[int] | None = None) -> str:
     """SQL that counts outputs of the batches after one up to another: by `qid` (earlier formats: `name`) and `hour` of
     t1 (-1: before `since_hour`), with the latest t1 as `last`.
 
     Three extra rows have neither. Hours -2 and -3: the number of answers and earlier outputs up to `after` and up to
     `until`, as `outputs`. Hour -4: a number that changes when queries are registered, retyped or paused.
+
+    `qids` are the queries of the forms of these answers, if known: to find them among very many takes most of the time.
     """
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
     # Only of forms with new answers: window functions over many members would dominate the cost.
-    forms = f"SELECT form FROM answers WHERE batch > {after} AND batch <= {until}"
-    members = _MEMBERS_OF.replace("{forms}", forms)
+    of_forms = f"SELECT qid FROM added_queries WHERE form IN ({forms_of_answers(after, until)})"
+    members = members_where(f"qid IN ({of_forms if qids is None else number_list(qids)})")
     return f"""WITH {_NUMBERS}, members AS ({members})
 SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
 {RECIPIENTS} AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour

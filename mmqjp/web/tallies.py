@@ -21,7 +21,7 @@ from common.tools import gathered
 from feeds.documents import Now
 from mmqjp.present.recent import RecentAnswers, StoreCursor, is_newer
 from mmqjp.present.recipients import Got
-from mmqjp.tables.lookup import QuerySeen, next_batches, query_changes, tally
+from mmqjp.tables.lookup import QuerySeen, forms_of_answers, next_batches, queries_of_forms, query_changes, tally
 
 HOURS = 7 * 24 + 1  # number of hours counted separately, including the current one
 
@@ -200,6 +200,33 @@ class RegisteredNames:
             self.counted_at[place] = at
 
 
+MOST_LISTED = 2_000  # maximum number of forms that are known, and of queries in a list in SQL
+
+
+class FormQueries:
+    """The queries of the forms with the newest answers: to find them among a million takes longer than to count."""
+
+    def __init__(self, select: Callable[[str, int, float], pa.Table]) -> None:
+        self._select, self._known, self._seen = select, dict[str, list[int]](), -1
+
+    def answered(self, after: int, until: int) -> list[int] | None:
+        """Returns the queries of all forms with answers of the batches after one up to another; None if many."""
+        forms = self._select(forms_of_answers(after, until), MOST_ROWS, SECONDS)["form"].to_pylist()
+        if len(forms) > MOST_LISTED:
+            return None
+        if len(self._known.keys() | set(forms)) > MOST_LISTED:
+            self._known = {}
+        others = set(forms) - self._known.keys()
+        rows = self._select(queries_of_forms(self._known, self._seen, others), MOST_ROWS, SECONDS)
+        for qid, form in rows_of(rows, "qid", "form"):
+            if form is None:
+                self._seen = qid
+            else:
+                self._known.setdefault(form, []).append(qid)
+        found = [qid for form in forms for qid in self._known[form]]
+        return found if len(found) <= MOST_LISTED else None
+
+
 _Edits = list[tuple[int, int, Any]]  # ascending places in a column, begin and end, and the items that come there
 
 FEW = 32  # so many edits are made in a copy of very many names: to cut and join them takes three times as long
@@ -260,7 +287,7 @@ class Tallies:
     def _clear(self, hour: int) -> None:
         self._batch, self._seq, self._kept, self._hour = -1, -1, 0, hour
         self._queries_are: object = None
-        self._names = RegisteredNames()
+        self._names, self._forms = RegisteredNames(), FormQueries(self._select)
         self._at: dict[str, int] = {}  # the places of names with outputs, registered or not
         self._at_of_qid = np.zeros(0, np.int64)
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
@@ -310,7 +337,8 @@ class Tallies:
 
     def _count_until(self, until: int) -> bool:
         since_hour = min(self._hour - HOURS + 1, (self._today - DAYS + 1) * HOURS_A_DAY)
-        rows = self._select(tally(self._batch, until, since_hour), MOST_ROWS, SECONDS)
+        qids = None if self._batch < 0 else self._forms.answered(self._batch, until)
+        rows = self._select(tally(self._batch, until, since_hour, qids), MOST_ROWS, SECONDS)
         is_of_query, is_named = rows["qid"].is_valid(), rows["name"].is_valid()
         others = rows.filter(pa.compute.invert(pa.compute.or_(is_of_query, is_named))).to_pylist()
         before, kept, queries = sorted(others, key=lambda row: row["hour"], reverse=True)

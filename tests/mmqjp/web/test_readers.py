@@ -494,7 +494,7 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             number += len(some)
             engine.process(some)
             match rng.randrange(7), sorted(engine.queries()):
-                case (0 | 6), _:
+                case ((0 | 6), _):
                     engine.subscribe(queries(rng), add=True)
                 case (1 | 2 | 3) as what, [*_, _] as names:
                     (engine.unsubscribe, engine.pause, engine.resume)[what - 1](rng.choice(names))
