@@ -295,7 +295,7 @@ class Tallies:
 
     def _made(self, hour: int) -> QueryTally:
         self._shift(hour)
-        got, known = self._recent.outputs_after(self._batch)
+        got, known = (None, StoreCursor()) if self._batch < 0 else self._recent.outputs_after(self._batch)
         if not self._count_recent(got, known) and not self._count(known):  # rows were dropped: recount
             self._clear(hour)
             self._count(known)
@@ -311,7 +311,7 @@ class Tallies:
 
     def _count_recent(self, got: Got | None, known: StoreCursor) -> bool:
         """Adds newer batches from the cache. Returns False if not cached, or outputs were deleted."""
-        if got is None or self._batch < 0 or known.answers - got.answers != self._kept:
+        if got is None or known.answers - got.answers != self._kept:
             return False
         _, qids, t1s = got
         self._follow_queries(known.changes)
