@@ -720,7 +720,11 @@ class _Builder:
     def __init__(self, batch: Witnesses, classes: PathClasses) -> None:
         self._batch, self._classes = batch, classes
         columns = (batch.r_bin["node1"], batch.r_bin["node2"], batch.r_doc["node"])
-        node, self._nodes = dictionary_encode(np.concatenate([column.to_numpy() for column in columns]))
+        node = np.concatenate([column.to_numpy() for column in columns])
+        greatest = int(node.max(initial=0))
+        self._nodes: Ints = np.arange(min(greatest + 1, len(node)))
+        if greatest >= len(node):
+            node, self._nodes = dictionary_encode(node)
         self._radix = max(len(self._nodes), 1)
         in_bin, in_doc = (self._documents(table) * self._radix for table in (batch.r_bin, batch.r_doc))
         count = len(in_bin)
@@ -732,10 +736,11 @@ class _Builder:
         self._kinds: list[ChainKind] = []
 
     def _documents(self, table: pa.Table) -> Ints:
-        docids = self._batch.r_docts["docid"]
-        if len(docids) == 1:
-            return np.zeros(len(table), np.int64)
-        found: Ints = pc.index_in(table["docid"], docids.combine_chunks()).to_numpy().astype(np.int64)
+        docids = self._batch.r_docts["docid"].combine_chunks()
+        if (np.diff(docids) == 1).all():  # as those of a batch
+            found: Ints = table["docid"].to_numpy() - docids.to_numpy()[:1]
+        else:
+            found = pc.index_in(table["docid"], docids).to_numpy().astype(np.int64)
         return found
 
     def run(self, values: ValueDictionary) -> PostingRun:

@@ -103,9 +103,9 @@ def _stored(rows: pa.Table, order: Ints, new: Mapping[str, Ints]) -> pa.Table:
         few = [kept[at] | dict(zip(new, one, strict=True)) for at, one in zip(order.tolist(), values, strict=True)]
         return schema.rows_table([tuple(map(row.__getitem__, ANSWERS.names)) for row in few], ANSWERS)
     cuts = np.flatnonzero(np.diff(sizes // MOST_CHARACTERS, prepend=0))
-    found = [ANSWERS.empty_table()]
+    found, in_order = [ANSWERS.empty_table()], not len(cuts) and np.array_equal(order, np.arange(len(rows)))
     for start, end in pairwise((0, *cuts.tolist(), len(order))):
-        some = rows.take(pa.array(order[start:end]))
+        some = rows if in_order else rows.take(pa.array(order[start:end]))
         columns = [pa.array(new[name][start:end]) if name in new else some[name] for name in ANSWERS.names]
         found.append(pa.table(columns, ANSWERS.names).cast(ANSWERS))
     return pa.concat_tables(found)

@@ -166,8 +166,7 @@ def records_table(records: Sequence[Record]) -> pa.Table:
         return schema.rows_table([_row(record) for record in records], schema.DOCUMENTS)
     external = [record for record in records if record.kind == "external"]
     others = [_row(record) for record in records if record.kind != "external"]
-    values = zip(*map(attrgetter(*_EXTERNAL), external), strict=True) if external else [()] * len(_EXTERNAL)
-    columns: dict[str, Any] = dict(zip(_EXTERNAL, values, strict=True))
+    columns: dict[str, Any] = {name: [*map(attrgetter(name), external)] for name in _EXTERNAL}
     columns |= {name: pa.nulls(len(external), schema.DOCUMENTS.field(name).type) for name in schema.OWN}
     return pa.concat_tables([pa.table(columns, schema.DOCUMENTS), schema.rows_table(others, schema.DOCUMENTS)])
 

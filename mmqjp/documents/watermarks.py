@@ -434,7 +434,10 @@ class Progress:
                 self.newest = t1
             if t1 > self.documents.get(stream, EARLIEST):
                 self.documents[stream] = t1
-                self._move(stream)
+                if self._known.feeds:
+                    self._move(stream)
+                else:
+                    self._come_to(stream, t1)
 
     def visit(self, visit: Visit, now: int) -> None:
         """A visit too far ahead of the clock `now`, or one that failed, counts as none."""
@@ -491,11 +494,12 @@ class Progress:
         if time <= self.greatest.get(stream, EARLIEST):
             return
         self.greatest[stream] = time
-        if stream not in self._late:
+        if (arrivals := self._arrivals.get(stream)) is None:
+            arrivals, self._times[stream] = self._arrivals.setdefault(stream, []), []
             self._late[stream] = lateness_of(self._known.timing.lateness, stream)
         if (late := self._late[stream]) is not None and time - late > self.highest:
             self.highest = time - late
-        arrivals, times = self._arrivals.setdefault(stream, []), self._times.setdefault(stream, [])
+        times = self._times[stream]
         if arrivals and arrivals[-1] == self._next - 1:
             times[-1] = time
         else:
