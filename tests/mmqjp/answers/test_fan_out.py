@@ -17,8 +17,9 @@ from common.limits import UNLIMITED
 from feeds.documents import Document
 from join_stage.plans import PLANS
 from mmqjp.answers.accounts import Accounts, EarlierUsage
-from mmqjp.answers.fan_out import FanOut, Outputs
-from mmqjp.answers.output import Output
+from mmqjp.answers.bindings import node_orders, read_nodes
+from mmqjp.answers.fan_out import FanOut, Outputs, line_order
+from mmqjp.answers.output import STORY_HEAD, Output, size_of_story
 from mmqjp.answers.quota import NEVER
 from mmqjp.answers.spread import ShippedQueries
 from mmqjp.engine import Session
@@ -69,6 +70,34 @@ def brute_force(
             if of.qids[i] < a["first_qid"] or int(of.qids[i]) in withheld.get(a["answer"], ()):
                 continue
             yield a["t1"], name, a["documents"], a["place"], int(of.qids[i]), a["batch"], of.identities[i].id(b"c")
+
+
+@pytest.mark.parametrize("seed", seeds(5, 2_000))
+def test_answers_are_sorted_by_what_lines_show_first(seed):
+    rng = random.Random(seed)
+    tails = {STORY_HEAD: [f'" t0="1" members="{n}"/>' for n in (2, 10)], '<match query="': ["/>"]}
+    nodes = ['{"a": 2}', '{"a": 10}', '{"a": "2/@k"}', '{"a": 2, "b": 1}']
+    rows: list[dict[str, Any]] = [
+        {
+            "t1": rng.randint(0, 2),
+            "documents": rng.choices(["d1", "d10", "é"], k=rng.randint(1, 3)),
+            "head": (head := rng.choice([*tails][seed % 2 :])),
+            "tail": rng.choice(tails[head]),
+            **{name: rng.choice(some) for name, some in (("nodes", nodes), ("choice", "pq"), ("form", "xy"))},
+        }
+        for _ in range(rng.choice([1, 30, 300]))
+    ]
+    places = sorted(rng.sample(range(len(rows)), rng.randint(0, len(rows))))
+    for by_t1 in (True, False):
+
+        def key(place: int, *, by_t1: bool = by_t1) -> tuple[Any, ...]:
+            row = rows[place]
+            size = size_of_story(row["tail"]) if row["head"] == STORY_HEAD else 0
+            shown = node_orders(read_nodes(row["nodes"]))
+            return row["t1"] * by_t1, size, row["documents"], shown, row["choice"], row["form"]
+
+        found = line_order(pa.Table.from_pylist(rows), np.array(places, np.int64), by_t1=by_t1)
+        assert found.tolist() == sorted(places, key=key)
 
 
 @pytest.mark.parametrize("seed", seeds(5, 2_000))
