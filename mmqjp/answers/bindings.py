@@ -380,6 +380,9 @@ def value_of(binding: JointBinding, term: Term) -> BoundValue:
     return BoundValue(one.record, one.node, term.functions)
 
 
+MOST_COPIED = 64 << 20  # characters of a chunk's documents that are copied together
+
+
 class Values:
     """The nodes of a chunk's variables, coded: the place of the record, and the plain node id. The variable of a tuple
     is a node of an earlier document."""
@@ -428,6 +431,22 @@ class Values:
                 known[key] = records[place].tree.string_value(element, attribute)
         return list(map(known.__getitem__, keys))
 
+    @lazy
+    def _documents(self) -> tuple[Mask, pa.Array]:
+        """Which of a chunk's documents are external and without namespaces, and the texts of these; none if they are
+        large."""
+        are_small = sum(len(one.xml) for one in self._records) <= MOST_COPIED
+        plain = [are_small and one.kind == "external" and not one.has_namespaces for one in self._records]
+        texts = [one.xml if is_plain else "" for one, is_plain in zip(self._records, plain, strict=True)]
+        return np.array(plain, np.bool_), pa.array(texts, pa.large_string())
+
+    def whole_documents(self, codes: Ints) -> pa.Array | None:
+        """Returns the texts of a chunk's documents, if the codes are of roots of which these are the markup."""
+        if (codes & PLAIN).any() or self._hidden.any():
+            return None
+        plain, texts = self._documents
+        return texts if plain[codes >> _NODE_BITS].all() else None
+
     def markups(self, codes: Ints) -> list[str]:
         places, numbers = (codes >> _NODE_BITS).tolist(), (codes & PLAIN).tolist()
         return list(map(markup_of, map(self._records.__getitem__, places), numbers))
@@ -463,6 +482,8 @@ class ValueColumn:
         """Returns the elements' markup; None if there are other values."""
         if self.functions or self._has_attributes():
             return None
+        if len(self.places) > FEW and (documents := self.of.whole_documents(self.distinct)) is not None:
+            return Encoded((self.distinct >> _NODE_BITS)[self.places], documents)
         return Encoded(self.places, self.of.markups(self.distinct))
 
     def _has_attributes(self) -> bool:
@@ -478,17 +499,20 @@ class Encoded(NamedTuple):
     """Texts by code, distinct or not, and the code of each row."""
 
     codes: Ints
-    texts: list[str]
+    texts: Any
+    """A list, or an array of Arrow where they are only joined to others."""
 
     def costs(self) -> Ints:
         """Returns the steps for reading each row's text."""
         return np.array([len(text) // CHARACTERS_READ_PER_STEP for text in self.texts], np.int64)[self.codes]
 
     def rows(self) -> list[str]:
-        return list(map(self.texts.__getitem__, self.codes.tolist()))
+        texts = self.texts if isinstance(self.texts, list) else self.texts.to_pylist()
+        return list(map(texts.__getitem__, self.codes.tolist()))
 
     def take(self) -> pa.Array:
-        return pa.array(self.texts, pa.large_string()).take(pa.array(self.codes))
+        texts = pa.array(self.texts, pa.large_string()) if isinstance(self.texts, list) else self.texts
+        return texts.take(pa.array(self.codes))
 
 
 # ------------------------------------------------------------ joint bindings
