@@ -209,7 +209,7 @@ class Outlines:
         for some in iter(lambda: list(islice(waiting, LOOKED_AT)), []):
             tried = [xml if len(xml) <= most and self._is_compared(stream) else b"" for stream, xml in some]
             plain = zip(some, _without_sections(tried), strict=True)
-            found = [self._recognised(stream, len(xml), *one) if one[0] else None for (stream, xml), one in plain]
+            found = [self._recognised(stream, xml, *one) if one[0] else None for (stream, xml), one in plain]
             rest = [one for one, known in zip(some, found, strict=True) if known is None]
             parsed = parse_documents([xml for _, xml in rest], max_nodes=max_nodes)
             for (stream, xml), known, compared in zip(some, found, tried, strict=True):
@@ -243,18 +243,20 @@ class Outlines:
             return False
         return not state.resting and bool(self._known)
 
-    def _recognised(self, stream: str, size: int, xml: bytes, marks: bytes) -> ParsedDocument | None:
+    def _recognised(self, stream: str, given: bytes, xml: bytes, marks: bytes) -> ParsedDocument | None:
         """A document that has a known outline, and whose tree would be written as the same text. `xml` and `marks` are
-        what `_without_sections` returns; `size` is that of the document.
+        what `_without_sections` returns for the `given` one.
 
         The text is one that had the outline, with other texts and values of attributes. They are non-empty where those
         were, so it is well-formed if they have no `<`, only references as we write them, and no forbidden character."""
         escaped = 0
         if not _ALTERNATING.startswith(marks):
             escaped = marks.count(b"&")
-            if not _ALTERNATING.startswith(marks.translate(None, b"&\xef")) or b"\xef\xbf" in xml:
+            if not _ALTERNATING.startswith(marks.translate(None, b"&\xef")):
+                return None
+            if b"\xef" in marks and b"\xef\xbf" in xml:
                 return None  # U+FFFE and U+FFFF begin with these
-            if escaped > xml.count(b"&amp;") + xml.count(b"&lt;") + xml.count(b"&gt;"):
+            if b"&" in given and escaped > xml.count(b"&amp;") + xml.count(b"&lt;") + xml.count(b"&gt;"):
                 return None
         try:
             text = xml.decode()
@@ -278,7 +280,7 @@ class Outlines:
         state = self._state(stream)
         state.hits += 1
         state.vain -= state.vain > 0
-        document = ParsedDocument(None, size, text)
+        document = ParsedDocument(None, len(given), text)
         document.is_looked_at, document.outline = True, outline
         document.held = reader.read(pieces, values, escaped=escaped > 0)
         return document
@@ -405,12 +407,13 @@ def _escaped(before: bytes, text: bytes, end: bytes, after: bytes) -> bytes:
     """The text of a CDATA section as it is written without, and what follows it."""
     if not end or b"\0" in text:
         return _SECTION + text + end + after  # it does not end in its document
-    before = before[before.rfind(b">") + 1 :]
-    reference = before.rfind(b"&")
-    in_tag_or_outside = b"<" in before or b"\0" in before or after[:1] in (b"", b"\0")
-    in_reference = reference >= 0 and b";" not in before[reference:]
-    if in_tag_or_outside or in_reference or text[:1] in _CONTINUING or after[:1] in _CONTINUING:
-        return b"<<" + after
+    if not (before.endswith(b">") and after.startswith(b"<")):  # mostly it is all of a text
+        before = before[before.rfind(b">") + 1 :]
+        reference = before.rfind(b"&")
+        in_tag_or_outside = b"<" in before or b"\0" in before or after[:1] in (b"", b"\0")
+        in_reference = reference >= 0 and b";" not in before[reference:]
+        if in_tag_or_outside or in_reference or text[:1] in _CONTINUING or after[:1] in _CONTINUING:
+            return b"<<" + after
     return text.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;") + after
 
 
@@ -428,7 +431,7 @@ def _unescaped(text: str) -> str:
 
 
 def _all_unescaped(texts: Sequence[str]) -> Sequence[str]:
-    return _unescaped("\0".join(texts)).split("\0") if texts else texts
+    return [_unescaped(text) if "&" in text else text for text in texts]
 
 
 NODE_BYTES = 4  # minimum size of an element or an attribute: `<a/>`
