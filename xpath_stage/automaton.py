@@ -566,7 +566,7 @@ class Automaton:
         """Drops all states, classes and emissions after a change of registration."""
         self._forget()
         self._classes.forget()
-        self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
+        self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at[tag].attributes, self._limits.classes)
         self._of_values: Memo[str, bool] = Memo(
             lambda tag: tag in self._valued or bool(self._classes.tests_of(tag).literals), self._limits.classes
         )
@@ -575,6 +575,8 @@ class Automaton:
         self._below: Memo[tuple[str, NodeKind, str, bool], StepsBelow] = Memo(
             lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
+        self.looks_at: Memo[str, Tests] = Memo(self._looks_at, self._limits.classes)
+        """By tag: the tests that distinguish documents in which it is an element's."""
         self.emissions = Emissions(self._failures)
         self._is_used = False
 
@@ -613,7 +615,7 @@ class Automaton:
         found = [state[node].emission if state.reads_attributes else 0 for state, node in owners]
         return Walk(elements, found, columns.owners, columns.places)
 
-    def looks_at(self, tag: str) -> Tests:
+    def _looks_at(self, tag: str) -> Tests:
         self._is_used = True
         tests = self._classes.tests_of(tag)
         return tests._replace(attributes=tests.attributes or tag in self._owners)

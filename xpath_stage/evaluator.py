@@ -179,9 +179,9 @@ class ShapeCache:
 
     def _tested(self, tags: Sequence[str]) -> _Tested | None:
         """None if conditions in XPath or attribute values distinguish the documents."""
-        attributes, values = False, []
+        attributes, values, looks_at = False, [], self._automaton.looks_at
         for i, tag in enumerate(tags):
-            looked_at = self._automaton.looks_at(tag)
+            looked_at = looks_at[tag]
             if looked_at.elsewhere:
                 return None
             attributes |= looked_at.attributes
