@@ -1,7 +1,7 @@
 """STORIES: folds pairs of documents into stories, in the order of the later documents (time, stream, id). A document
 joins the open stories that have one of its partners; several become one, which keeps the identity of the oldest; if
-there is none, a story begins with its partners and it. Partners without an open story join with it. What is told, and
-which documents each telling lists, follows in a second pass, since HAVING is tested by columns."""
+there is none, a story begins with its partners and it. Partners without an open story join with it. A second pass
+decides which changes are reported, and which documents each lists, since HAVING is tested by columns."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Member(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Story:
-    """An open story. `first` is its earliest document. `unlisted` and `merged` are what was not told: documents, and
-    the ids of stories that it took up."""
+    """An open story. `first` is its earliest document. `unlisted` and `merged` have not been reported: documents,
+    and the ids of stories that it took up."""
 
     id: str
     first: StoryDocument
@@ -54,7 +54,7 @@ class _Story:
     values: list[set[str | float]] = field(default_factory=list)
     unlisted: list[StoryDocument] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
-    told: bool = False
+    reported: bool = False
     open: bool = True
 
     def add(self, document: StoryDocument, member: _Member) -> None:
@@ -70,7 +70,7 @@ class _Story:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Changed:
     """A change of a story at a time, with its counts and its first document then, new documents, the last one, and
     stories that it took up."""
 
@@ -142,7 +142,7 @@ class StoryTelling(Bounded):
         if room.waiting < 0:
             raise Crowded("partial")
         pairs = self._pairs(flow.events, at)
-        found: list[tuple[int, _Told]] = []
+        found: list[tuple[int, _Changed]] = []
         order = np.lexsort((at, rows))
         starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
         for start, end in zip(starts.tolist(), np.append(starts, len(order))[1:].tolist(), strict=True):
@@ -154,7 +154,7 @@ class StoryTelling(Bounded):
             found += [(row, one) for one in _closed(own, int(self._rows.within[row]), until)]
         for row in [row for row, own in self._stories.items() if not own.waiting]:
             del self._stories[row]
-        return self._told(found)
+        return self._events(found)
 
     def _pairs(self, events: Columns, at: Ints) -> dict[int, Pair]:
         """Returns the pairs at these places, the later document first. An event is a pair if it has the ids, streams
@@ -187,7 +187,7 @@ class StoryTelling(Bounded):
             return self._texts.texts(column.astype(np.int64))
         return [None if value != value else value for value in column.tolist()]
 
-    def _fold(self, own: _Row, lasting: int, pairs: Iterable[Pair]) -> Iterator[_Told]:
+    def _fold(self, own: _Row, lasting: int, pairs: Iterable[Pair]) -> Iterator[_Changed]:
         partners: dict[StoryDocument, dict[StoryDocument, tuple[_Member, _Member]]] = {}
         for later, member, earlier, other in pairs:
             if later != earlier:
@@ -219,12 +219,12 @@ class StoryTelling(Bounded):
             if story.first != before:
                 own.note_end(story, lasting)
             change: StoryChange = "merged" if others else "grew" if stories else "opened"
-            told = change, document.time, story.counts(), story.first, [*outside, document], document, others
-            yield _Told(story, *told)
+            details = change, document.time, story.counts(), story.first, [*outside, document], document, others
+            yield _Changed(story, *details)
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ reporting
 
-    def _told(self, found: Sequence[tuple[int, _Told]]) -> Flow:
+    def _events(self, found: Sequence[tuple[int, _Changed]]) -> Flow:
         schema = self._definition.schema
         if not found:
             return Flow(no_events(schema, 3), NO_INTS, NO_INTS)
@@ -246,7 +246,7 @@ class StoryTelling(Bounded):
             groups.append([story.members[one.first].part, story.members[one.latest].part, *parts])
             columns.append((one.at, one.first.time, story.id, one.change, one.counts, texts))
             kept.append(place)
-            story.unlisted, story.merged, story.told = [], [], True
+            story.unlisted, story.merged, story.reported = [], [], True
         if not kept:
             return Flow(no_events(schema, 3), NO_INTS, NO_INTS)
         t1, t0, ids, changes, counts, texts_of = zip(*columns, strict=True)
@@ -261,10 +261,10 @@ class StoryTelling(Bounded):
         rows = np.array([found[place][0] for place in kept], np.int64)
         return each_once(sorted_flow(events, np.arange(len(kept)), rows))
 
-    def _tells(self, one: _Told) -> bool:
-        return one.change in self._definition.tell if self._definition.tell else not one.story.told
+    def _tells(self, one: _Changed) -> bool:
+        return one.change in self._definition.tell if self._definition.tell else not one.story.reported
 
-    def _holds(self, found: Sequence[tuple[int, _Told]]) -> Mask:
+    def _holds(self, found: Sequence[tuple[int, _Changed]]) -> Mask:
         held = np.ones(len(found), np.bool_)
         if all(one.having == ALWAYS for one in self._definitions):
             return held
@@ -314,7 +314,7 @@ class StoryTelling(Bounded):
             members = [[*document, one.feed, one.values] for document, one in story.members.items()]
             kept = {"id": story.id, "members": members, "unlisted": story.unlisted, "merged": story.merged}
             rows.append(row)
-            texts.append(json.dumps(kept | {"told": story.told}))
+            texts.append(json.dumps(kept | {"told": story.reported}))
             parts += [one.part for one in story.members.values()]
             sizes.append(len(members))
         columns = {"row": pa.array(rows, pa.int64()), "story": pa.array(texts, pa.string())}
@@ -333,7 +333,7 @@ class StoryTelling(Bounded):
             kept, own = json.loads(text), self._stories.setdefault(row, _Row())
             members = [(StoryDocument(*one[:3]), one[3], tuple(one[4])) for one in kept["members"]]
             values = [set[str | float]() for _ in self._definition.counts]
-            story = _Story(kept["id"], members[0][0], values=values, merged=kept["merged"], told=kept["told"])
+            story = _Story(kept["id"], members[0][0], values=values, merged=kept["merged"], reported=kept["told"])
             story.unlisted = [StoryDocument(*one) for one in kept["unlisted"]]
             for (document, feed, some), part in zip(members, parts[start:end].tolist(), strict=True):
                 _join(own, story, document, _Member(feed, some, part))
@@ -370,12 +370,12 @@ def _end(own: _Row, story: _Story) -> None:
             del own.of[document]
 
 
-def _closed(own: _Row, lasting: int, until: int) -> Iterator[_Told]:
+def _closed(own: _Row, lasting: int, until: int) -> Iterator[_Changed]:
     while own.ends and own.ends[0][0] < until:
         at, _, story = heappop(own.ends)
         if story.open and at == story.first.time + lasting + 1:
             _end(own, story)
-            yield _Told(story, "closed", at, story.counts(), story.first, (), max(story.members))
+            yield _Changed(story, "closed", at, story.counts(), story.first, (), max(story.members))
 
 
 def _json(story: _Story, documents: Iterable[StoryDocument]) -> str:

@@ -352,14 +352,14 @@ class StoredRuns:
         self.now, self._committed = Runs(), _named(Runs())
         is_whole = False
         if manifest is not None and self.directory is not None:
-            told = json.loads(manifest)
-            self._next, self.rebuilt = told["next"], max(told.get("rebuilt", 0), self.rebuilt)
-            self._committed = told["upto"], tuple((name, low) for name, low in told["runs"])
+            saved = json.loads(manifest)
+            self._next, self.rebuilt = saved["next"], max(saved.get("rebuilt", 0), self.rebuilt)
+            self._committed = saved["upto"], tuple((name, low) for name, low in saved["runs"])
             try:
                 if self._is_trusted:
-                    runs = [self._opened(self.directory / name, classes, low) for name, low in told["runs"]]
+                    runs = [self._opened(self.directory / name, classes, low) for name, low in saved["runs"]]
                     kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
-                    self.now, is_whole = Runs(tuple(kept), told["upto"]), True
+                    self.now, is_whole = Runs(tuple(kept), saved["upto"]), True
             except DamagedRun as error:
                 self.distrust(error)
             self._is_trusted = True
@@ -527,9 +527,9 @@ def values_of_texts(manifest: str) -> str:
 
 def evicted(manifest: str, before: int) -> str:
     """Returns the manifest after the eviction of documents that begin before a time."""
-    told = json.loads(manifest)
-    told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
-    return json.dumps(told)
+    saved = json.loads(manifest)
+    saved["runs"] = [(name, before if low is None else max(low, before)) for name, low in saved["runs"]]
+    return json.dumps(saved)
 
 
 def _go_together(older: run_files.DiskRun, newer: run_files.DiskRun, window: int, newest: int) -> bool:

@@ -309,23 +309,23 @@ class RunHead:
 
     def to_json(self) -> bytes:
         sets = {edges: number for number, edges in enumerate({edges: None for c in self.classes for edges in c.groups})}
-        told = {field.name: getattr(self, field.name) for field in fields(self)} | {
+        described = {field.name: getattr(self, field.name) for field in fields(self)} | {
             "format": FORMAT,
             "layout": asdict(self.layout),
             "sets": [sorted(edges) for edges in sets],
             "classes": [([sets[edges] for edges in c.groups], c.same, c.stream) for c in self.classes],
         }
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        return json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     @staticmethod
     def from_json(text: bytes) -> RunHead:
         """Raises ValueError, KeyError or TypeError if this is no description."""
-        told = json.loads(text.decode("utf-8", "surrogatepass"))
-        if told.pop("format") not in (1, FORMAT):
+        described = json.loads(text.decode("utf-8", "surrogatepass"))
+        if described.pop("format") not in (1, FORMAT):
             raise ValueError("of another format")
-        sets = [frozenset((above, below) for above, below in edges) for edges in told.pop("sets")]
-        classes = (EdgeClass(tuple(sets[n] for n in of), same, stream) for of, same, stream in told.pop("classes"))
-        return RunHead(**told | {"layout": Layout(**told["layout"]), "classes": tuple(classes)})
+        sets = [frozenset((above, below) for above, below in edges) for edges in described.pop("sets")]
+        classes = (EdgeClass(tuple(sets[n] for n in of), same, stream) for of, same, stream in described.pop("classes"))
+        return RunHead(**described | {"layout": Layout(**described["layout"]), "classes": tuple(classes)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ class AbsenceGroup(NamedTuple):
         return EARLIEST if self.window == INFINITE else t1 - self.window
 
     def tells(self, late: int) -> bool:
-        """Whether a left document is told that ends so far behind its watermark: only if all its partners begin at most
-        a window behind that."""
+        """Whether absences for left documents that end this far behind their watermark are reported: only if all their
+        partners begin at most a window behind that."""
         return self.partners_from(-late) >= -self.window
 
     def needed_from(self, left: int, right: int) -> int:
@@ -741,16 +741,16 @@ class AbsenceOperator:
                 charge(payers, *charges)
 
     def _payers(self, part: TargetGroup, matches: MatchColumns, place: int, context: operators.StepContext) -> Payers:
-        """Returns who gets a match, and counts it if it comes too late: nobody gets a left one that is not told."""
+        """Returns who gets a match, and counts it if it is too late. Nobody gets a left one that is not reported."""
         inputs = matches.inputs(place)
         payers = context.payers(part, inputs)
         if inputs[0].watermark is None or not payers:
             return payers
         is_right = bool(part.first.disjunct)
-        is_told = is_right or self._plans.left(part).group.tells(inputs[0].watermark - inputs[0].t1)
-        if not is_told or (is_right and context.progress is not None):
+        is_reported = is_right or self._plans.left(part).group.tells(inputs[0].watermark - inputs[0].t1)
+        if not is_reported or (is_right and context.progress is not None):
             context.accounts.note_belated(part, payers, inputs)
-        return payers if is_told else ()
+        return payers if is_reported else ()
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Whether `on_watermark` would yield anything at these greatest times, by stream."""
@@ -782,7 +782,7 @@ class AbsenceOperator:
             for plan in plans:
                 wanted = entries
                 if backfilled and any(one in backfilled for one in plan.part.form or (plan.owner,)):
-                    # Others were told before.
+                    # For the others it has been reported.
                     wanted = self._kept.due(group, watermark, self._decided, again=True)
                 if wanted := self._wanted(plan, wanted):
                     due.append((plan, wanted))
@@ -807,11 +807,11 @@ class AbsenceOperator:
         for group, plans in self._plans.groups.items():
             self._kept.load(group.row, self._decided)
             entries = self._kept.waiting(group.row).between(EARLIEST, LATEST)
-            told = {one: self._decided.told_before(group, one) for one in entries if group.tells(one.late)}
+            first_qids = {one: self._decided.told_before(group, one) for one in entries if group.tells(one.late)}
             queries = (query for plan in plans for query in self._kept.queries_of(plan) if query.active)
             for query in queries if name is None else (query for query in queries if query.name == name):
                 after, qid = query.sees_after, query.qid
-                if some := [entry for entry, before in told.items() if entry.docid > after and qid >= before]:
+                if some := [entry for entry, before in first_qids.items() if entry.docid > after and qid >= before]:
                     docids, first = found.setdefault(query.name, (set(), {}))
                     docids |= {entry.docid for entry in some}
                     first[group] = min(first.get(group, LATEST), some[0].t0)

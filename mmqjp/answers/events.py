@@ -201,19 +201,19 @@ def events_of_documents(
 
 
 class EventBackfill:
-    """Forms in a kernel of their own. `told` are the ids of those to backfill; the others publish what they read."""
+    """Forms in a kernel of their own. Those with ids `backfilled` are backfilled; the others publish what they read."""
 
     def __init__(
         self,
         forms: Mapping[str, EventForm],
-        told: Collection[str],
+        backfilled: Collection[str],
         definitions: Mapping[str, RegisteredDefinition],
         own: events_run.RunningForms,
         stored: Callable[..., Iterator[tuple[str, assemble.Assembled, Ints]]],
         horizon: int,
     ) -> None:
         """`stored` is `events_of_documents` of the store."""
-        self.running, self._told, self._horizon = own, told, horizon
+        self.running, self._backfilled, self._horizon = own, backfilled, horizon
         self._placements: dict[str, EventPlacement] = {}
         needs: dict[str, Change] = {}
         catalog = Catalog()
@@ -232,13 +232,13 @@ class EventBackfill:
     def release(self) -> Iterator[list[events_run.FormResults]]:
         """Yields the new queries' results, one stratum at a time; answer each before advancing."""
         for results in self.running.run(self._horizon, self._placements):
-            yield [found for found in results if found.form_id in self._told]
+            yield [found for found in results if found.form_id in self._backfilled]
 
     def exceeded(self) -> dict[str, Excess]:
         """Returns the new forms over a limit, or all of them if one that they depend on is."""
         found = self.running.exceeded
-        behind = [excess for form_id, excess in found.items() if form_id not in self._told]
-        known = {form_id: [*behind, *filter(None, [found.get(form_id)])] for form_id in self._told}
+        behind = [excess for form_id, excess in found.items() if form_id not in self._backfilled]
+        known = {form_id: [*behind, *filter(None, [found.get(form_id)])] for form_id in self._backfilled}
         return {form_id: min(several) for form_id, several in known.items() if several}
 
     def join(self, others: events_run.RunningForms) -> None:
@@ -246,7 +246,7 @@ class EventBackfill:
         from pattern_stage.kernel import adopted  # loaded once there is a kernel
 
         kernel = self.running.kernel
-        others.counts.adopt(self.running.counts, self._told)
+        others.counts.adopt(self.running.counts, self._backfilled)
         state: Mapping[str, pa.Table] = others.kernel.state()
         others.take_over(adopted(state, kernel.state(), kernel.parts(), self.running.lineage, others.lineage))
 
@@ -462,10 +462,10 @@ class Patterns:
     # ------------------------------------------------------------ backfill
 
     def begin_backfill(
-        self, forms: Mapping[str, EventForm], told: Collection[str], first_new: int, greatest: Mapping[str, int]
+        self, forms: Mapping[str, EventForm], backfilled: Collection[str], first_new: int, greatest: Mapping[str, int]
     ) -> None:
-        """Prepares the backfill of new forms, `told`, and of those that they depend on. Queries from `first_new` on are
-        new. Until `backfill`, it collects the events of published documents."""
+        """Prepares the backfill of new forms, `backfilled`, and of their sources. Queries from `first_new` on are new.
+        Until `backfill`, it collects the events of published documents."""
         self._follow_forms()
         others = self._statements.running
         # What waits in the buffer is for others, if there are any: then all go on together once time moves.
@@ -474,7 +474,7 @@ class Patterns:
         self.follow()
         own = self._forms(Lineage(0, self._ids), texts=self.running.texts)
         definitions, stored = self._statements.definitions, self._events_of_documents
-        self._backfill = EventBackfill(forms, told, definitions, own, stored, self._time.horizon)
+        self._backfill = EventBackfill(forms, backfilled, definitions, own, stored, self._time.horizon)
 
     def backfill(self) -> Iterator[tuple[list[events_run.FormResults], events_run.RunningForms]]:
         """Yields the new forms' results up to the horizon by stratum, with the forms that found them; answer each

@@ -243,8 +243,8 @@ def kernels(place: str, session: SparkSession | None, limits: Quota = UNLIMITED)
 
     @telling_loss
     class Runner(SparkRunner):
-        def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
-            return super().run(told, works)
+        def run(self, plan: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
+            return super().run(plan, works)
 
     on_executors: MakeKernel = partial(PartitionedKernel, runner=Runner(session.sparkContext), limits=limits)
     if place == EXECUTORS:

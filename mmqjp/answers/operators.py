@@ -159,8 +159,8 @@ class Telling:
             if len(gone) < len(some):
                 one.answer.withheld = (*one.answer.withheld, *(query.qid for query in gone))
                 answers.append(one.answer)
-                told = set(some).difference(gone)
-                for query in filter(told.__contains__, self._registry.read_of(one.answer.form)):
+                reporting = set(some).difference(gone)
+                for query in filter(reporting.__contains__, self._registry.read_of(one.answer.form)):
                     documents.append(as_published(query, one.answer, one.inputs, within=query not in one.backfilled))
         self._rows.append("told", rows)
         self._rows.append("untold", untold)
@@ -540,9 +540,9 @@ class QueryOperator:
     def _answer(self, plan: JointPlan, selection: Selection, rows: PartRows, of: Expansion) -> None:
         """Answers rows of one selection."""
         rows, shares = self._getting(list(map(of.context.accounts.of_part, rows.parts)), rows, of)
-        told, steps = self._mirrored(rows, of)
-        if told.any():
-            gone, stay = np.flatnonzero(told), np.flatnonzero(~told)
+        mirrored, steps = self._mirrored(rows, of)
+        if mirrored.any():
+            gone, stay = np.flatnonzero(mirrored), np.flatnonzero(~mirrored)
             shares.take(gone).charge(of.matches.arrival[rows.place[gone]], np.zeros_like(gone), 1 + steps[gone])
             rows, shares, steps = rows.take(stay), shares.take(stay), steps[stay]
         if not len(rows):
@@ -567,16 +567,16 @@ class QueryOperator:
 
     def _mirrored(self, rows: PartRows, of: Expansion) -> tuple[Mask, Ints]:
         """Returns the rows whose mirrors cover them, or exceed the quota, and the steps to find that."""
-        told, steps = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.int64)
+        mirrored, steps = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.int64)
         mirrors = [form.mirror for form in forms_of(rows.parts)]
         for row in np.flatnonzero(np.array([one is not None for one in mirrors])[rows.part]).tolist():
             one = Steps(allowed := self._quota.work)
             try:
-                told[row] = of.context.mirrors.tell(mirrors[rows.part[row]], of.inputs(rows)(row), one)
+                mirrored[row] = of.context.mirrors.tell(mirrors[rows.part[row]], of.inputs(rows)(row), one)
             except OutOfSteps:
-                told[row] = True
+                mirrored[row] = True
             steps[row] = allowed - one.left
-        return told, steps
+        return mirrored, steps
 
     def _answer_literals(self, plan: JointPlan, rows: PartRows, of: Expansion) -> None:
         """Answers the forms whose literals occur in the text of a joint binding."""
@@ -592,9 +592,9 @@ class QueryOperator:
     ) -> None:
         """Answers the forms of rows over joint bindings, `of_joint` a row each."""
         shares = self._shares(list(map(of.context.accounts.of, forms_of(rows.parts))), rows, of)
-        told, steps = self._mirrored(rows, of)
+        mirrored, steps = self._mirrored(rows, of)
         emission = _Emission(self._registry, self._quota, of, selection, rows, shares, steps)
-        joint = np.flatnonzero(shares.gets[of_joint] & ~told[of_joint])
+        joint = np.flatnonzero(shares.gets[of_joint] & ~mirrored[of_joint])
         if len(joint):
             emission.emit(block.take(joint), of_joint[joint])
         gets = np.flatnonzero(shares.gets)
@@ -897,11 +897,11 @@ class InnerJoinOperator:
             if payers[row]:
                 of_row = Steps(work)
                 try:
-                    told = context.mirrors.tell(streams[part].mirror, inputs[row], of_row)
+                    is_mirrored = context.mirrors.tell(streams[part].mirror, inputs[row], of_row)
                 except OutOfSteps:
-                    told = True
+                    is_mirrored = True
                 steps[row] = work - of_row.left
-                if told:
+                if is_mirrored:
                     charge(payers[row], inputs[row].arrival, 0, 1 + int(steps[row]))
                     payers[row] = ()
         those = [row for row, some in enumerate(payers) if some]

@@ -700,7 +700,7 @@ class PatternDocuments:
                 yield name if len(behind) == 1 else f"{name}.e{place}", origin
 
 
-class ToldDocument(NamedTuple):
+class ListedDocument(NamedTuple):
     """A document of a story, as its event has it: `time` is that of its end."""
 
     stream: str
@@ -728,7 +728,7 @@ class StoryDocuments:
         records are those of which events about the first and the latest document were made: mostly one pair."""
         of = dict(zip(self._names, texts, strict=True))
         first, latest, *listed = (
-            ToldDocument(*one) for name in ("first", "latest", "joined") for one in json.loads(of[name] or "[]")
+            ListedDocument(*one) for name in ("first", "latest", "joined") for one in json.loads(of[name] or "[]")
         )
         shown = _in_pair(earliest, first), _in_pair(last, latest)
         attributes = {
@@ -750,18 +750,18 @@ class StoryDocuments:
         return f"{opening}>{''.join(children)}</story>", ids, streams
 
 
-def _in_pair(pairs: Iterable[Record], told: ToldDocument) -> tuple[str, str]:
+def _in_pair(pairs: Iterable[Record], one: ListedDocument) -> tuple[str, str]:
     """Returns the text of a document of a pair, and the markup of its element, if it has one."""
     for pair in pairs:
         for side in pair.tree.elements[0].iterchildren("*"):
-            if (side.get("stream"), side.get("id")) == (told.stream, told.id) and (own := side.find("*")) is not None:
-                texts = [child for child in own if child.tag in _TOLD] or [own]
+            if (side.get("stream"), side.get("id")) == (one.stream, one.id) and (own := side.find("*")) is not None:
+                texts = [child for child in own if child.tag in _SHOWN] or [own]
                 number = pair.tree.elements.index(own)
                 return " ".join(map(element_text, texts)), markup_of(pair, number)
     return "", ""  # a pair of other events than those of a join with STORIES
 
 
-_TOLD = "title", "description"
+_SHOWN = "title", "description"
 
 MOST_WORDS, LEAST_WEIGHT = 8, 40
 """How many words a story shows, and the weight below which a word says little: *from* has 23, *its* 33, *city* 43."""

@@ -102,17 +102,17 @@ class Worker:
     _version: str = ""
     _kernels: dict[str, tuple[Kernel, Texts, Lineage]] = field(default_factory=dict)
 
-    def work(self, told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
-        if self._version != told.version:
-            self._version, self._kernels = told.version, {}
-        return [self._group(told, one) for one in works]
+    def work(self, plan: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
+        if self._version != plan.version:
+            self._version, self._kernels = plan.version, {}
+        return [self._group(plan, one) for one in works]
 
-    def _group(self, told: WorkerPlan, work: GroupWork) -> GroupDone:
+    def _group(self, plan: WorkerPlan, work: GroupWork) -> GroupDone:
         # While it works, a kernel is not kept: an error would leave something in it.
         kept = self._kernels.pop(work.group, None)
         if kept is None:
             texts, lineage = Texts(), Lineage(FIRST)
-            kept = _kernel_of(texts, lineage, told.groups[work.group]), texts, lineage
+            kept = _kernel_of(texts, lineage, plan.groups[work.group]), texts, lineage
         kernel, texts, lineage = kept
         kernel.forget()
         lineage.keep([])
@@ -145,7 +145,7 @@ class Runner(Protocol):
     @property
     def parts(self) -> int: ...
 
-    def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
+    def run(self, plan: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
         """Does the work of some parts, that of a part together; results come in any order."""
 
 
@@ -228,7 +228,7 @@ class PartitionedKernel(Kernel):
         self._keys: dict[int, tuple[StatementForm, PartitionKeys | None]] = {}
         self._groups: dict[str, _Group] = {}
         self._group_of: dict[int, str] = {}
-        self._told: WorkerPlan | None = None
+        self._plan: WorkerPlan | None = None
         self._fed: dict[str, Columns] = {}
         self._open: set[str] = set()
 
@@ -243,7 +243,7 @@ class PartitionedKernel(Kernel):
         name = hashlib.blake2b(repr(keys.streams).encode(), digest_size=8).hexdigest()
         self._groups.setdefault(name, _Group(keys)).statements[statement] = NumberedStatement(statement, stream, since)
         self._group_of[statement] = name
-        self._told = None
+        self._plan = None
 
     def narrow(self, statement: int, since: Micros) -> None:
         if (name := self._group_of.get(statement)) is None:
@@ -251,12 +251,12 @@ class PartitionedKernel(Kernel):
             return
         of = self._groups[name].statements
         of[statement] = of[statement]._replace(since=since)
-        self._told = None
+        self._plan = None
 
     def remove(self, statements: Sequence[int]) -> None:
         others = [statement for statement in statements if statement not in self._group_of]
         for statement in set(statements).difference(others):
-            self._told, name = None, self._group_of.pop(statement)
+            self._plan, name = None, self._group_of.pop(statement)
             del self._groups[name].statements[statement]
             if not self._groups[name].statements:
                 del self._groups[name]
@@ -290,10 +290,10 @@ class PartitionedKernel(Kernel):
                 work[part].append(self._group_work(name, part, parted.get(part, {})))
         if not work:
             return []
-        if self._told is None:
+        if self._plan is None:
             groups = {name: list(group.statements.values()) for name, group in self._groups.items()}
-            self._told = WorkerPlan(uuid.uuid4().hex, groups)
-        done = self._runner.run(self._told, [some for _, some in sorted(work.items())])
+            self._plan = WorkerPlan(uuid.uuid4().hex, groups)
+        done = self._runner.run(self._plan, [some for _, some in sorted(work.items())])
         return self._taken(sorted(chain.from_iterable(done), key=lambda one: one.part))
 
     def _parted(self, group: _Group) -> dict[int, dict[str, tuple[Schema, Columns]]]:
@@ -397,12 +397,12 @@ class SparkRunner:
         self._here = Worker()
         self._shipped = Shipped[WorkerPlan](context)
 
-    def run(self, told: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
+    def run(self, plan: WorkerPlan, works: Sequence[Sequence[GroupWork]]) -> list[list[GroupDone]]:
         if sum(map(len, chain.from_iterable(works))) < self._least:
-            return [self._here.work(told, work) for work in works]
-        return run_tasks(self._context, with_shipped(_work, self._shipped.of(told.version, lambda: told)), works)
+            return [self._here.work(plan, work) for work in works]
+        return run_tasks(self._context, with_shipped(_work, self._shipped.of(plan.version, lambda: plan)), works)
 
 
-def _work(told: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
+def _work(plan: WorkerPlan, works: Sequence[GroupWork]) -> list[GroupDone]:
     """Runs on executors."""
-    return _WORKER.work(told, works)
+    return _WORKER.work(plan, works)

@@ -277,7 +277,7 @@ class NearHistory:
     window: int
     text: Callable[[KeyTuple], Any]
     places: int = 0  # number of nodes chosen among more
-    told: dict[KeyTuple, tuple[int, int]] = field(default_factory=dict)
+    reported: dict[KeyTuple, tuple[int, int]] = field(default_factory=dict)
     """By key, the time of the last match and the number of its bundle."""
     nodes: dict[KeyTuple, dict[PartialName, PartialNode]] = field(default_factory=dict)
     vectors: Vectors = field(default_factory=Vectors)
@@ -305,8 +305,8 @@ class NearHistory:
             self._queue = [one for one in self._queue if (one[2], one[5]) in self.nodes.get(one[4], {})]
             heapify(self._queue)
             self._most_queued = 2 * len(self._queue) + EIGHTHS
-        if len(self.told) > 2 * len(self.nodes) + EIGHTHS:
-            self.told = {key: one for key, one in self.told.items() if time - one[0] <= self.window}
+        if len(self.reported) > 2 * len(self.nodes) + EIGHTHS:
+            self.reported = {key: one for key, one in self.reported.items() if time - one[0] <= self.window}
         living = (node for nodes in self.nodes.values() for node in nodes.values())
         self.vectors.tidy(seen for node in living for seen in (node.seen, *node.trace))
 
@@ -338,11 +338,11 @@ class NearHistory:
         nodes.update(new)
 
     def _bundle(self, time: int, key: KeyTuple) -> int:
-        last = self.told.get(key)
+        last = self.reported.get(key)
         if last is None or time - last[0] > self.window:
             last = time, self.vectors.bundles
             self.vectors.bundles += 1
-        self.told[key] = time, last[1]
+        self.reported[key] = time, last[1]
         return last[1]
 
     def _seen(self, vector: Vector, start: int, t1: int, now: int) -> InternedVector:

@@ -107,9 +107,9 @@ class RunStore(KeptTrails):
         self.drop_empty(key)
 
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
-        told = self.pass_until(time)
+        ended = self.pass_until(time)
         if not (self._strict or self._remembered) and all(map(self._is_idle, arrivals)):
-            return told
+            return ended
         by_key = arrivals_by_key(arrivals)
         if self._meter.limits.work < INFINITE:
             self._compare(by_key, time)
@@ -118,7 +118,7 @@ class RunStore(KeptTrails):
                 self._meet(key, some)
         if self._strict:
             self._cut(list(self.parts), arrivals)
-        return told + self.end_epoch(time)
+        return ended + self.end_epoch(time)
 
     def _is_idle(self, one: Arrival) -> bool:
         return one.key is None or not (one.key in self.parts or one.masks[self.program.begins[0].role] & self.rows)

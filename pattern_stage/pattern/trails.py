@@ -106,19 +106,19 @@ class KeptTrails(KeptRows):
 
     def pass_until(self, time: int) -> list[Bundle]:
         """Advances time. Returns what becomes known before; what can continue at `time` stays."""
-        told: list[Bundle] = []
+        ended: list[Bundle] = []
         self.passed = time
         while self._starts and deadline(self._starts[0], self.window) < time:
             start = self._starts[0]
             gone = self._by_start[start]
             if self.trailing:
                 self.find_pending(start, pending_keys(gone))
-                told += self.end_found()
+                ended += self.end_found()
             self._expire(start + 1, gone)
             heappop(self._starts)
             del self._by_start[start]
             self._watched -= len(gone)
-        return told
+        return ended
 
     def find_pending(self, start: int, keys: Iterable[KeyValues]) -> None:
         """Finds the waiting matches of keys that begin at `start`: their window has ended."""

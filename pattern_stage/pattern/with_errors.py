@@ -175,8 +175,8 @@ class NearMatching(BundleHost[NearStore]):
         return self._texts.codes(json_arrays(texts, np.cumsum(sizes).tolist(), lambda some: f"[{', '.join(some)}]"))
 
     def _codes(self, store: NearStore) -> Iterable[Any]:
-        told = store.history.told if store.history is not None else {}
-        return (value for key in (*store.parts, *told) for value in key)
+        reported = store.history.reported if store.history is not None else {}
+        return (value for key in (*store.parts, *reported) for value in key)
 
     def _saved(self, store: NearStore) -> Iterator[tuple[KeyValues, SavedPart]]:
         for key in store.parts:
@@ -185,7 +185,7 @@ class NearMatching(BundleHost[NearStore]):
             yield key, writer.done(vectors=some, passed=store.passed)
         if (history := store.history) is None:
             return
-        for key in {**history.nodes, **history.told}:
+        for key in {**history.nodes, **history.reported}:
             writer = self._writer(store)
             learnt = [
                 [
@@ -195,7 +195,7 @@ class NearMatching(BundleHost[NearStore]):
                 ]
                 for vector, cell in (store.cells(key).items() if key in store.parts else ())
             ]
-            yield key, writer.done(learnt=learnt, told=history.told.get(key), of=writer.mask(store.rows))
+            yield key, writer.done(learnt=learnt, told=history.reported.get(key), of=writer.mask(store.rows))
         writer = self._writer(store)
         yield (), writer.done(history=history.remembered(), of=writer.mask(store.rows))
 
@@ -205,7 +205,7 @@ class NearMatching(BundleHost[NearStore]):
             return
         if store.history is not None and "learnt" in reader.data:
             if reader.data["told"] is not None:
-                store.history.told[key] = lists_to_tuples(reader.data["told"])
+                store.history.reported[key] = lists_to_tuples(reader.data["told"])
             for vector, entries, nodes in reader.data["learnt"]:
                 for one, node in zip(reader.lists[entries], nodes, strict=True):
                     if node is not None:

@@ -190,7 +190,7 @@ def test_what_is_remembered_is_bounded() -> None:
         history.age(time, key)
         history.tidy(time)
         living = sum(map(len, history.nodes.values()))
-        assert living == 1 and len(history.told) <= 20 and len(history.vectors) <= MOST_SEEN
+        assert living == 1 and len(history.reported) <= 20 and len(history.vectors) <= MOST_SEEN
     known = history.vectors.known()
     assert len(known) == len(history.vectors)
     assert history.vectors.bundles == 3 * BUNDLES
