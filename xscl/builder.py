@@ -328,7 +328,7 @@ def _step(axis: exp.Axis, test: exp.NameTest, suffixes: list[_Clause], span: Spa
     if len(bindings) > 1:
         raise Problem("a step can be bound to one variable only", bindings[1].span, "use the first variable for both")
     if bindings[0] is not suffixes[0] and bindings[0] is not suffixes[-1]:
-        raise Problem("this binding stands between two filters", bindings[0].span, "move it before them or behind them")
+        raise Problem("this binding is between two filters", bindings[0].span, "move it before or after them")
     return exp.Step(axis, test, filters, _name(bindings[0].value), span)
 
 
@@ -583,6 +583,6 @@ def _check_order(clauses: list[_Clause]) -> None:
         if one > other:
             modes = "ALL MATCHES or EARLIEST MAXIMAL and NON OVERLAPPING"
             hint = f"the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, {modes}, PUBLISH"
-            raise Problem(f"{clause.word} stands behind {before.word}", clause.span, hint)
+            raise Problem(f"{clause.word} comes after {before.word}", clause.span, hint)
         if before.word == "ALL" and clause.word in ("EARLIEST", "NON"):
             raise Problem("ALL MATCHES beside another mode", before.span, "write one of them")

@@ -493,7 +493,7 @@ class _QueryChecker:
                 self.operand(key, expressions.ONCE, names)
         window = once.window
         if window is not None and window.us is None:
-            self.problem("the window of ONCE PER has no end", window.span, "leave out WITHIN, to tell it once for ever")
+            self.problem("the window of ONCE PER has no end", window.span, "leave out WITHIN, to report it once only")
         elif window is not None and not window.us:
             self.problem("the window of ONCE PER has the length 0", window.span, "write a longer one")
 

@@ -65,8 +65,8 @@ OF_WORDS = ("has-words", "has-phrase")
 _SEVERAL_VALUES = "it has several values: SELECT them in a query over documents, and read what that PUBLISHes"
 
 _KNOWN_ELSEWHERE = {
-    "position": "positions in a document cannot be asked for; say what the node holds instead",
-    "last": "positions in a document cannot be asked for; say what the node holds instead",
+    "position": "positions in a document are not supported; say what the node contains instead",
+    "last": "positions in a document are not supported; say what the node contains instead",
     "text": 'a path stands for its text: write title = "x", or . for the text of the filtered node',
     "node": "write * for any element",
     "true": "a condition stands for itself: leave out = true()",
@@ -172,7 +172,7 @@ def paths_of(operand: exp.Expr) -> Iterator[exp.VarPath]:
 
 def no_value(condition: EventExpr) -> Problem:
     hint = "use it as a condition of its own, beside others with and, or"
-    return Problem("a condition cannot stand here, where a value is needed", condition.span, hint)
+    return Problem("a condition cannot be used here, where a value is needed", condition.span, hint)
 
 
 def _check_call(call: exp.Call, place: ExprContext) -> Iterator[Problem]:
@@ -276,11 +276,11 @@ def _check_pattern(
 
 
 _PATTERN_HABITS = (
-    (r"\\[b<>]", r"write (^|\W) in front of a word, and (\W|$) behind it"),
+    (r"\\[b<>]", r"write (^|\W) before a word, and (\W|$) after it"),
     (r"\(\?[imsx]+\)", 'write flags as a third argument: matches(x, "[a-z]+", "i")'),
     (r"\(\?<?[=!]", "there is no look-around: write two conditions, with and or not(...)"),
     (r"\(\?P?<", "groups have no names: write ( alone"),
-    (r"\\B", r"write what stands beside it, as in \wx for an x behind a letter, digit or mark"),
+    (r"\\B", r"write what is next to it, as in \wx for an x after a letter, digit or mark"),
     (r"\\[hHvR]", r"write \s for white space, and \S for all else"),
     (r"\\[uUx]", "write the character itself, as in é"),
     (r"\\[^\w\s.\\?*+(){}|^$\[\]-]", "write the character without the backslash"),

@@ -100,7 +100,7 @@ class PatternResolver(Resolver):
         elif found.place == "..i-1" or not found.name:
             text = f"{name}[{'..i-1' if found.place == '..i-1' else ''}]"
             hint = f"write count({text}), or max({text}.{found.name or 'x'})"
-            self.problem(f"{text} stands in an aggregate", found.span, hint)
+            self.problem(f"{text} is only allowed in an aggregate", found.span, hint)
         elif found.place in ("i", "i-1") and scope.operator != "WHERE":
             hint = f"write {name}[1], {name}[{name}.LEN] or {name}[]"
             self.problem(f"{name}[{found.place}] belongs in WHERE", found.span, hint)
@@ -236,7 +236,7 @@ class PatternResolver(Resolver):
         streams = {one.source.stream: one.source.schema for one in algebra.letters_of(letters)} if letters else {}
         keys, others = self._keys(body.where, streams)
         for expr in others:
-            hint = "FILTER the streams, and read what that PUBLISHes; only [attribute] can stand here"
+            hint = "FILTER the streams, and read what that PUBLISHes; only [attribute] is allowed here"
             self.problem("a condition with ERRORS", expr.span, hint)
         if body.strategy is not None:
             self.problem("a strategy with ERRORS", body.strategy.span, "leave it out: events may lie in between")
@@ -264,7 +264,7 @@ class PatternResolver(Resolver):
 
     def _window(self, query: syntax.EventQuery, body: syntax.Sequenced) -> int | None:
         if query.within is None:
-            hint = "write WITHIN and a window behind the conditions, such as WITHIN 7 d"
+            hint = "write WITHIN and a window after the conditions, such as WITHIN 7 d"
             return self.problem("a pattern needs a window", body.span, hint)
         return query.within.us
 
@@ -351,7 +351,7 @@ class PatternResolver(Resolver):
             self._check_together(query, body, variables)
             self._alike = keys
         having = self.tested(body.having, self.scope("HAVING"))
-        items = self._returned(query.select or (), self.scope("RETURN"), "what to tell: a.x AS x")
+        items = self._returned(query.select or (), self.scope("RETURN"), "what to return: a.x AS x")
         returned = [
             algebra.Returned(name, *forms.number_references(value, self.named_as), self._each(value, span))
             for name, (value, span) in items.items()

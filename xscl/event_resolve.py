@@ -478,7 +478,7 @@ class Resolver:
     def has_new_name(self, item: syntax.Named, taken: Mapping[str, object]) -> bool:
         """Whether an item's name is unique; if not, adds a problem."""
         if not item.name:
-            self.problem("this value needs a name", item.span, "write AS and a name behind it")
+            self.problem("this value needs a name", item.span, "write AS and a name after it")
         elif item.name in taken:
             span = Span(item.span.end - len(item.name), item.span.end)
             self.problem(f"two attributes are named {item.name}", span, "give one another name with AS")

@@ -247,7 +247,7 @@ class _Parser:
         if isinstance(node, Declaration | WeightsDeclaration):
             if self._nodes:
                 hint = "move it to the beginning of the script"
-                self._problems.append(texts.Problem("a declaration stands behind a query", span, hint))
+                self._problems.append(texts.Problem("a declaration comes after a query", span, hint))
             if isinstance(node, Declaration):
                 self._declarations.append(node)
             else:

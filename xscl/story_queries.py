@@ -28,13 +28,13 @@ def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventD
     pairs, stories, span = query.pairs, query.stories, query.span
     join = pairs.source
     if not isinstance(join, syntax.Join) or join.op in NEGATED:
-        raise Problem("STORIES needs a join", stories.span, "join documents that tell the same: a JOIN {...} b")
+        raise Problem("STORIES needs a join", stories.span, "join documents that report the same: a JOIN {...} b")
     if pairs.select is not None and not isinstance(pairs.select, syntax.SelectStar):
         hint = "leave SELECT out: a story shows the documents as they are"
         raise Problem("SELECT does not go with STORIES", pairs.select.span, hint)
     if not stories.lasting.us:
         fault = "would never close" if stories.lasting.us is None else "would be over at once"
-        raise Problem(f"such a story {fault}", stories.lasting.span, "write how long one lasts, such as LASTING 7 d")
+        raise Problem(f"the story {fault}", stories.lasting.span, "write how long one lasts, such as LASTING 7 d")
     taken = visible_names(join)
     sides = [
         _named_block(one, f"story_{side}", taken) for one, side in zip((join.left, join.right), SIDES, strict=True)
@@ -58,7 +58,7 @@ def statements_of(query: syntax.StoryQuery) -> tuple[syntax.Query, syntax.EventD
 def _told(stories: syntax.StoryClause) -> tuple[str, ...]:
     for one in stories.tell:
         if one not in CHANGES:
-            raise Problem(f"a story is not told when it {one}", stories.span, f"write some of {', '.join(CHANGES)}")
+            raise Problem(f"stories have no change {one}", stories.span, f"write some of {', '.join(CHANGES)}")
     return stories.tell
 
 

@@ -299,12 +299,12 @@ def last_commit(directory: Path) -> tuple[int, ...] | None:
         return read_mark(directory / COMMITTED)
     except ValueError as error:
         raise StoreError(
-            f"the store is damaged: {directory / COMMITTED}, which tells whether the store has all commits, is not "
+            f"the store is damaged: {directory / COMMITTED}, which records the last commit, is not "
             "what was written; restore an older copy of the store, or, if nothing else has changed, remove this file"
         ) from error
 
 
-LOST = "mmqjp check-store {} --repair goes on without what is lost, so that outputs may be told again"
+LOST = "mmqjp check-store {} --repair goes on without the lost commits, so outputs may be reported again"
 """The alternative to restoring a store that is older than its mark."""
 
 
