@@ -1,7 +1,8 @@
 """The join of a large batch by tasks on Spark's executors, and merges on executors. The driver writes the postings of
-the batch to a run file and ships the rows of R_T when they change. In a first stage, each task looks up one bucket of
-the values in all runs; in a second, each pairs the documents of one slice of the batch with the groups found. Matches
-are read where they are found or in the driver. Run files stay open in a process from task to task."""
+the batch to a run file and ships the rows of R_T when they change. Each task pairs the documents of one slice of the
+batch with the groups of their values in all runs. If the indexes of the runs are large, a stage before that finds these
+groups, a bucket of the values in each task. Matches are read where they are found or in the driver. Run files stay open
+in a process from task to task."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ class KeptFiles:
         self._files.move_to_end(path)
         return file
 
-    def keep(self, paths: Container[Path]) -> None:
+    def keep(self, paths: Container[Path | None]) -> None:
         """Closes all other files; space of removed files is free only then."""
         for path in [path for path in self._files if path not in paths]:
             del self._files[path]
@@ -158,7 +159,8 @@ class StoredRun(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SpreadBatch:
     """The description of a batch for all tasks: the file of its postings, if any, and the earlier runs; the first
-    docids of its slices; the number of buckets; the joined streams; the files of R_doc, if words join texts."""
+    docids of its slices; the number of buckets, 0 if each slice looks up its own values; the joined streams; the files
+    of R_doc, if words join texts."""
 
     batch: Path | None
     others: tuple[StoredRun, ...]
@@ -166,6 +168,10 @@ class SpreadBatch:
     buckets: int
     streams: Streams
     texts: tuple[str, ...]
+
+    @property
+    def runs(self) -> set[Path | None]:
+        return {self.batch, *(stored.path for stored in self.others)}
 
     def texts_of(self, docids: pa.Array) -> pa.Table:
         return pa.concat_tables([R_DOC.empty_table(), *find_rows(self.texts, R_DOC, "docid", docids)])
@@ -180,7 +186,7 @@ def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
     """Looks up the batch's values in a bucket of digests in all runs. Yields their groups, by slice with them."""
     if told.batch is None:
         return
-    FILES.keep({told.batch, *(stored.path for stored in told.others)})
+    FILES.keep(told.runs)
     first, end = bucket * _DIGESTS // told.buckets, (bucket + 1) * _DIGESTS // told.buckets
     batch = FILES.open(told.batch)
     low, high = digests_between(Field(batch.groups, "high"), first, end)
@@ -229,18 +235,24 @@ def _paired(
 ) -> Iterator[PairedRuns]:
     # Data derived from the rows is rebuilt in each task, so that a repeated task gives the same order.
     classes = PathClasses(rows)
-    whole = whole_run(FILES.open(batch), classes)
+    file = FILES.open(batch)
+    whole = whole_run(file, classes)
     ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
     run, groups = slice_postings(whole, told.slices[number], ends[number])
     if not len(run):
         return
     asked = AskedValues(run.value, ValueDictionary())
+    if not told.buckets:
+        FILES.keep(told.runs)
+        digests = file.groups.at(groups)
+        asked.by_digest = np.arange(len(groups)), np.stack([digests["high"], digests["low"]], axis=1)
     pairing = Pairing(rows, classes, told.streams)
     yield from pairing.paired(run, asked, whole, [False])
-    for place in sorted(located):
+    for place in sorted(located) if told.buckets else range(len(told.others)):
         stored = told.others[place]
         file = FILES.open(stored.path)
-        other = LocatedRun(file, classes.numbers(file.head.classes), stored.low, located[place], groups)
+        known = file, classes.numbers(file.head.classes), stored.low
+        other = LocatedRun(*known, located[place], groups) if told.buckets else DiskRun(*known)
         yield from pairing.paired(run, asked, other, [False, True])
 
 
@@ -279,11 +291,15 @@ class SpreadMatches:
 
     def answered(self, answer: _MatchHandler[T]) -> RDD[T]:
         """Applies `answer` to each slice, a partition each, lazily."""
-        buckets = self._told.buckets
-        located = self._context.parallelize(range(buckets), buckets).flatMap(partial(locate, self._told))
-        if self._filtered:
-            located = located.union(self._context.parallelize(self._filtered, 1))
-        shuffled = located.partitionBy(len(self._told.slices), index)
+        buckets, count = self._told.buckets, len(self._told.slices)
+        if buckets:
+            located = self._context.parallelize(range(buckets), buckets).flatMap(partial(locate, self._told))
+            if self._filtered:
+                located = located.union(self._context.parallelize(self._filtered, 1))
+            shuffled = located.partitionBy(count, index)
+        else:
+            of_slices = [[one for one in self._filtered if one[0] == number] for number in range(count)]
+            shuffled = self._context.parallelize(of_slices, count).flatMap(iter)
         return shuffled.mapPartitionsWithIndex(with_shipped(_answered, self._rows, self._told, answer))
 
     def note(self, costs: Iterable[Cost]) -> None:
@@ -408,7 +424,13 @@ def _merge_files(merging: Merging) -> DataFile:
 LEAST_DOCUMENTS = 2_000
 """Below this number of documents the driver joins a batch alone: starting tasks would take longer."""
 
-MOST_INDEX = 64 << 20  # maximum bytes of run indexes in the driver's memory for a join on the driver
+MOST_INDEX = 64 << 20
+"""Maximum bytes of run indexes in the memory of a process: for a join on the driver, or one whose tasks look up all
+values of their documents. That saves a stage, whose tasks look up a part of all values for others."""
+
+
+def _index_bytes(runs: Iterable[DiskRun]) -> float:
+    return sum(run.file.head.groups for run in runs) * (FENCE.itemsize + FINGERPRINTS.itemsize) / BLOCK
 
 
 class Spread:
@@ -422,8 +444,7 @@ class Spread:
         """Whether a batch of this size is joined with runs on disk by tasks."""
         if documents >= LEAST_DOCUMENTS:
             return True
-        size = (FENCE.itemsize + FINGERPRINTS.itemsize) / BLOCK
-        return documents > 0 and sum(run.file.head.groups for run in others) * size > MOST_INDEX
+        return documents > 0 and _index_bytes(others) > MOST_INDEX
 
     def matches(
         self,
@@ -437,12 +458,12 @@ class Spread:
         """The matches of a batch's run with itself and others. `docids` ascend; `texts`: files of R_doc, if needed."""
         count = min(self._context.defaultParallelism, len(docids))
         slices = tuple(docids[place * len(docids) // count] for place in range(count))
-        near = (run for run in others if batch is None or batch.span.is_within(scope.window, run.span))
+        near = [run for run in others if batch is None or batch.span.is_within(scope.window, run.span)]
         told = SpreadBatch(
             None if batch is None else batch.file.path,
             tuple(StoredRun(run.file.path, run.low) for run in near),
             slices,
-            self._context.defaultParallelism,
+            self._context.defaultParallelism if _index_bytes(near) > MOST_INDEX else 0,
             scope.streams,
             tuple(texts),
         )
