@@ -427,7 +427,7 @@ class Session(CoreEngine):
 
     def evaluate(self, documents: DataFrame) -> EvaluatedRows:
         """Runs stage 1 over a data frame on Spark's executors. Its columns are `stream`, `xml` (null without a
-        document), and any others. Raises NotOnSpark on DuckDB."""
+        document), and any others, or they are packed (`xpath_stage.spark.PACKED`). Raises NotOnSpark on DuckDB."""
         if not isinstance(self._batches.stage1, SparkStage):
             raise NotOnSpark("only an engine on Spark can evaluate data frames")
         return EvaluatedRows(self._batches.stage1, documents)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import Ints
+from common.arrays import Ints, packed, unpacked
 from common.executors import Shipped, in_task
 from templates.catalog import Change, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses, edges_by_group
@@ -38,14 +38,31 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
-FOUND = """r_bin ARRAY<STRUCT<grp: BIGINT, node1: BIGINT, node2: BIGINT>>,
-r_doc ARRAY<STRUCT<node: BIGINT, strval: STRING>>, r_group ARRAY<STRUCT<grp: BIGINT, var1: INT, var2: INT>>,
-error STRING, failed BOOLEAN"""
+FOUND = "r_bin", "r_doc", "r_group", "error", "failed"
 """Columns added to each document: its rows of R_bin and R_doc, or its error; and whether a condition or function of a
 pattern raised in its rows, so that the results are not complete. A group's number derives from its
 edges. `r_group` has the edges of each group in some row of the frame, not necessarily in the row that uses it."""
 
-TEXTS = "text STRING, unread BINARY"  # columns added on demand: the document as read, or the bytes of an unreadable one
+TEXTS = "text", "unread"  # columns added on demand: the document as read, or the bytes of an unreadable one
+
+PACKED = "packed"
+"""The only column of a data frame whose values are several rows each, as Arrow streams. Of others, Spark's JVM copies
+each value between Arrow and rows of its own, on each way to and from Python."""
+
+
+def packed_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({PACKED: pa.array([bytes(packed(pa.Table.from_batches([rows])))], pa.binary())})
+
+
+def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a data frame, whether they are packed or not."""
+    for batch in batches:
+        if batch.schema.names == [PACKED]:
+            for one in batch[PACKED]:
+                yield from unpacked(memoryview(one.as_buffer())).to_batches()
+        else:
+            yield batch
+
 
 PatternsVersion = tuple[str, int]  # the id of a stage, and the number of changes of its patterns
 
@@ -64,13 +81,14 @@ def evaluate_batches(
     max_nodes: int | None,
     documents: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Evaluates rows with `stream` and `xml`, replacing these by FOUND, and TEXTS if `texts`."""
+    """Evaluates rows with `stream` and `xml`, packed or not. Yields packed rows with FOUND, and TEXTS if `texts`,
+    instead of `xml`."""
     worker = _workers.get(version)
     if worker is None:
         _workers.clear()
         worker = _workers[version] = _Worker(*patterns.value)
-    for batch in documents:
-        yield worker.evaluate(batch, trusted, texts, max_nodes)
+    for batch in unpacked_rows(documents):
+        yield packed_rows(worker.evaluate(batch, trusted, texts, max_nodes))
 
 
 class _Worker:
@@ -192,9 +210,11 @@ class SparkStage(XPathStage):
         self._shipped.drop()
 
     def read(self, documents: DataFrame) -> pa.Table:
-        """Adds FOUND and TEXTS to rows (stream STRING, xml BINARY, others). Rows without `xml` are not documents."""
-        found = self._mapped(documents, trusted=False, texts=True, max_nodes=self._max_nodes).toArrow()
-        self.spread_documents += len(found) - found["text"].null_count
+        """Adds FOUND and TEXTS to rows (stream STRING, xml BINARY, others), perhaps packed. Rows without `xml` are not
+        documents. Without rows, there are no columns."""
+        found = self._mapped(documents, trusted=False, texts=True, max_nodes=self._max_nodes)
+        if len(found):
+            self.spread_documents += len(found) - found["text"].null_count
         return found
 
     def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
@@ -207,22 +227,20 @@ class SparkStage(XPathStage):
         xml = pa.array((tree.xml().encode() for tree in trees), pa.binary())
         rows = pa.table({"docid": docids, "stream": streams, "t0": starts, "t1": ends, "xml": xml})
         frame = self._session.createDataFrame(rows)
-        found = self._mapped(frame, trusted=True).toArrow()
+        found = self._mapped(frame, trusted=True)
         if pc.any(found["failed"]).as_py():
             return super().evaluate(batch)
         return self.witnesses(found, collect_edge_groups(found))
 
     def _mapped(
         self, documents: DataFrame, *, trusted: bool, texts: bool = False, max_nodes: int | None = None
-    ) -> DataFrame:
-        from pyspark.sql.types import StructType
-
+    ) -> pa.Table:
         version = self._id, self._changes
         patterns = self._shipped.of(version, lambda: (self._automaton.registered(), self._limits, weights_file()))
-        found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
-        assert isinstance(found, StructType)
-        columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])
-        return documents.mapInArrow(partial(evaluate_batches, version, patterns, trusted, texts, max_nodes), columns)
+        work = partial(evaluate_batches, version, patterns, trusted, texts, max_nodes)
+        found = documents.mapInArrow(work, f"{PACKED} BINARY").toArrow()
+        batches = list(unpacked_rows(found.to_batches()))
+        return pa.Table.from_batches(batches) if batches else pa.table({})
 
     def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> Witnesses:
         """Witness relations of rows, with this process's groups. `groups`: see `collect_edge_groups`."""

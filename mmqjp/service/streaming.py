@@ -169,9 +169,9 @@ class StreamingService(Service):
         started = perf_counter()
         evaluated = self._engine.evaluate(frame)
         seconds = perf_counter() - started
-        rows = evaluated.rows.sort_by("place")
-        if not len(rows):  # as in the first micro-batch when nothing has arrived
+        if not len(evaluated.rows):  # as in the first micro-batch when nothing has arrived
             return
+        rows = evaluated.rows.sort_by("place")
         if not rows["source"][0].as_py():
             rows = assign_positions(rows, done.source, done.file, number)
         rows, failed = split_unreadable(rows)

@@ -72,11 +72,12 @@ from feeds.tail import (
 from join_stage.protocol import FLAT_STORE
 from join_stage.store.protocol import StoreSchema
 from join_stage.store.spark.manifests import Files, FileTables
-from join_stage.store.spark.parquet_store import DATABASE, spark_columns
+from join_stage.store.spark.parquet_store import DATABASE
 from join_stage.store.spark.parquet_store import attach_store as _attach
 from join_stage.store.spark.session import use_own_python
 from mmqjp.documents.admission import size_refusal
 from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, latest_offsets
+from xpath_stage.spark import PACKED, packed_rows
 
 LARGE = 64 << 20
 """Bytes of XML after which the rest of a file is left to a later micro-batch. A file of this size ends its plan."""
@@ -438,7 +439,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_task
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, PlanPartition):
-            yield from to_batches(self._rows(partition))
+            yield from map(packed_rows, to_batches(self._rows(partition)))
 
     def _rows(self, partition: PlanPartition) -> Iterator[tuple[Any, ...]]:
         tails = {tail.name: tail for tail in self._source.tails(lambda: partition.time)}
@@ -541,7 +542,7 @@ def file_source(source: FileSource, positions: Callable[[], readers.Positions], 
             return FORMAT
 
         def schema(self) -> str:
-            return spark_columns(ROWS)
+            return f"{PACKED} BINARY"
 
         def streamReader(self, schema: object) -> FileReader:
             return FileReader(source, positions, PlanFiles(plans))
@@ -598,9 +599,10 @@ def rows_frame(frame: DataFrame, source: str, max_document: int | None, json: Js
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = (0 if context is None else context.partitionId()) << 32
-        return to_batches(_rows(batches, first, source, max_document, json, is_number=bool(numbers)))
+        found = _rows(batches, first, source, max_document, json, is_number=bool(numbers))
+        return map(packed_rows, to_batches(found))
 
-    return chosen.mapInArrow(rows, spark_columns(ROWS))
+    return chosen.mapInArrow(rows, f"{PACKED} BINARY")
 
 
 def _rows(

@@ -48,6 +48,7 @@ from tests.support.files import archive
 from tests.support.files import read as read_here
 from tests.support.in_turn import in_turn
 from tests.support.places import ROOT
+from xpath_stage.spark import unpacked_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -415,7 +416,9 @@ def by_spark(
     while (end := reader.latestOffset(start, ReadAllAvailable())) != start:
         shares = reader.partitions(start, end)
         made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
-        rows, failed = spark_source.split_unreadable(pa.Table.from_batches(made, spark_source.ROWS).sort_by("place"))
+        rows, failed = spark_source.split_unreadable(
+            pa.Table.from_batches(unpacked_rows(made), spark_source.ROWS).sort_by("place")
+        )
         assert not failed
         text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
         rows = rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))

@@ -38,6 +38,7 @@ from tests.support.faults import Injected, armed, fail
 from tests.support.files import archive
 from tests.support.service import PAIRS, Directory, Events, stream, streaming
 from tests.support.unreadable import failing, shut
+from xpath_stage.spark import unpacked_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -225,7 +226,8 @@ RECORD = {"id": "d1", "stream": "T", "time": 5, "xml": "<a>1</a>"}
 def rows(
     session: SparkSession, columns: str, *values: tuple[Any, ...], most: int | None = None
 ) -> list[dict[str, Any]]:
-    found = source.rows_frame(session.createDataFrame(list(values), columns), "kafka", most).toArrow()
+    packed = source.rows_frame(session.createDataFrame(list(values), columns), "kafka", most).toArrow()
+    found = pa.Table.from_batches(unpacked_rows(packed.to_batches()))
     assert found.schema.names == source.ROWS.names
     listed: list[dict[str, Any]] = found.sort_by("place").to_pylist()
     return listed
@@ -468,7 +470,7 @@ class Driver:
 
     def rows(self, shares: list[source.PlanPartition]) -> pa.Table:
         found = [batch for share in reversed(shares) for batch in self.reader.read(share)]
-        return pa.Table.from_batches(found, source.ROWS).sort_by("place")
+        return pa.Table.from_batches(unpacked_rows(found), source.ROWS).sort_by("place")
 
     def read(self, shares: list[source.PlanPartition]) -> pa.Table:
         rows, self.failed = source.split_unreadable(self.rows(shares))
