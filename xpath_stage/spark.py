@@ -237,7 +237,7 @@ class SparkStage(XPathStage):
     ) -> pa.Table:
         version = self._id, self._changes
         patterns = self._shipped.of(version, lambda: (self._automaton.registered(), self._limits, weights_file()))
-        work = partial(evaluate_batches, version, patterns, trusted, texts, max_nodes)
+        work = partial(evaluate_batches, version, patterns.broadcast, trusted, texts, max_nodes)
         found = documents.mapInArrow(work, f"{PACKED} BINARY").toArrow()
         batches = list(unpacked_rows(found.to_batches()))
         return pa.Table.from_batches(batches) if batches else pa.table({})

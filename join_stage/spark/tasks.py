@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import RDD, Broadcast, SparkContext, TaskContext
+from pyspark import RDD, SparkContext, TaskContext
 from pyspark.errors import PySparkException
 
 from common.arrays import Ints, Mask, group_starts, packed, unpacked
-from common.executors import Shipped, in_task, run_tasks, with_shipped
+from common.executors import Shipment, Shipped, in_task, run_tasks, with_shipped
 from common.files import sync_directory
 from join_stage.near_candidates import WordSets
 from join_stage.protocol import RESULT, Cost, Costs, JoinScope
@@ -280,7 +280,7 @@ class SpreadMatches:
 
     _context: SparkContext
     _told: SpreadBatch
-    _rows: Broadcast[RowIndex]
+    _rows: Shipment[RowIndex]
     _filtered: Sequence[Shuffled]
     _costs: Costs
 

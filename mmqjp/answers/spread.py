@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark import Broadcast
 
 from common.arrays import Ints, unpacked
-from common.executors import Shipped, run_tasks, with_shipped
+from common.executors import Shipment, Shipped, run_tasks, with_shipped
 from common.files import open_like_directory
 from common.limits import Quota
 from common.tools import reachable
@@ -383,7 +382,7 @@ class _Found:
 
     slices: Sequence[Mapping[int, AnswerSegment]]
     step: SpreadStep
-    queries: Broadcast[ShippedQueries]
+    queries: Shipment[ShippedQueries]
     counts: Ints
     first_match: int
 

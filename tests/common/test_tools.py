@@ -8,11 +8,12 @@ import pickle
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from common import tools
+from common.executors import Shipped, with_shipped
 from common.tools import Remembered, frozen, in_batches
 
 
@@ -127,3 +128,32 @@ print(len(pyarrow.table({'a': [1]}).to_pandas()))
 def test_what_a_process_loads(code: str, printed: str):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith(printed)
+
+
+def test_a_process_unpacks_a_version_of_what_is_shipped_once():
+    loaded: list[int] = []
+
+    class Sent:
+        def __init__(self, sent: int) -> None:
+            self._sent = sent
+
+        @property
+        def value(self) -> int:
+            loaded.append(self._sent)
+            return self._sent
+
+        def destroy(self) -> None: ...
+
+    class Context:
+        broadcast = Sent
+
+        @property
+        def _active_spark_context(self) -> Any:
+            return self
+
+    shippers = [Shipped[int](cast("Any", Context())) for _ in range(2)]
+    for version in (1, 1, 2, 2, 3):
+        for place, shipped in enumerate(shippers):
+            work = with_shipped(lambda *arguments: arguments, shipped.of(version, lambda v=version: v), place)  # type: ignore[misc]  # of a default
+            assert work() == (version, place)
+    assert loaded == [1, 1, 2, 2, 3, 3]
