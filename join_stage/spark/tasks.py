@@ -182,42 +182,42 @@ Shuffled = tuple[int, Located | bytes]
 
 
 @in_task
-def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
+def locate(spread: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
     """Looks up the batch's values in a bucket of digests in all runs. Yields their groups, by slice with them."""
-    if told.batch is None:
+    if spread.batch is None:
         return
-    FILES.keep(told.runs)
-    first, end = bucket * _DIGESTS // told.buckets, (bucket + 1) * _DIGESTS // told.buckets
-    batch = FILES.open(told.batch)
+    FILES.keep(spread.runs)
+    first, end = bucket * _DIGESTS // spread.buckets, (bucket + 1) * _DIGESTS // spread.buckets
+    batch = FILES.open(spread.batch)
     low, high = digests_between(Field(batch.groups, "high"), first, end)
     if low == high:
         return
     groups = batch.groups.range(low, high)
     digests = np.stack([groups["high"], groups["low"]], axis=1)
-    asking = _slices_of(told, batch, groups["start"].astype(np.int64), high)
-    for number, stored in enumerate(told.others):
+    asking = _slices_of(spread, batch, groups["start"].astype(np.int64), high)
+    for number, stored in enumerate(spread.others):
         file = FILES.open(stored.path)
         run = DiskRun(file, np.zeros(len(file.head.classes), np.int64), stored.low)
         place, starts, ends = run.groups_with(digests, file.index_between(first, end))
-        for slice_number in range(len(told.slices)):
+        for slice_number in range(len(spread.slices)):
             some = asking[place, slice_number]
             if some.any():
                 yield slice_number, Located(number, place[some] + low, starts[some], ends[some])
 
 
-def _slices_of(told: SpreadBatch, batch: RunFile, start: Ints, after: int) -> Mask:
+def _slices_of(spread: SpreadBatch, batch: RunFile, start: Ints, after: int) -> Mask:
     """Mask of shape (groups, slices): which slices have documents in which groups of the batch. Groups are consecutive,
     up to `after`; `start` has their first postings."""
     last = int(batch.groups.range(after, after + 1)["start"][0]) if after < batch.head.groups else batch.head.postings
     docids = batch.postings.range(int(start[0]), last)["docid"].astype(np.int64) + batch.head.base
-    of_posting = np.array(told.slices).searchsorted(docids, "right") - 1
+    of_posting = np.array(spread.slices).searchsorted(docids, "right") - 1
     group = np.repeat(np.arange(len(start)), np.diff(start, append=last))
-    found = np.zeros((len(start), len(told.slices)), np.bool_)
+    found = np.zeros((len(start), len(spread.slices)), np.bool_)
     found[group, of_posting] = True
     return found
 
 
-def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
+def pair(spread: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
     """The matches between a slice and all other documents; within the batch, the right document's slice has them."""
     located: dict[int, list[Located]] = {}
     filtered: list[pa.RecordBatch] = []
@@ -226,33 +226,33 @@ def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuf
             located.setdefault(one.run, []).append(one)
         else:
             filtered += unpacked(one).to_batches()
-    found = [] if told.batch is None else list(_paired(told, told.batch, rows, number, located))
-    return FactorisedMatches(rows, Costs(), found, filtered, WordSets(told.texts_of))
+    found = [] if spread.batch is None else list(_paired(spread, spread.batch, rows, number, located))
+    return FactorisedMatches(rows, Costs(), found, filtered, WordSets(spread.texts_of))
 
 
 def _paired(
-    told: SpreadBatch, batch: Path, rows: RowIndex, number: int, located: dict[int, list[Located]]
+    spread: SpreadBatch, batch: Path, rows: RowIndex, number: int, located: dict[int, list[Located]]
 ) -> Iterator[PairedRuns]:
     # Data derived from the rows is rebuilt in each task, so that a repeated task gives the same order.
     classes = PathClasses(rows)
     file = FILES.open(batch)
     whole = whole_run(file, classes)
-    ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
-    run, groups = slice_postings(whole, told.slices[number], ends[number])
+    ends = [*spread.slices[1:], int(whole.docid[-1]) + 1]
+    run, groups = slice_postings(whole, spread.slices[number], ends[number])
     if not len(run):
         return
     asked = AskedValues(run.value, ValueDictionary())
-    if not told.buckets:
-        FILES.keep(told.runs)
+    if not spread.buckets:
+        FILES.keep(spread.runs)
         digests = file.groups.at(groups)
         asked.by_digest = np.arange(len(groups)), np.stack([digests["high"], digests["low"]], axis=1)
-    pairing = Pairing(rows, classes, told.streams)
+    pairing = Pairing(rows, classes, spread.streams)
     yield from pairing.paired(run, asked, whole, [False])
-    for place in sorted(located) if told.buckets else range(len(told.others)):
-        stored = told.others[place]
+    for place in sorted(located) if spread.buckets else range(len(spread.others)):
+        stored = spread.others[place]
         file = FILES.open(stored.path)
         known = file, classes.numbers(file.head.classes), stored.low
-        other = LocatedRun(*known, located[place], groups) if told.buckets else DiskRun(*known)
+        other = LocatedRun(*known, located[place], groups) if spread.buckets else DiskRun(*known)
         yield from pairing.paired(run, asked, other, [False, True])
 
 
@@ -279,7 +279,7 @@ class SpreadMatches:
     """The matches of a batch, a slice per task, to be read before the rows change. Reading raises Spark's errors."""
 
     _context: SparkContext
-    _told: SpreadBatch
+    _spread: SpreadBatch
     _rows: Shipment[RowIndex]
     _filtered: Sequence[Shuffled]
     _costs: Costs
@@ -287,20 +287,20 @@ class SpreadMatches:
     @property
     def slices(self) -> Sequence[int]:
         """The first docids of the slices of the batch."""
-        return self._told.slices
+        return self._spread.slices
 
     def answered(self, answer: _MatchHandler[T]) -> RDD[T]:
         """Applies `answer` to each slice, a partition each, lazily."""
-        buckets, count = self._told.buckets, len(self._told.slices)
+        buckets, count = self._spread.buckets, len(self._spread.slices)
         if buckets:
-            located = self._context.parallelize(range(buckets), buckets).flatMap(partial(locate, self._told))
+            located = self._context.parallelize(range(buckets), buckets).flatMap(partial(locate, self._spread))
             if self._filtered:
                 located = located.union(self._context.parallelize(self._filtered, 1))
             shuffled = located.partitionBy(count, index)
         else:
             of_slices = [[one for one in self._filtered if one[0] == number] for number in range(count)]
             shuffled = self._context.parallelize(of_slices, count).flatMap(iter)
-        return shuffled.mapPartitionsWithIndex(with_shipped(_answered, self._rows, self._told, answer))
+        return shuffled.mapPartitionsWithIndex(with_shipped(_answered, self._rows, self._spread, answer))
 
     def note(self, costs: Iterable[Cost]) -> None:
         """Adds the costs of reading matches."""
@@ -330,9 +330,9 @@ class SpreadMatches:
 
 @in_task
 def _answered(
-    rows: RowIndex, told: SpreadBatch, answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
+    rows: RowIndex, spread: SpreadBatch, answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
 ) -> Iterator[T]:
-    yield from answer(number, pair(told, rows, number, shuffled))
+    yield from answer(number, pair(spread, rows, number, shuffled))
 
 
 _FAILURES = (Py4JError, PySparkException, ConnectionError)
@@ -459,7 +459,7 @@ class Spread:
         count = min(self._context.defaultParallelism, len(docids))
         slices = tuple(docids[place * len(docids) // count] for place in range(count))
         near = [run for run in others if batch is None or batch.span.is_within(scope.window, run.span)]
-        told = SpreadBatch(
+        spread = SpreadBatch(
             None if batch is None else batch.file.path,
             tuple(StoredRun(run.file.path, run.low) for run in near),
             slices,
@@ -468,7 +468,7 @@ class Spread:
             tuple(texts),
         )
         shipped = self._shipped.of(self._rows.version, lambda: self._rows)
-        return SpreadMatches(self._context, told, shipped, list(by_slice(filtered, slices)), self._costs)
+        return SpreadMatches(self._context, spread, shipped, list(by_slice(filtered, slices)), self._costs)
 
     def close(self) -> None:
         """Makes the executors drop the rows."""

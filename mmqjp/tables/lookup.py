@@ -12,7 +12,7 @@ import pyarrow as pa
 from common.dates import DAY, HOUR
 from common.tools import in_batches
 from join_stage.store.protocol import QuestionRefused
-from mmqjp.tables.schema import ITEM_VERSIONS, RECIPIENTS, SEQ, members_where
+from mmqjp.tables.schema import ITEM_VERSIONS, MEMBERS_WHERE, RECIPIENTS, SEQ
 
 SelectFn = Callable[[str], pa.Table]
 """Runs a query over a store's tables, as `mmqjp.engine.Session.question` does, or another process."""
@@ -458,7 +458,7 @@ def tally(after: int, until: int, since_hour: int, qids: Iterable[int] | None = 
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
     # Only of forms with new answers: window functions over many members would dominate the cost.
     of_forms = f"SELECT qid FROM added_queries WHERE form IN ({forms_of_answers(after, until)})"
-    members = members_where(f"qid IN ({of_forms if qids is None else number_list(qids)})")
+    members = MEMBERS_WHERE.format(condition=f"qid IN ({of_forms if qids is None else number_list(qids)})")
     return f"""WITH {_NUMBERS}, members AS ({members})
 SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
 {RECIPIENTS} AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour
@@ -562,7 +562,7 @@ COUNTED = ("answers", "documents", "withheld", "memberships", "removed_queries",
 _COUNTS = " ".join(f"UNION ALL SELECT '{name}', count(*){', NULL' * 6} FROM {name}" for name in COUNTED)
 
 
-_CHANGED_MEMBERS = members_where("qid IN (SELECT qid FROM memberships WHERE batch >= {since})")
+_CHANGED_MEMBERS = MEMBERS_WHERE.format(condition="qid IN (SELECT qid FROM memberships WHERE batch >= {since})")
 
 
 def changed_members(since: int) -> str:

@@ -147,15 +147,13 @@ QUERY_TABLES = {
 }  # fmt: skip
 
 
-def members_where(condition: str) -> str:
-    """SQL for the times at which queries were members of their forms (see `mmqjp.queries.model`)."""
-    return f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
+MEMBERS_WHERE = f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
 m.begun, coalesce(m.ended, {INFINITE}) AS ended, coalesce(m.ended_at, {INFINITE}) AS ended_at
 FROM (
   SELECT qid, begins, batch AS begun, lead(batch) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended,
-  lead(arrival) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended_at FROM memberships WHERE {condition}
+  lead(arrival) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended_at FROM memberships WHERE {{condition}}
 ) m JOIN added_queries q ON m.qid = q.qid WHERE m.begins = 1"""
-
+"""SQL for the times at which queries were members of their forms (see `mmqjp.queries.model`), given a `condition`."""
 
 QUERY_VIEWS = {
     "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at,
@@ -163,7 +161,7 @@ coalesce(s.source, a.text) AS source
 FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid LEFT JOIN (
   SELECT qid, max_by(source, batch) AS source FROM query_sources GROUP BY qid
 ) s ON s.qid = a.qid""",
-    "members": members_where("true"),
+    "members": MEMBERS_WHERE.format(condition="true"),
 }
 
 

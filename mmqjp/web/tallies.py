@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.arrays import Ints, rows_of
+from common.arrays import Ints
 from common.dates import DAY, HOUR
 from common.tools import gathered
 from feeds.documents import Now
@@ -138,9 +138,9 @@ class RegisteredNames:
         rows = select(query_changes(self._seen._replace(qid=len(self.of_qid) - 1)))
         added, removed, paused, seen = (rows.filter(pc.equal(rows["what"], what)) for what in _CHANGES)
         self.take(added, removed, paused, counted_at)
-        ((removals, last_removed, last_paused),) = rows_of(seen, "qid", "last_removed", "last_paused")
-        self._seen = QuerySeen(len(self.of_qid) - 1, last_removed, last_paused)
-        return bool(removals == np.count_nonzero(self._is_removed))
+        (last,) = seen.to_pylist()
+        self._seen = QuerySeen(len(self.of_qid) - 1, last["last_removed"], last["last_paused"])
+        return bool(last["qid"] == np.count_nonzero(self._is_removed))
 
     def take(self, added: pa.Table, removed: pa.Table, paused: pa.Table, counted_at: Mapping[str, int]) -> None:
         """Applies changes, which may repeat some that are known. `paused` has the reasons as `name`."""
@@ -203,7 +203,7 @@ class RegisteredNames:
 MOST_LISTED = 2_000  # maximum number of forms that are known, and of queries in a list in SQL
 
 
-class FormQueries:
+class QueriesOfForms:
     """The queries of the forms with the newest answers: to find them among a million takes longer than to count."""
 
     def __init__(self, select: Callable[[str, int, float], pa.Table]) -> None:
@@ -218,7 +218,7 @@ class FormQueries:
             self._known = {}
         others = set(forms) - self._known.keys()
         rows = self._select(queries_of_forms(self._known, self._seen, others), MOST_ROWS, SECONDS)
-        for qid, form in rows_of(rows, "qid", "form"):
+        for qid, form in zip(rows["qid"].to_pylist(), rows["form"].to_pylist(), strict=True):
             if form is None:
                 self._seen = qid
             else:
@@ -287,7 +287,7 @@ class Tallies:
     def _clear(self, hour: int) -> None:
         self._batch, self._seq, self._kept, self._hour = -1, -1, 0, hour
         self._queries_are: object = None
-        self._names, self._forms = RegisteredNames(), FormQueries(self._select)
+        self._names, self._forms = RegisteredNames(), QueriesOfForms(self._select)
         self._at: dict[str, int] = {}  # the places of names with outputs, registered or not
         self._at_of_qid = np.zeros(0, np.int64)
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
@@ -325,10 +325,8 @@ class Tallies:
         until = newest = max(self._batch, known.batch)
         while True:
             if not are_few:
-                ((until, newest),) = rows_of(
-                    self._select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS), "until", "newest"
-                )
-                until = self._batch if until is None else until
+                (found,) = self._select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
+                newest, until = found["newest"], self._batch if found["until"] is None else found["until"]
             if not self._count_until(until):
                 return False
             if newest in (None, until):

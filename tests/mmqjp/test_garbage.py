@@ -1,5 +1,6 @@
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_survivors_of_a_task_are_not_scanned_after_it(is_read):
             kept.append(Circle())
             yield number
 
-    results = work(3)
+    results: Any = work(3)
     assert next(results) == 0
     if is_read:
         assert list(results) == [1, 2]
