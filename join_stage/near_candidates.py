@@ -444,7 +444,8 @@ class NearTexts:
         self._indexes = _no_indexes()
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
-        """The words that come last in the order, if it is time to learn it. `latest` returns up to so many texts."""
+        """Returns the words that come last in the order, or None if there are too few texts to learn it from. `latest`
+        returns the latest texts, given their maximum number."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
         different = {text[head_length(text) :]: text for text in latest(MOST_READ)}

@@ -37,7 +37,7 @@ RUN = 4
 
 MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000  # maximum numbers of cached outlines and streams
 
-LOOKED_AT = 64  # documents of which those without a known outline are parsed, before others are looked at
+LOOKED_AT = 64  # number of documents whose outlines are looked up before those without one are parsed
 
 TRIAL, PAUSE = 128, 2_048
 """After TRIAL documents of a stream with new outlines, the trees of its next PAUSE documents are read if fewer than

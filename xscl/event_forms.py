@@ -376,7 +376,7 @@ def conjuncts_of(whole: EventCondition, known: Referents, negated: Sequence[int]
 
 
 def clashing(referents: Iterable[algebra.Referent]) -> int | None:
-    """A variable of which a condition mentions both every event and the one before another; None if there is none."""
+    """Returns a variable for which a condition has both `p[]` and one of `p[i]`, `p[i-1]`, `p[..i-1]`; None without."""
     every = [one.variable for one in referents if _place(one) == "every"]
     others = {one.variable for one in referents if _place(one) in ("each", "previous", "earlier")}
     return next((variable for variable in every if variable in others), None)

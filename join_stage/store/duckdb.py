@@ -633,8 +633,9 @@ def source_of(table: str) -> str:
 JOURNAL, MOST_JOURNALED, MOST_JOURNALED_BYTES = "internal.journal", 2_000, 4 << 20
 """The table of the journal, where questions do not reach it; maximum number of rows and bytes of a batch in it."""
 
-FULL, FULL_BATCHES = 6_000, 170
-"""Above so many rows or batches the journal is full. More rows would take long to write, more batches to search."""
+FULL, FULL_BATCHES, FULL_BYTES = 6_000, 170, 16 << 20
+"""Maximum number of rows, batches and bytes that wait in the journal: writing more rows would take long, as would
+searching more batches, and more bytes would take memory."""
 
 MOST_PASSED_OVER = 63  # maximum number of batches that skip it after it was useless
 
@@ -649,7 +650,7 @@ class Journal:
         self.connection, self._tables, self._lasts = connection, tables, lasts
         self._prepared = PreparedStatements(connection)
         (self._insert,) = connection.extract_statements(f"INSERT INTO {JOURNAL} VALUES (?)")  # parsed once
-        self._rows, self._batches = WaitingRows(self._prepared, tables), 0
+        self._rows, self._batches, self._bytes = WaitingRows(self._prepared, tables), 0, 0
         self._left = self._passed_over = 0
 
     def __len__(self) -> int:
@@ -677,16 +678,17 @@ class Journal:
         rows = batch.tables()
         if self._lasts:
             contents = {table: packed(some) for table, some in rows.items()}
-            if sum(map(len, contents.values())) > MOST_JOURNALED_BYTES:
+            if (size := sum(map(len, contents.values()))) > MOST_JOURNALED_BYTES:
                 return False
             lengths = json.dumps({table: len(content) for table, content in contents.items()})
             # One column, since a second would take as long again.
             self.connection.execute(self._insert, [b"\n".join((lengths.encode(), b"".join(contents.values())))])
-        elif sum(some.get_total_buffer_size() for some in rows.values()) > MOST_JOURNALED_BYTES:
+        elif (size := sum(some.get_total_buffer_size() for some in rows.values())) > MOST_JOURNALED_BYTES:
             return False
         for table, some in rows.items():
             self._rows.add(table, some)
         self._batches += 1
+        self._bytes += size
         batch.forget()
         return True
 
@@ -695,7 +697,7 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        return len(self._rows) > FULL or self._batches > FULL_BATCHES
+        return len(self._rows) > FULL or self._batches > FULL_BATCHES or self._bytes > FULL_BYTES
 
     def write(self) -> None:
         """Writes all rows to their tables, in a transaction of its own. If that fails, they wait on."""
@@ -717,7 +719,7 @@ class Journal:
             self._rows.forget()
         # If each batch reads, a journal is only overhead: then it is suspended, longer each time.
         self._passed_over = 0 if self._batches > 1 else min(2 * self._passed_over + 1, MOST_PASSED_OVER)
-        self._left, self._batches = self._passed_over, 0
+        self._left, self._batches, self._bytes = self._passed_over, 0, 0
 
 
 def has_journal(connection: duckdb.DuckDBPyConnection) -> bool:

@@ -441,7 +441,7 @@ class Values:
         return np.array(plain, np.bool_), pa.array(texts, pa.large_string())
 
     def whole_documents(self, codes: Ints) -> pa.Array | None:
-        """Returns the texts of a chunk's documents, if the codes are of roots of which these are the markup."""
+        """Returns the texts of a chunk's documents; None unless all codes are roots whose markup is the whole text."""
         if (codes & PLAIN).any() or self._hidden.any():
             return None
         plain, texts = self._documents

@@ -223,7 +223,7 @@ class QueriesOfForms:
                 self._seen = qid
             else:
                 self._known.setdefault(form, []).append(qid)
-        found = [qid for form in forms for qid in self._known[form]]
+        found = [qid for form in forms for qid in self._known.get(form, ())]
         return found if len(found) <= MOST_LISTED else None
 
 

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -154,6 +155,6 @@ def test_a_process_unpacks_a_version_of_what_is_shipped_once():
     shippers = [Shipped[int](cast("Any", Context())) for _ in range(2)]
     for version in (1, 1, 2, 2, 3):
         for place, shipped in enumerate(shippers):
-            work = with_shipped(lambda *arguments: arguments, shipped.of(version, lambda v=version: v), place)  # type: ignore[misc]  # of a default
+            work = with_shipped(lambda *arguments: arguments, shipped.of(version, partial(int, version)), place)
             assert work() == (version, place)
     assert loaded == [1, 1, 2, 2, 3, 3]

@@ -39,10 +39,11 @@ class Item(NamedTuple):
 
 
 Fold = Callable[[Sequence[tuple[Item, Item]], int, dict[int, int]], list[oracle.Change]]
-"""What is told of pairs before a time. The dictionary gets the members of open stories after each time."""
+"""Returns the changes of pairs before a time. Fills the dictionary with the number of members of open stories after
+each time."""
 
 BLOCK = 4
-"""The arrivals, or times with outputs, that `max_outputs` is for."""
+"""Number of arrivals, or of times with outputs, to which `max_outputs` applies."""
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ def changes(
     tell: Collection[str] = (),
     waiting: dict[int, int] | None = None,
 ) -> list[Change]:
-    """What is told of the stories of these pairs before a time. `holds` is HAVING, of members, feeds and values.
-    `waiting` gets the number of members of open stories after each time of a document."""
+    """Returns the reported changes of the stories of these pairs before a time. `holds` is HAVING, given the numbers of
+    members, feeds and values. `waiting` is filled with the number of members of open stories after each document."""
     partners: dict[Doc, set[Doc]] = {}
     for one, other in pairs:
         if max(one, other).time < until:

@@ -67,7 +67,7 @@ class Rows:
             self._context.random.shuffle(rows)
             return rows
 
-        return Rows(self._context, [lambda number=number: partition(number) for number in range(count)])  # type: ignore[misc]  # of a default
+        return Rows(self._context, [lambda number=number: partition(number) for number in range(count)])  # type: ignore[misc]  # mypy infers no type for a default
 
     def persist(self, *_: object) -> Rows:
         return self

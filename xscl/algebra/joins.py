@@ -384,7 +384,8 @@ class SelectEntry:
 
 @frozen
 class OncePer:
-    """ONCE PER: report each value of `keys` (operands over variables) once in so many microseconds, or ever (None)."""
+    """ONCE PER: report each value of `keys` (operands over variables) once in a `window` of microseconds; if None, once
+    and never again."""
 
     keys: tuple[exp.Expr, ...]
     window: int | None

@@ -5,7 +5,7 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,7 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
     rng = random.Random(seed)
     monkeypatch.setattr(duckdb_module, "MOST_ROWS", rng.choice((0, 4, 2_000)))
     monkeypatch.setattr(duckdb_module, "FULL", rng.choice((0, 4, 6_000)))
+    monkeypatch.setattr(duckdb_module, "FULL_BYTES", rng.choice((0, 2_000, 16 << 20)))
     monkeypatch.setattr(duckdb_module, "MOST_PASSED_OVER", rng.choice((0, 63)))
     monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
     life = Life(rng, rng.choice((tmp_path, tmp_path, None)), duckdb.connect)
@@ -186,6 +187,17 @@ def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pyt
     life.compare(stored, life.has)
     assert len(life.store._prepared._names) <= 3
     life.close()
+
+
+def test_the_journal_is_bounded_in_bytes_whatever_the_size_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(duckdb_module, "FULL_BYTES", 5_000)
+    for place in (tmp_path, None):
+        with closing(DuckDBStore(SCHEMA, place)) as store:
+            for number in range(60):
+                with whole_batch(store):
+                    store.append("two", rows("two", [number] * 20))
+            assert 0 < len(store._journal) < 60 * 20
+            assert store.highest("two", "a") == 59
 
 
 def threads(store: DuckDBStore) -> int:
