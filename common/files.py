@@ -178,7 +178,10 @@ def write_mark(path: Path, *numbers: int) -> None:
     """Overwrites a file of a few numbers in a state directory, in place and without a sync: in some microseconds. After
     a power failure it may hold earlier numbers, but none later than what was synced before. Raises OSError."""
     text = " ".join(map(str, numbers))
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666 if is_shared(path.parent) else 0o600)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666 if is_shared(path.parent) else 0o600)
     try:
         os.pwrite(handle, f"{text} {crc32(text.encode())}".ljust(_MARK - 1).encode() + b"\n", 0)
     finally:
