@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,7 +161,15 @@ def test_texts_are_kept_as_they_were_typed(engine: str, tmp_path: Path):
         assert "often" not in sources(opened)
 
 
-def test_texts_are_listed_as_typed(tmp_path: Path):
+def test_texts_are_listed_as_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seconds = count(1_700_000_000)
+    opened = Session.__init__
+
+    def open_later(self: Session, *arguments: Any, **named: Any) -> None:
+        time = next(seconds) * 1_000_000  # changes at nearly the same time count as one
+        opened(self, *arguments, **named | {"now": lambda: time})
+
+    monkeypatch.setattr(Session, "__init__", open_later)
     file, state = tmp_path / "queries.xscl", ("--state", tmp_path / "state")
     for text in ("-- One.\nFROM  S//a PUBLISH one", "FROM S//b\n PUBLISH one; -- Changed."):
         file.write_text(text)
