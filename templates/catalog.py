@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from common.errors import OperationalError
-from common.tools import ClearedCache, Few, each, frozen, with_item, without_item
+from common.tools import ClearedCache, Few, NumberCounts, each, frozen, with_item, without_item
 from templates import graph
 from templates.witness import MANY_CHAIN, MOST_CHAINS
 from xscl.algebra.events import ATTRIBUTE_END, EventPattern, Kind, Schema
@@ -293,6 +293,9 @@ StepEdge = tuple[int, int]
 Functions = tuple[str, ...]  # names of a chain of functions, in the order of application
 
 
+_Key = tuple[str, int | None, str]  # the stream of a step, the step above it, and the text of its node
+
+
 @frozen
 class SharedStep:
     """A shared variable: a step of a definition. `parent` is the step above it, None for a step from the document.
@@ -305,7 +308,7 @@ class SharedStep:
     chain: int = 0
 
     @property
-    def key(self) -> tuple[str, int | None, str]:
+    def key(self) -> _Key:
         return self.stream, self.parent, str(self.node)
 
 
@@ -345,9 +348,9 @@ class Placement:
 class _Uses:
     """Reference counts by rows. A row that needs one twice counts twice."""
 
-    steps: Counter[int] = field(default_factory=Counter)
+    steps: NumberCounts = field(default_factory=NumberCounts)
     edges: Counter[StepEdge] = field(default_factory=Counter)
-    values: Counter[int] = field(default_factory=Counter)
+    values: NumberCounts = field(default_factory=NumberCounts)
 
 
 @dataclass(slots=True)
@@ -355,14 +358,15 @@ class Catalog:
     """Shared variables, templates and rows, and the numbers of chains of functions. `known_steps` (SharedStep.key to
     id), `known_templates` and `known_chains` restore earlier ids. New steps are numbered from `next_step`."""
 
-    known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
+    known_steps: dict[_Key, int] = field(default_factory=dict)
     next_step: int = 0
     known_templates: Sequence[graph.Shape] = ()
     known_chains: Sequence[Functions] = ()
     steps: dict[int, SharedStep] = field(default_factory=dict, init=False)
     templates: list[graph.Shape] = field(default_factory=list, init=False)
     chains: dict[Functions, int] = field(default_factory=dict, init=False)
-    _step_ids: dict[tuple[str, int | None, str], int] = field(default_factory=dict, init=False)
+    _step_ids: dict[int, Few[int]] = field(default_factory=dict, init=False)
+    """By the hash of a step's key: most keys have a long text that nothing else needs."""
     _uses: _Uses = field(default_factory=_Uses, init=False)
     _template_of: dict[tuple[object, ...], int] = field(default_factory=dict, init=False)
     rows: SharedRows = field(default_factory=SharedRows, init=False)
@@ -406,7 +410,7 @@ class Catalog:
         """The id of the last step of a definition, if all its steps are registered. Changes nothing."""
         last: int | None = None
         for text in node_texts(definition):
-            last = self._step_ids.get((stream, last, text))
+            last = self._step_id((stream, last, text))
             if last is None:
                 return None
         return last
@@ -429,20 +433,20 @@ class Catalog:
         for definition, step in steps:
             self.steps[step.id] = step
             key = step.stream, step.parent, definition
-            self._step_ids[key] = step.id
+            self._step_ids[hash(key)] = with_item(self._step_ids.get(hash(key)), step.id)
             self.known_steps.pop(key, None)
         numbers = {key: self.rows.restore(*key) for key in dict.fromkeys(rows)}
         uses = self._uses
         needs = [self._needs(*key) for key in numbers]
-        uses.steps.update(chain.from_iterable(variables for _, variables in numbers))
-        uses.edges.update(chain.from_iterable(edges for edges, _ in needs))
-        uses.values.update(chain.from_iterable(leaves for _, leaves in needs))
+        _count(uses.steps, chain.from_iterable(variables for _, variables in numbers))
+        _count(uses.edges, chain.from_iterable(edges for edges, _ in needs))
+        values = _count(uses.values, chain.from_iterable(leaves for _, leaves in needs))
         # A row needs all steps above its variables. Ids increase from parents to children.
         for number in sorted(self.steps, reverse=True):
             parent = self.steps[number].parent
             if parent is not None:
                 uses.steps[parent] += uses.steps[number]
-        return numbers, Change(tuple(self.steps.values()), tuple(uses.edges), tuple(uses.values))
+        return numbers, Change(tuple(self.steps.values()), tuple(uses.edges), values)
 
     def _place(self, conjunct: Conjunct) -> tuple[Placement, Change]:
         known = self._placed.get(id(conjunct))
@@ -506,7 +510,9 @@ class Catalog:
         uses = self._uses
         steps = [self.steps[step] for step in _released(uses.steps, self._ways(variables))]
         for step in steps:
-            del self.steps[step.id], self._step_ids[step.key]
+            del self.steps[step.id]
+            if (left := without_item(self._step_ids.pop(hash(step.key)), step.id)) is not None:
+                self._step_ids[hash(step.key)] = left
         return Change(tuple(steps), tuple(_released(uses.edges, edges)), tuple(_released(uses.values, values)))
 
     def held(self, variables: Iterable[int], edges: Iterable[StepEdge], values: Iterable[int]) -> Change:
@@ -559,20 +565,23 @@ class Catalog:
         last: int | None = None
         for node, text in zip(definition, node_texts(definition), strict=True):
             key = (stream, last, text)
-            found = self._step_ids.get(key)
+            found = self._step_id(key)
             if found is None:
                 found = self.known_steps.pop(key, None)
                 if found is None:
                     found = self.next_step
                     self.next_step += 1
-                self._step_ids[key] = found
+                self._step_ids[hash(key)] = with_item(self._step_ids.get(hash(key)), found)
                 self.steps[found] = SharedStep(found, stream, last, node, self.chain(node.functions))
-            if found not in self._uses.steps:
+            if not self._uses.steps[found]:
                 fresh[found] = self.steps[found]
             ways.append(found)
             last = found
         assert last is not None, "a definition has a step"
         return last
+
+    def _step_id(self, key: _Key) -> int | None:
+        return next((id for id in each(self._step_ids.get(hash(key))) if self.steps[id].key == key), None)
 
     def _template(self, shape: graph.Shape) -> int:
         key = graph.canonical_shape(shape).key
@@ -583,20 +592,19 @@ class Catalog:
         return number
 
 
-def _count(uses: Counter[T], more: Iterable[T]) -> tuple[T, ...]:
-    """Increments a few counts, faster than `update`. Returns the items not used before, each once."""
+def _count(uses: MutableMapping[T, int], more: Iterable[T]) -> tuple[T, ...]:
+    """Increments counts. Returns the items not used before, each once."""
     fresh = []
     for use in more:
-        if use in uses:
-            uses[use] += 1
-        else:
-            uses[use] = 1
+        if not (count := uses[use]):
             fresh.append(use)
+        uses[use] = count + 1
     return tuple(fresh)
 
 
-def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:
-    uses.subtract(given_back)
+def _released(uses: MutableMapping[T, int], given_back: Sequence[T]) -> list[T]:
+    for use in given_back:
+        uses[use] -= 1
     gone = [use for use in dict.fromkeys(given_back) if not uses[use]]
     for use in gone:
         del uses[use]

@@ -32,7 +32,9 @@ Above = int | None  # a step, or None for the document
 
 StepKey = tuple[str, str, Above]  # (stream, axis, step above)
 
-StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]  # steps by axis and by the step above them
+_Below = dict[Above, MaskIndex[int] | int]  # steps by the step above them; mostly one, without required filters
+
+StepsBelow = list[tuple[str, _Below]]  # by axis
 
 
 class StepIndex:
@@ -40,7 +42,7 @@ class StepIndex:
 
     def __init__(self) -> None:
         self._steps: dict[int, SharedStep] = {}
-        self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
+        self._below: dict[bool, dict[tuple[str, str, Test], _Below]] = {False: {}, True: {}}
         self.on_self: defaultdict[int, set[int]] = defaultdict(set)  # steps on the self axis, by their parents
         self.to_attributes: Counter[StepKey] = Counter()
         self.selective = NumberSet()
@@ -62,7 +64,12 @@ class StepIndex:
         if is_selective:
             self.selective.add(step.id)
         by_parent = self._below[is_selective].setdefault((step.stream, step.node.axis, step.node.test), {})
-        by_parent.setdefault(step.parent, MaskIndex()).add(step.id, required)
+        known = by_parent.get(step.parent)
+        if known is None and not required:
+            by_parent[step.parent] = step.id
+        else:
+            index = by_parent[step.parent] = index_of(known)
+            index.add(step.id, required)
         if step.node.test.kind == "attribute":
             self.to_attributes[step.stream, step.node.axis, step.parent] += 1
 
@@ -75,8 +82,9 @@ class StepIndex:
         below = self._below[step.id in self.selective]
         self.selective.discard(step.id)
         by_parent = below[key]
-        by_parent[step.parent].remove(step.id)
-        if not by_parent[step.parent]:
+        index = by_parent[step.parent] = index_of(by_parent[step.parent])
+        index.remove(step.id)
+        if not index:
             del by_parent[step.parent]
         if not by_parent:
             del below[key]
@@ -99,6 +107,15 @@ class StepIndex:
     def owner_test(self, step: SharedStep) -> Test | None:
         parent = None if step.parent is None else self._steps[step.parent].node.test
         return owner_test(parent, step.node.axis)
+
+
+def index_of(steps: MaskIndex[int] | int | None) -> MaskIndex[int]:
+    if isinstance(steps, MaskIndex):
+        return steps
+    index: MaskIndex[int] = MaskIndex()
+    if steps is not None:
+        index.add(steps, ())
+    return index
 
 
 def _parent(step: SharedStep) -> int:
@@ -586,6 +603,7 @@ class Automaton:
         self.states = 0
         self._outcomes, self._by_reached = Memo(self._outcome), Memo(self._follows)
         self._contexts = Memo(self._context)
+        self._index_of: Memo[MaskIndex[int] | int, MaskIndex[int]] = Memo(index_of)
 
     # ------------------------------------------------------------ walks
 
@@ -716,7 +734,7 @@ class Automaton:
             for axis, by_parent in self._below[above.stream, kind, name, selective]:
                 for ancestor in (above,) if axis == "/" else above.path():
                     for step in by_parent.keys() & ancestor.contexts.keys():
-                        index = by_parent[step]
+                        index = self._index_of[by_parent[step]]
                         need |= index.need
                         found.append((ancestor.depth, step, ancestor.contexts[step], index))
         return need, frozenset(found)

@@ -168,7 +168,10 @@ def state(catalog: Catalog) -> object:
     return (
         dict(catalog.steps),
         dict(catalog._step_ids),
-        *(+uses for uses in (catalog._uses.steps, catalog._uses.edges, catalog._uses.values)),
+        *(
+            {one: uses[one] for one in uses}
+            for uses in (catalog._uses.steps, catalog._uses.edges, catalog._uses.values)
+        ),
         {key: (row.variables, row.row()) for key, row in catalog.rows._by_key.items()},
         dict(catalog.rows._by_number),
         dict(catalog.rows._restored),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from json.encoder import encode_basestring as _quoted
 from operator import is_
+from sys import intern
 from typing import Any, Literal, get_args
 
 from common.bounds import deadline
@@ -229,7 +230,7 @@ def _node(plain: Any) -> PatternNode:
             raise InvalidValue(f"{str(one)[:80]!r} is not a condition")
     found = tuple([Condition(literal=text) if sort == "=" else Condition(xpath=text) for sort, text in conditions])
     inside = found, tuple(map(_node, children))
-    return PatternNode(axis, shared_test(kind, uri, local), *inside, functions=tuple(functions))
+    return PatternNode(intern(axis), shared_test(kind, uri, local), *inside, functions=tuple(functions))
 
 
 _MARK = "#"
