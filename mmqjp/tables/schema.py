@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from common.arrays import batch_of_rows
 from common.bounds import INFINITE, DocId
-from common.tools import from_json
+from common.tools import Remembered, from_json
 from feeds.documents import Now, now_us
 from feeds.readers import Offset
 from join_stage.protocol import Cost
@@ -63,13 +63,14 @@ def single_number(store: TableStore, sql: str) -> int | None:
     return None if value is None else int(value)
 
 
+_struct_of: Remembered[pa.Schema, pa.StructType] = Remembered(lambda schema: pa.struct(list(schema)))
+
+
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
     if not rows:
         return pa.Table.from_batches([], schema)
     if len(rows) <= FEW_ROWS:
-        named = [dict(zip(schema.names, row, strict=True)) for row in rows]
-        found = pa.RecordBatch.from_struct_array(pa.array(named, pa.struct(list(schema))))
-        return pa.Table.from_batches([found], schema)
+        return pa.Table.from_struct_array(pa.array(list(map(tuple, rows)), _struct_of(schema)))
     return pa.Table.from_batches([batch_of_rows(rows, schema)])
 
 
