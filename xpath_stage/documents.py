@@ -43,10 +43,13 @@ TRIAL, PAUSE = 128, 2_048
 """After TRIAL documents of a stream with new outlines, the trees of its next PAUSE documents are read if fewer than
 twice as many had a known one since the last time: looking for one takes two thirds of the time of reading a tree."""
 
-_QUOTED = re.compile("""(="[^"]*")|='([^'"<]*)'""")
+_QUOTED = re.compile("""(="[^"]*")|='([^'"\1]*)'""")
 
 _PLAIN = bytes(byte for byte in range(256) if byte not in b"<>&\xef" and (byte >= 32 or byte in b"\t\n"))
-_ALTERNATING = b"<>" * MOST_TAGS
+_READ = _PLAIN + b"<>&"
+_TO_DELIMITERS = bytes.maketrans(b"<>", b"\1\2")
+_ALTERNATING = {False: b"<>" * MOST_TAGS, True: b"\1\2" * MOST_TAGS}  # by whether a document was read
+_REFERENCES = ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\1", "<"), ("\2", ">")
 _CONTINUING = frozenset(bytes([byte]) for byte in range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
 _SECTION = b"<![CDATA["
 
@@ -64,7 +67,7 @@ class DocumentOutline:
         self.counts = list(map(len, elements))
         self.attributes = [list(map(str, element.attrib)) for element in elements]
         self.starts, self.ends = list[int](), list[int]()
-        tags, opened = skeleton[0].split("<"), list[int]()
+        tags, opened = skeleton[0].split("\1"), list[int]()
         self.length = 2 * len(tags) + 1
         for place, tag in enumerate(tags):
             if tag.startswith("/"):
@@ -76,6 +79,8 @@ class DocumentOutline:
             self.ends.append(place)
         if len(skeleton) - 1 + sum(map(len, self.attributes)) != skeleton[0].count('"'):
             raise ValueError("an attribute looks like a namespace")
+        if "&" in "".join(skeleton[1:]):
+            raise ValueError("a namespace is compared as it is written here, and as it reads elsewhere")
         self.is_normalised = " xml:" in skeleton[0]  # values of some attributes are not read as they are written
         both = enumerate(zip(self.starts, self.ends, strict=True))
         # An empty element is written as one tag.
@@ -208,8 +213,8 @@ class Outlines:
             most = 0
         for some in iter(lambda: list(islice(waiting, LOOKED_AT)), []):
             tried = [xml if len(xml) <= most and self._is_compared(stream) else b"" for stream, xml in some]
-            plain = zip(some, _without_sections(tried), strict=True)
-            found = [self._recognised(stream, xml, *one) if one[0] else None for (stream, xml), one in plain]
+            read = zip(some, _delimited(tried), strict=True)
+            found = [self._recognised(stream, len(xml), *one) if one[0] else None for (stream, xml), one in read]
             rest = [one for one, known in zip(some, found, strict=True) if known is None]
             parsed = parse_documents([xml for _, xml in rest], max_nodes=max_nodes)
             for (stream, xml), known, compared in zip(some, found, tried, strict=True):
@@ -243,27 +248,23 @@ class Outlines:
             return False
         return not state.resting and bool(self._known)
 
-    def _recognised(self, stream: str, given: bytes, xml: bytes, marks: bytes) -> ParsedDocument | None:
-        """A document that has a known outline, and whose tree would be written as the same text. `xml` and `marks` are
-        what `_without_sections` returns for the `given` one.
+    def _recognised(self, stream: str, size: int, xml: bytes, marks: bytes) -> ParsedDocument | None:
+        """A document of a size that has a known outline, and whose tree would be written as the same text. `xml` and
+        `marks` are what `_delimited` returns for it.
 
         The text is one that had the outline, with other texts and values of attributes. They are non-empty where those
         were, so it is well-formed if they have no `<`, only references as we write them, and no forbidden character."""
-        escaped = 0
-        if not _ALTERNATING.startswith(marks):
-            escaped = marks.count(b"&")
-            if not _ALTERNATING.startswith(marks.translate(None, b"&\xef")):
-                return None
-            if b"\xef" in marks and b"\xef\xbf" in xml:
-                return None  # U+FFFE and U+FFFF begin with these
-            if b"&" in given and escaped > xml.count(b"&amp;") + xml.count(b"&lt;") + xml.count(b"&gt;"):
-                return None
+        is_read = marks[:1] == b"\1"
+        if not (alternating := _ALTERNATING[is_read]).startswith(marks) and (
+            b"\xef\xbf" in xml or not alternating.startswith(marks.replace(b"\xef", b""))
+        ):
+            return None  # U+FFFE and U+FFFF begin with these bytes
         try:
             text = xml.decode()
         except UnicodeDecodeError:
             return None
-        pieces = pieces_of(text)
-        tags = "<".join(pieces[1::2])
+        pieces = text.replace("\2", "\1").split("\1") if is_read else pieces_of(text)
+        tags = "\1".join(pieces[1::2])
         skeleton, values = skeleton_of(tags)
         if is_quoted := "'" in skeleton[0]:
             tags = _QUOTED.sub(_in_double_quotes, tags)
@@ -276,14 +277,11 @@ class Outlines:
         if (reader := self._readers.get(outline) or self._reader(outline)) is None:
             return None
         if is_quoted:
-            text = "".join([f"<{tag}>{after}" for tag, after in zip(tags.split("<"), pieces[2::2], strict=True)])
-        state = self._state(stream)
+            text = "".join([f"\1{tag}\2{after}" for tag, after in zip(tags.split("\1"), pieces[2::2], strict=True)])
+        state = self._streams.get(stream) or self._state(stream)
         state.hits += 1
         state.vain -= state.vain > 0
-        document = ParsedDocument(None, len(given), text)
-        document.is_looked_at, document.outline = True, outline
-        document.held = reader.read(pieces, values, escaped=escaped > 0)
-        return document
+        return ParsedDocument(None, size, text, outline, reader.read(pieces, values, escaped=False))
 
     def _look(self, stream: str, document: ParsedDocument) -> None:
         """Finds the outline of a document with a text, and reads it so if possible."""
@@ -295,7 +293,7 @@ class Outlines:
             state.resting -= 1
             return
         pieces = pieces_of(text)
-        skeleton, values = skeleton_of("<".join(pieces[1::2]))
+        skeleton, values = skeleton_of("\1".join(pieces[1::2]))
         is_known = skeleton in self._known
         outline = self._known[skeleton] if is_known else self._new(skeleton, document, state)
         reader = None if outline is None else self._reader(outline)
@@ -314,7 +312,7 @@ class Outlines:
         met = self._met[mark] = self._met.get(mark, 0) + 1
         state.misses += met == 1
         state.hits += met > 1
-        if met < RUN or skeleton[0].count("<") >= MOST_TAGS:
+        if met < RUN or skeleton[0].count("\1") >= MOST_TAGS:
             return None
         if len(self._known) >= MOST_OUTLINES:
             self._known.clear()
@@ -358,23 +356,21 @@ def pieces_of(text: str) -> list[str]:
     return text.replace(">", "<").split("<")
 
 
-def skeleton_of(tags: str) -> tuple[TagSkeleton, list[str]]:
-    """The skeleton of a document's tags, joined by `<`, and the values of its attributes but namespaces, as written."""
-    if '"' not in tags:
-        return (tags,), []
+def skeleton_of(tags: str) -> tuple[TagSkeleton, Sequence[str]]:
+    """The skeleton of a document's tags, joined by U+0001, and the values of its attributes but namespaces."""
     parts = tags.split('"')
     if len(parts) % 2 == 0:
         return ("",), []  # no document's
     names, values = '"'.join(parts[::2]), parts[1::2]
-    if " xmlns" not in names:
-        return (names,), values
     of_namespaces, of_others = _namespaces(names)
-    return (names, *of_namespaces(values)), list(of_others(values))
+    return (names, *of_namespaces(values)), of_others(values)
 
 
 @lru_cache(MOST_OUTLINES)
 def _namespaces(names: str) -> tuple[ItemsAt[str], ItemsAt[str]]:
     """What take, of the values of all attributes, those of namespaces and the others."""
+    if " xmlns" not in names:
+        return items_at([]), itemgetter(slice(None))
     places: tuple[list[int], list[int]] = ([], [])
     for place, name in enumerate(names.split('"')[:-1]):
         places[not name.rpartition(" ")[2].startswith("xmlns")].append(place)
@@ -385,36 +381,60 @@ def _in_double_quotes(attribute: re.Match[str]) -> str:
     return attribute[1] or f'="{attribute[2]}"'
 
 
-def _without_sections(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """Each document with texts in place of CDATA sections, and of it `<`, `>`, `&`, forbidden characters, and the first
-    byte of some that are not well-formed. What is put for misplaced sections makes it ill-formed."""
-    joined, plain = b"\0".join(xmls), xmls
+def _delimited(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """Each document, and of it `<`, `>`, forbidden characters, and the first byte of some that are not well-formed.
+    Those with CDATA sections or references are read: `<` and `>` of tags become U+0001 and U+0002."""
+    joined = b"\0".join(xmls)
     if _SECTION in joined:
-        first, *others = joined.split(_SECTION)
-        parts, before = [first], b"<" + first
-        for other in others:
-            parts.append(_escaped(before, *other.partition(b"]]>")))
-            before = other
-        joined = b"".join(parts)
-        plain = joined.split(b"\0")
+        return _all_read(xmls)
     marks = joined.translate(None, _PLAIN).split(b"\0")
+    if len(marks) != len(xmls):
+        return chain.from_iterable(_delimited([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
+    if b"&" not in joined:
+        return zip(xmls, marks, strict=True)
+    read = iter(_all_read([xml for xml, of in zip(xmls, marks, strict=True) if b"&" in of]))
+    return (next(read) if b"&" in of else (xml, of) for xml, of in zip(xmls, marks, strict=True))
+
+
+def _all_read(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    joined = b"\0".join(xmls)
+    if b"\1" in joined or b"\2" in joined or b"\3" in joined:
+        xmls = [b"" if {*b"\1\2\3"} & {*xml} else xml for xml in xmls]
+        joined = b"\0".join(xmls)
+    first, *others = joined.split(_SECTION)
+    parts, before = [_read(first)], b"<" + first
+    for other in others:
+        parts += _read_section(before, *other.partition(b"]]>"))
+        before = other
+    joined = b"".join(parts)
+    marks = joined.translate(None, _READ).split(b"\0")
     if len(marks) == len(xmls):
-        return zip(plain, marks, strict=True)
-    return chain.from_iterable(_without_sections([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
+        return zip(joined.split(b"\0"), marks, strict=True)
+    return chain.from_iterable(_all_read([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
 
 
-def _escaped(before: bytes, text: bytes, end: bytes, after: bytes) -> bytes:
-    """The text of a CDATA section as it is written without, and what follows it."""
+def _read(xml: bytes) -> bytes:
+    """XML without CDATA sections, as `_delimited` returns it."""
+    xml = xml.translate(_TO_DELIMITERS)
+    if b"&" in xml:
+        xml = xml.replace(b"&lt;", b"<").replace(b"&gt;", b">")
+        if b"&" in xml:  # U+0004 for references that we do not write so
+            xml = xml.replace(b"&amp;", b"\3").replace(b"&", b"\4").replace(b"\3", b"&")
+    return xml
+
+
+def _read_section(before: bytes, text: bytes, end: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """The text of a CDATA section and what follows it, as `_delimited` returns them."""
     if not end or b"\0" in text:
-        return _SECTION + text + end + after  # it does not end in its document
+        return b"", _read(_SECTION + text + end + after)  # it does not end in its document
     if not (before.endswith(b">") and after.startswith(b"<")):  # mostly it is all of a text
         before = before[before.rfind(b">") + 1 :]
         reference = before.rfind(b"&")
         in_tag_or_outside = b"<" in before or b"\0" in before or after[:1] in (b"", b"\0")
         in_reference = reference >= 0 and b";" not in before[reference:]
         if in_tag_or_outside or in_reference or text[:1] in _CONTINUING or after[:1] in _CONTINUING:
-            return b"<<" + after
-    return text.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;") + after
+            return b"\1\1", _read(after)
+    return text, _read(after)
 
 
 _OTHER_ESCAPES = (("&quot;", '"'), ("&#9;", "\t"), ("&#10;", "\n"), ("&#13;", "\r"))
@@ -525,13 +545,31 @@ class ParsedDocument:
     what `xml` returns, and is parsed when the tree is needed if there is none. `outline` is the shared structure, if
     known, and `held` what was read with it."""
 
-    __slots__ = ("__dict__", "_top", "held", "is_looked_at", "outline", "size", "text")
+    __slots__ = ("__dict__", "_text", "_top", "held", "is_looked_at", "outline", "size")
 
-    def __init__(self, top: etree._Element | None, size: int, text: str | None = None) -> None:
-        self._top, self.size, self.text = top, size, text
-        self.outline: DocumentOutline | None = None
-        self.held: HeldTexts | None = None
-        self.is_looked_at = False  # whether its outline has been looked for
+    def __init__(
+        self,
+        top: etree._Element | None,
+        size: int,
+        text: str | None = None,
+        outline: DocumentOutline | None = None,
+        held: HeldTexts | None = None,
+    ) -> None:
+        self._top, self.size, self._text, self.outline, self.held = top, size, text, outline, held
+        self.is_looked_at = held is not None  # whether its outline has been looked for
+
+    @property
+    def text(self) -> str | None:
+        text = self._text
+        if text is not None and text[:1] == "\1":  # it was read, and not written yet
+            for character, written in _REFERENCES:
+                text = text.replace(character, written)
+            self._text = text
+        return text
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._text = text
 
     @property
     def top(self) -> etree._Element:
