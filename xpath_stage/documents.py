@@ -10,6 +10,7 @@ earlier one, is not even parsed. All tags that no query mentions are one name.""
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -342,8 +343,9 @@ class Outlines:
         return self._readers[outline]
 
 
-def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    return " ".join(tags), tuple(counts)  # no name has a blank
+def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, bytes]:
+    """The hash of either is computed once."""
+    return " ".join(tags), array("I", counts).tobytes()  # no name has a blank
 
 
 def attributes_key(owners: Sequence[int], names: Sequence[str]) -> str:

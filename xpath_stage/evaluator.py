@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import call
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.arrays import Ints, expand_ranges
+from common.tools import items_at
 from templates.catalog import Change, StepEdge
 from templates.witness import ELEMENT, R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.automaton import Automaton, Groups
@@ -36,12 +38,12 @@ pauses are shorter, each twice as long as the one before: the first documents of
 
 
 class ShapeFindings:
-    """What a walk found in a document of one shape: its rows, and the values that it needs, with the ids of their
-    `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
+    """What a walk found in a document of one shape: its `rows` (group, node1, node2), and the values that it needs, with
+    the ids of their `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
 
     __slots__ = ("nodes", "rows", "size", "stream", "values")
 
-    def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
+    def __init__(self, stream: str, size: int, rows: Ints, values: StringValues, nodes: Ints) -> None:
         self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
 
 
@@ -60,7 +62,7 @@ def _findings_of(
     for place, document in enumerate(documents):
         start, owned = columns.first[document], bisect_left(columns.owners, columns.first[document])
         at = by_document[starts[place] : ends[place]]
-        own = WitnessRows(rows.document[at], rows.group[at], rows.node1[at] - start, rows.node2[at] - start)
+        own = np.stack((rows.group[at], rows.node1[at] - start, rows.node2[at] - start))
         those = np.sort(value_by_document[value_starts[place] : value_ends[place]])
         several = those.tolist()
         own_values = StringValues(
@@ -76,7 +78,7 @@ def _findings_of(
         yield ShapeFindings(streams[document], size, own, own_values, nodes[those] - start)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Tested:
     """What distinguishes documents of one tag tree: attributes, literals that values equal, and results `found`."""
 
@@ -84,11 +86,17 @@ class _Tested:
     values: list[tuple[int, dict[str, int]]]
     found: dict[object, ShapeFindings] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._texts = items_at([number for number, _ in self.values])
+        self._look_ups = [literals.get for _, literals in self.values]
+
     def outcome(self, columns: ElementColumns) -> object:
         texts, outline = columns.texts, columns.outline
         if columns.unread:
             columns.read_values([number for number, _ in self.values])
-        key = attributes_key(columns.owners, columns.names) if outline is None else outline.attributes_key
+        if outline is not None:
+            return outline.attributes_key, *map(call, self._look_ups, self._texts(texts))
+        key = attributes_key(columns.owners, columns.names)
         return key, *[literals.get(texts[i] or "") for i, literals in self.values]
 
 
@@ -194,9 +202,9 @@ HELD_VALUES = 500
 """Maximum number of values held as Python strings. More exceed the processor caches and take 10 % longer."""
 
 
-def _r_bin(docids: Sequence[int], rows: WitnessRows) -> pa.Table:
-    document = np.array(docids, np.int64)[rows.document]
-    return pa.table([pa.array(one) for one in (document, rows.group.astype(np.int32), rows.node1, rows.node2)], R_BIN)
+def _r_bin(docids: Ints, rows: WitnessRows) -> pa.Table:
+    columns = docids[rows.document], rows.group.astype(np.int32), rows.node1, rows.node2
+    return pa.table([pa.array(column) for column in columns], R_BIN)
 
 
 def _r_doc(
@@ -222,15 +230,6 @@ def strings(values: Sequence[str | None]) -> pa.Array:
 
 def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.Table:
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
-
-
-def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
-    """Expands documents (`numbers` of shapes with `lengths`) to indices of concatenated shape rows and of documents."""
-    if len(lengths) == 1:
-        places, rows = np.arange(len(numbers)), np.arange(lengths[0])
-        return np.tile(rows, len(places)), np.repeat(places, len(rows))
-    ends = np.cumsum([0, *lengths])
-    return expand_ranges(ends[numbers], ends[numbers + 1])
 
 
 def _numbered(nodes: Ints, numbers: Ints, first: Ints) -> Ints:
@@ -418,24 +417,19 @@ class _Chunk:
             rows = WitnessRows(rows.document, rows.group, node1, node2)
             nodes, elements = values.nodes(columns)
             place = np.searchsorted(first, elements, side="right") - 1
-            docids, texts = np.array(self._docids, np.int64)[place], strings(values.read(columns))
+            docids, texts = np.array(self._docids, np.int64), strings(values.read(columns))
             nodes = _renumbered(nodes, left_out, first[place])
-            yield _r_bin(self._docids, rows), _r_doc(docids, nodes, texts, self._streams, place)
+            yield _r_bin(docids, rows), _r_doc(docids[place], nodes, texts, self._streams, place)
 
     def _known_tables(self) -> tuple[pa.Table, pa.Table]:
-        number_of = {found: number for number, found in enumerate(dict.fromkeys(self._founds))}
-        founds = list(number_of)
-        if len(founds) == 1:
-            numbers = np.zeros(len(self._founds), np.int64)
-        else:
-            numbers = np.fromiter(map(number_of.__getitem__, self._founds), np.int64, len(self._founds))
-        rows = WitnessRows.concatenated([found.rows for found in founds])
-        element, sizes = np.array(self._numbers, np.int64), np.array([found.size for found in founds])[numbers]
-        first = sizes.cumsum() - sizes
-        picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
-        node1, node2 = (_numbered(column[picked], element, first[place]) for column in (rows.node1, rows.node2))
-        r_bin = _r_bin(self._known, WitnessRows(place, rows.group[picked], node1, node2))
-        picked, place = _picked(numbers, [len(found.nodes) for found in founds])
-        nodes = _numbered(np.concatenate([found.nodes for found in founds])[picked], element, first[place])
-        docids, texts = np.array(self._known, np.int64)[place], pa.chunked_array([*self._texts, strings(self._values)])
-        return r_bin, _r_doc(docids, nodes, texts, [found.stream for found in founds], numbers[place])
+        founds, docids = self._founds, np.array(self._known, np.int64)
+        element, sizes = np.array(self._numbers, np.int64), np.array([found.size for found in founds])
+        first, numbers = sizes.cumsum() - sizes, np.arange(len(founds))
+        place = numbers.repeat([found.rows.shape[1] for found in founds])
+        group, *both = np.concatenate([found.rows for found in founds], axis=1)
+        node1, node2 = (_numbered(column, element, first[place]) for column in both)
+        r_bin = _r_bin(docids, WitnessRows(place, group, node1, node2))
+        place = numbers.repeat([len(found.nodes) for found in founds])
+        nodes = _numbered(np.concatenate([found.nodes for found in founds]), element, first[place])
+        texts = pa.chunked_array([*self._texts, strings(self._values)])
+        return r_bin, _r_doc(docids[place], nodes, texts, [found.stream for found in founds], place)
