@@ -38,8 +38,8 @@ pauses are shorter, each twice as long as the one before: the first documents of
 
 
 class ShapeFindings:
-    """What a walk found in a document of one shape: its `rows` (group, node1, node2), and the values that it needs, with
-    the ids of their `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
+    """What a walk found in a document of one shape: `rows` (group, node1, node2), and the values that it needs, with the
+    ids of their `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
 
     __slots__ = ("nodes", "rows", "size", "stream", "values")
 
