@@ -131,7 +131,7 @@ class OutlineReader:
         mentioned: Mapping[str, bool] | None,
     ) -> None:
         self.outline, counts = outline, [*outline.counts]
-        self.tags, self.counts, self.numbers = list[str](), list[int](), list[int]()
+        self.tags, self.counts, numbers = list[str](), list[int](), list[int]()
         self.owners, self.places, self.names = list[int](), list[int](), list[str]()
         values = count()
         values_at = list[int]()
@@ -149,8 +149,9 @@ class OutlineReader:
                 self.places += range(1, len(names) + 1)
                 self.names += names
             self.tags.append(tag)
-            self.numbers.append(number)
-        self.counts = [counts[number] for number in self.numbers]
+            numbers.append(number)
+        self.counts = [counts[number] for number in numbers]
+        self.numbers: Sequence[int] = numbers if len(numbers) < len(counts) else range(len(counts))
         self.key, self.attributes_key = outline_key(self.tags, self.counts), attributes_key(self.owners, self.names)
         # The text before the root is empty, as is that of an element that is one tag.
         both = ((outline.starts[number], outline.ends[number]) for number in self.numbers)

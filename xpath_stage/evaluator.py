@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import call
 from typing import Any
 
@@ -38,8 +39,8 @@ pauses are shorter, each twice as long as the one before: the first documents of
 
 
 class ShapeFindings:
-    """What a walk found in a document of one shape: `rows` (group, node1, node2), and the values that it needs, with the
-    ids of their `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
+    """What a walk found in a document of one shape: `rows` (group, node1, node2), and the values that it needs, with
+    the ids of their `nodes`. `size` is the number of elements in the columns, by which all of them are numbered."""
 
     __slots__ = ("nodes", "rows", "size", "stream", "values")
 
@@ -232,10 +233,13 @@ def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.T
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
 
 
-def _numbered(nodes: Ints, numbers: Ints, first: Ints) -> Ints:
-    """Nodes by the elements' `numbers` in their documents. `first` is added to those that they have."""
-    element = nodes & ELEMENT
-    found: Ints = nodes - element + numbers[element + first]
+def _numbered(numbers: Sequence[Sequence[int]], nodes: Ints, document: Ints) -> Ints:
+    """Nodes of each `document`, by the elements' `numbers` there, which are ranges where none are left out."""
+    if {*map(type, numbers)} == {range}:
+        return nodes
+    sizes = np.array([*map(len, numbers)])
+    element, first = nodes & ELEMENT, sizes.cumsum() - sizes
+    found: Ints = nodes - element + np.fromiter(chain.from_iterable(numbers), np.int64)[element + first[document]]
     return found
 
 
@@ -354,7 +358,7 @@ class _Chunk:
         self._streams: list[str] = []
         self._columns, self._scratch = automaton.columns(), automaton.columns()
         self._known: list[int] = []
-        self._numbers: list[int] = []  # of the elements of documents with cached shapes
+        self._numbers: list[Sequence[int]] = []  # of the elements of each document with a cached shape
         self._wanted: dict[int, tuple[int, dict[object, Any], object]] = {}  # documents whose shapes are to be cached
         self._founds: list[ShapeFindings] = []
         self._values: list[str | None] = []
@@ -378,7 +382,7 @@ class _Chunk:
             if found is not None:
                 known.append(docid)
                 founds.append(found)
-                numbers += scratch.numbers
+                numbers.append(scratch.numbers)
                 values += found.values.read(scratch)
                 if len(values) > HELD_VALUES:
                     self._texts.append(strings(values))
@@ -423,13 +427,12 @@ class _Chunk:
 
     def _known_tables(self) -> tuple[pa.Table, pa.Table]:
         founds, docids = self._founds, np.array(self._known, np.int64)
-        element, sizes = np.array(self._numbers, np.int64), np.array([found.size for found in founds])
-        first, numbers = sizes.cumsum() - sizes, np.arange(len(founds))
-        place = numbers.repeat([found.rows.shape[1] for found in founds])
+        places = np.arange(len(founds))
+        place = places.repeat([found.rows.shape[1] for found in founds])
         group, *both = np.concatenate([found.rows for found in founds], axis=1)
-        node1, node2 = (_numbered(column, element, first[place]) for column in both)
+        node1, node2 = (_numbered(self._numbers, nodes, place) for nodes in both)
         r_bin = _r_bin(docids, WitnessRows(place, group, node1, node2))
-        place = numbers.repeat([len(found.nodes) for found in founds])
-        nodes = _numbered(np.concatenate([found.nodes for found in founds]), element, first[place])
+        place = places.repeat([len(found.nodes) for found in founds])
+        nodes = _numbered(self._numbers, np.concatenate([found.nodes for found in founds]), place)
         texts = pa.chunked_array([*self._texts, strings(self._values)])
         return r_bin, _r_doc(docids[place], nodes, texts, [found.stream for found in founds], place)
