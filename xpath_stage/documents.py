@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain, count, islice
 from operator import itemgetter
 from secrets import token_hex
@@ -223,7 +223,8 @@ class Outlines:
                 if known is None:
                     document = next(parsed)
                     if isinstance(document, ParsedDocument) and len(xml) <= most:
-                        document.text = document.xml()
+                        if not self._state(stream).resting:
+                            document.text = document.xml()
                         self._look(stream, document)
                         if compared and document.outline is not None:
                             self._note_vain(self._state(stream))
@@ -283,16 +284,16 @@ class Outlines:
         state = self._streams.get(stream) or self._state(stream)
         state.hits += 1
         state.vain -= state.vain > 0
-        return ParsedDocument(None, size, text, outline, reader.read(pieces, values, escaped=False))
+        written = partial(_written, text) if text[0] == "\1" else text
+        return ParsedDocument(None, size, written, outline, reader.read(pieces, values, escaped=False))
 
     def _look(self, stream: str, document: ParsedDocument) -> None:
         """Finds the outline of a document with a text, and reads it so if possible."""
-        document.is_looked_at, document.held, text = True, None, document.text
-        if text is None:
-            return
-        state = self._state(stream)
+        document.is_looked_at, document.held, state = True, None, self._state(stream)
         if state.resting:
             state.resting -= 1
+            return
+        if (text := document.text) is None:
             return
         pieces = pieces_of(text)
         skeleton, values = skeleton_of("\1".join(pieces[1::2]))
@@ -378,6 +379,12 @@ def _namespaces(names: str) -> tuple[ItemsAt[str], ItemsAt[str]]:
     for place, name in enumerate(names.split('"')[:-1]):
         places[not name.rpartition(" ")[2].startswith("xmlns")].append(place)
     return items_at(places[0]), items_at(places[1])
+
+
+def _written(text: str) -> str:
+    for character, written in _REFERENCES:
+        text = text.replace(character, written)
+    return text
 
 
 def _in_double_quotes(attribute: re.Match[str]) -> str:
@@ -554,7 +561,7 @@ class ParsedDocument:
         self,
         top: etree._Element | None,
         size: int,
-        text: str | None = None,
+        text: str | Callable[[], str] | None = None,
         outline: DocumentOutline | None = None,
         held: HeldTexts | None = None,
     ) -> None:
@@ -563,12 +570,9 @@ class ParsedDocument:
 
     @property
     def text(self) -> str | None:
-        text = self._text
-        if text is not None and text[:1] == "\1":  # it was read, and not written yet
-            for character, written in _REFERENCES:
-                text = text.replace(character, written)
-            self._text = text
-        return text
+        if callable(self._text):
+            self._text = self._text()
+        return self._text
 
     @text.setter
     def text(self, text: str) -> None:
@@ -1027,10 +1031,14 @@ def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
     # Documents with warnings, or errors that lxml ignores, are parsed one by one.
     if parser.error_log or not _AS_EXPECTED(root, breaks=len(xmls) - 1):
         return None
-    # Serializing all of them together takes half the time.
-    text = etree.tostring(root, encoding="unicode")
-    texts = text[len(_OPEN) : -len(_CLOSE)].split(_BETWEEN.decode())
-    return list(map(ParsedDocument, root[::2], sizes, texts))  # type: ignore[index]  # the stubs know no slices
+
+    @cache
+    def texts() -> list[str]:
+        # Serializing all of them together takes half the time.
+        return etree.tostring(root, encoding="unicode")[len(_OPEN) : -len(_CLOSE)].split(_BETWEEN.decode())
+
+    written = (lambda place=place: texts()[place] for place in count())
+    return list(map(ParsedDocument, root[::2], sizes, written))  # type: ignore[index]  # the stubs know no slices
 
 
 def _all_elements(xmls: Sequence[bytes]) -> bool:
