@@ -773,22 +773,13 @@ class ElementColumns:
         if self.unread:
             self.unread = {}
         self.outline = None
-        self.tags, self.counts, self.texts = tags, counts, texts = [], [], []
-        if self._owned is not None:
+        self.tags, self.counts, self.texts = [], [], []
+        if self._owned is None:
+            self._read_elements(document)
+        else:
             self.owners, self.places, self.names, self.values = [], [], [], []
             self._read_attributes_too(document, self._owned)
-        else:
-            valued = self._valued
-            left = MOST_TEXT * document.size
-            for element in document.top.iter():
-                children = len(element)
-                if children and valued[element.tag]:
-                    left = self._add_value(element, left)
-                else:
-                    texts.append(element.text)
-                tags.append(element.tag)
-                counts.append(children)
-        self.numbers = range(len(tags))
+        self.numbers = range(len(self.tags))
         if self.keeps_trees:
             self._trees = [document]
 
@@ -823,9 +814,8 @@ class ElementColumns:
         self._trees += other._trees
         self.first.append(len(self.tags))
 
-    # The same loop three times, because it is most of stage 1: asking for each element whether attributes matter takes
-    # 5 % of the time. Interning names saves 10 % in a large document, where names are looked up again and again, and
-    # costs 5 % where a document is only compared with the one before.
+    # The same loop twice, because it is most of stage 1: asking for each element whether attributes matter takes 5 % of
+    # the time. Interning names saves 10 % in a large document, where names are looked up again and again.
 
     def _read_elements(self, document: ParsedDocument) -> None:
         tags, counts, texts, valued, interned = self.tags, self.counts, self.texts, self._valued, self._interned
