@@ -224,7 +224,7 @@ class Outlines:
                     document = next(parsed)
                     if isinstance(document, ParsedDocument) and len(xml) <= most:
                         if not self._state(stream).resting:
-                            document.text = document.xml()
+                            document = ParsedDocument(document.top, document.size, document.xml())
                         self._look(stream, document)
                         if compared and document.outline is not None:
                             self._note_vain(self._state(stream))
@@ -285,7 +285,7 @@ class Outlines:
         state.hits += 1
         state.vain -= state.vain > 0
         written = partial(_written, text) if text[0] == "\1" else text
-        return ParsedDocument(None, size, written, outline, reader.read(pieces, values, escaped=False))
+        return ParsedDocument(None, size, written, reader.read(pieces, values, escaped=False))
 
     def _look(self, stream: str, document: ParsedDocument) -> None:
         """Finds the outline of a document with a text, and reads it so if possible."""
@@ -391,50 +391,41 @@ def _in_double_quotes(attribute: re.Match[str]) -> str:
     return attribute[1] or f'="{attribute[2]}"'
 
 
-def _delimited(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+def _delimited(xmls: Sequence[bytes], *, read: bool = False) -> Iterable[tuple[bytes, bytes]]:
     """Each document, and of it `<`, `>`, forbidden characters, and the first byte of some that are not well-formed.
     Those with CDATA sections or references are read: `<` and `>` of tags become U+0001 and U+0002."""
     joined = b"\0".join(xmls)
-    if _SECTION in joined:
-        return _all_read(xmls)
-    marks = joined.translate(None, _PLAIN).split(b"\0")
+    read |= _SECTION in joined
+    if read:
+        if b"\1" in joined or b"\2" in joined or b"\3" in joined:
+            joined = b"\0".join([b"" if {*b"\1\2\3"} & {*xml} else xml for xml in xmls])
+        first, *others = joined.split(_SECTION)
+        parts, before = [_read(first)], b"<" + first
+        for other in others:
+            parts += _read_section(before, *other.partition(b"]]>"))
+            before = other
+        joined = b"".join(parts)
+    marks = joined.translate(None, _READ if read else _PLAIN).split(b"\0")
     if len(marks) != len(xmls):
-        return chain.from_iterable(_delimited([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
-    if b"&" not in joined:
-        return zip(xmls, marks, strict=True)
-    read = iter(_all_read([xml for xml, of in zip(xmls, marks, strict=True) if b"&" in of]))
-    return (next(read) if b"&" in of else (xml, of) for xml, of in zip(xmls, marks, strict=True))
-
-
-def _all_read(xmls: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    joined = b"\0".join(xmls)
-    if b"\1" in joined or b"\2" in joined or b"\3" in joined:
-        xmls = [b"" if {*b"\1\2\3"} & {*xml} else xml for xml in xmls]
-        joined = b"\0".join(xmls)
-    first, *others = joined.split(_SECTION)
-    parts, before = [_read(first)], b"<" + first
-    for other in others:
-        parts += _read_section(before, *other.partition(b"]]>"))
-        before = other
-    joined = b"".join(parts)
-    marks = joined.translate(None, _READ).split(b"\0")
-    if len(marks) == len(xmls):
+        alone = ([(xml, b"\0")] if b"\0" in xml else _delimited([xml], read=read) for xml in xmls)
+        return chain.from_iterable(alone)
+    if read:
         return zip(joined.split(b"\0"), marks, strict=True)
-    return chain.from_iterable(_all_read([xml]) if b"\0" not in xml else [(xml, b"\0")] for xml in xmls)
+    waiting = iter(_delimited([xml for xml, of in zip(xmls, marks, strict=True) if b"&" in of], read=True))
+    return (next(waiting) if b"&" in of else (xml, of) for xml, of in zip(xmls, marks, strict=True))
 
 
 def _read(xml: bytes) -> bytes:
-    """XML without CDATA sections, as `_delimited` returns it."""
+    """XML without CDATA sections, with U+0004 for references that we do not write so."""
     xml = xml.translate(_TO_DELIMITERS)
     if b"&" in xml:
         xml = xml.replace(b"&lt;", b"<").replace(b"&gt;", b">")
-        if b"&" in xml:  # U+0004 for references that we do not write so
-            xml = xml.replace(b"&amp;", b"\3").replace(b"&", b"\4").replace(b"\3", b"&")
+        xml = xml.replace(b"&amp;", b"\3").replace(b"&", b"\4").replace(b"\3", b"&")
     return xml
 
 
 def _read_section(before: bytes, text: bytes, end: bytes, after: bytes) -> tuple[bytes, bytes]:
-    """The text of a CDATA section and what follows it, as `_delimited` returns them."""
+    """The text of a CDATA section, and what follows it."""
     if not end or b"\0" in text:
         return b"", _read(_SECTION + text + end + after)  # it does not end in its document
     if not (before.endswith(b">") and after.startswith(b"<")):  # mostly it is all of a text
@@ -549,6 +540,9 @@ class DocumentError(InputError, ValueError):
     """A document that cannot be read: the message has the place and the cause."""
 
 
+Written = str | Callable[[], str] | None
+
+
 class ParsedDocument:
     """The tree of a document. Its elements are numbered in document order, from 0. `size` is its XML's length in bytes.
     `top` is its root element, perhaps beside other documents in a larger tree, so use it only to look down. `text` is
@@ -558,14 +552,10 @@ class ParsedDocument:
     __slots__ = ("__dict__", "_text", "_top", "held", "is_looked_at", "outline", "size")
 
     def __init__(
-        self,
-        top: etree._Element | None,
-        size: int,
-        text: str | Callable[[], str] | None = None,
-        outline: DocumentOutline | None = None,
-        held: HeldTexts | None = None,
+        self, top: etree._Element | None, size: int, text: Written = None, held: HeldTexts | None = None
     ) -> None:
-        self._top, self.size, self._text, self.outline, self.held = top, size, text, outline, held
+        self._top, self.size, self._text, self.held = top, size, text, held
+        self.outline: DocumentOutline | None = None if held is None else held[0].outline
         self.is_looked_at = held is not None  # whether its outline has been looked for
 
     @property
@@ -573,10 +563,6 @@ class ParsedDocument:
         if callable(self._text):
             self._text = self._text()
         return self._text
-
-    @text.setter
-    def text(self, text: str) -> None:
-        self._text = text
 
     @property
     def top(self) -> etree._Element:
