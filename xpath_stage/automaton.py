@@ -180,7 +180,7 @@ class State(dict[Label, "State"]):
         self.by_label: dict[tuple[NodeKind, str, int], State] = {}
         self.by_outcome: dict[StateOutcome, State] = {}
         self.selective_approaches: dict[str, Approaches] = {}
-        self.parts: dict[tuple[str, int], tuple[State, ...]] = {}
+        self.parts: dict[tuple[str, int] | NodeClass, Parts] = {}
         self.part_of: dict[StateOutcome, State] = {}
 
     def __missing__(self, label: Label) -> State:
@@ -198,6 +198,9 @@ class State(dict[Label, "State"]):
         for known in (self.by_label, self.by_outcome, self.parts, self.part_of):
             known.clear()
 
+
+Parts = tuple[tuple[State, ...], frozenset[Above]]
+"""States that begin at a node, and the steps that match there."""
 
 _SELECTIVE = attrgetter("selective")
 
@@ -241,7 +244,7 @@ class PartWalks:
         self._labels, self._attributes = cast(Sequence[NodeClass], labels), attributes
         self._elements: list[tuple[int, int]] = []
         self._of_attributes: list[tuple[int, int]] = []
-        self._matched: list[tuple[int, set[int | None]]] = []
+        self._matched: list[tuple[int, frozenset[Above]]] = []
 
     def walk(self, elements: list[int], states: list[State]) -> Walk:
         """Adds the parts' findings to `elements` and `states`, the result of the walk without them; modifies both."""
@@ -250,8 +253,9 @@ class PartWalks:
             above = states[number].above
             if number < past or above is None:
                 continue
-            parts = self._automaton.parts(above, self._labels[number])
-            if parts and not self._begin(number, parts):
+            label = self._labels[number]
+            parts, steps = above.parts.get(label) or self._automaton.parts(above, label)
+            if parts and not self._begin(number, parts, steps):
                 place = bisect_right(first, number)
                 begin = first[place - 1]
                 past = first[place] if place < len(first) else len(states)  # a held document's end is not noted
@@ -261,12 +265,11 @@ class PartWalks:
         columns = self._columns
         return Walk(elements, found, columns.owners, columns.places, self._elements, self._of_attributes)
 
-    def _begin(self, number: int, parts: tuple[State, ...]) -> bool:
+    def _begin(self, number: int, parts: tuple[State, ...], steps: frozenset[Above]) -> bool:
         """False if a part's step also matches an enclosing node: nodes in both would be found twice."""
         matched = self._matched
         while matched and matched[-1][0] <= number:
             matched.pop()
-        steps = {step for part in parts for step in part.contexts}
         if any(not steps.isdisjoint(around) for _, around in matched):
             return False
         end = number
@@ -689,22 +692,22 @@ class Automaton:
             above[label] = found
         return found
 
-    def parts(self, above: State, node: NodeClass) -> tuple[State, ...]:
+    def parts(self, above: State, node: NodeClass) -> Parts:
         """The states of the parts that begin at an element below `above`: one for each set of value filters of the
         selective steps that match there, or one for all past MOST_PARTS."""
         known = above.selective_approaches.get(node.name)
         if known is None:
             known = above.selective_approaches[node.name] = self._approaches(above, "element", node.name, (True,))
         need, approaches = known
-        if not approaches:
-            return ()
         key = node.name, node.mask & need
         found = above.parts.get(key)
+        is_new = found is None
         if found is None:
-            found = self._parts(above, node.mask, approaches)
-            if self.states <= self._limits.states:
-                self.states += 1 + len(found)
-                above.parts[key] = found
+            parts = self._parts(above, node.mask, approaches) if approaches else ()
+            found = parts, frozenset(step for part in parts for step in part.contexts)
+        if self.states <= self._limits.states:
+            self.states += 1 + len(found[0]) * is_new
+            above.parts[key] = above.parts[node] = found
         return found
 
     def _parts(self, above: State, mask: int, approaches: frozenset[Approach]) -> tuple[State, ...]:
