@@ -50,7 +50,6 @@ _PLAIN = bytes(byte for byte in range(256) if byte not in b"<>&\xef" and (byte >
 _READ = _PLAIN + b"<>&"
 _TO_DELIMITERS = bytes.maketrans(b"<>", b"\1\2")
 _ALTERNATING = {False: b"<>" * MOST_TAGS, True: b"\1\2" * MOST_TAGS}  # by whether a document was read
-_REFERENCES = ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\1", "<"), ("\2", ">")
 _CONTINUING = frozenset(bytes([byte]) for byte in range(0x80, 0xC0))  # bytes of UTF-8 that begin no character
 _SECTION = b"<![CDATA["
 
@@ -78,10 +77,9 @@ class DocumentOutline:
                 opened.append(len(self.starts))
             self.starts.append(place)
             self.ends.append(place)
-        if len(skeleton) - 1 + sum(map(len, self.attributes)) != skeleton[0].count('"'):
-            raise ValueError("an attribute looks like a namespace")
-        if "&" in "".join(skeleton[1:]):
-            raise ValueError("a namespace is compared as it is written here, and as it reads elsewhere")
+        values = len(skeleton) - 1 + sum(map(len, self.attributes))
+        if values != skeleton[0].count('"') or "&" in "".join(skeleton[1:]):  # some are compared as they read
+            raise ValueError("an attribute looks like a namespace, or a namespace is not written as it reads")
         self.is_normalised = " xml:" in skeleton[0]  # values of some attributes are not read as they are written
         both = enumerate(zip(self.starts, self.ends, strict=True))
         # An empty element is written as one tag.
@@ -176,6 +174,7 @@ class OutlineReader:
 
 HeldTexts = tuple[OutlineReader, Sequence[str], Sequence[str]]
 """What a reader has read of one document: texts of elements, and values of attributes."""
+Text = str | Callable[[], str] | None  # the text of a document, or what makes it
 
 
 @dataclass(slots=True)
@@ -373,8 +372,6 @@ def skeleton_of(tags: str) -> tuple[TagSkeleton, Sequence[str]]:
 @lru_cache(MOST_OUTLINES)
 def _namespaces(names: str) -> tuple[ItemsAt[str], ItemsAt[str]]:
     """What take, of the values of all attributes, those of namespaces and the others."""
-    if " xmlns" not in names:
-        return items_at([]), itemgetter(slice(None))
     places: tuple[list[int], list[int]] = ([], [])
     for place, name in enumerate(names.split('"')[:-1]):
         places[not name.rpartition(" ")[2].startswith("xmlns")].append(place)
@@ -382,9 +379,8 @@ def _namespaces(names: str) -> tuple[ItemsAt[str], ItemsAt[str]]:
 
 
 def _written(text: str) -> str:
-    for character, written in _REFERENCES:
-        text = text.replace(character, written)
-    return text
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("\1", "<").replace("\2", ">")
 
 
 def _in_double_quotes(attribute: re.Match[str]) -> str:
@@ -395,10 +391,10 @@ def _delimited(xmls: Sequence[bytes], *, read: bool = False) -> Iterable[tuple[b
     """Each document, and of it `<`, `>`, forbidden characters, and the first byte of some that are not well-formed.
     Those with CDATA sections or references are read: `<` and `>` of tags become U+0001 and U+0002."""
     joined = b"\0".join(xmls)
-    read |= _SECTION in joined
-    if read:
-        if b"\1" in joined or b"\2" in joined or b"\3" in joined:
-            joined = b"\0".join([b"" if {*b"\1\2\3"} & {*xml} else xml for xml in xmls])
+    if b"\1" in joined or b"\2" in joined or b"\3" in joined:
+        xmls = [b"" if {*b"\1\2\3"} & {*xml} else xml for xml in xmls]
+        joined = b"\0".join(xmls)
+    if read := read or _SECTION in joined:
         first, *others = joined.split(_SECTION)
         parts, before = [_read(first)], b"<" + first
         for other in others:
@@ -407,8 +403,7 @@ def _delimited(xmls: Sequence[bytes], *, read: bool = False) -> Iterable[tuple[b
         joined = b"".join(parts)
     marks = joined.translate(None, _READ if read else _PLAIN).split(b"\0")
     if len(marks) != len(xmls):
-        alone = ([(xml, b"\0")] if b"\0" in xml else _delimited([xml], read=read) for xml in xmls)
-        return chain.from_iterable(alone)
+        return chain.from_iterable([(xml, b"\0")] if b"\0" in xml else _delimited([xml], read=read) for xml in xmls)
     if read:
         return zip(joined.split(b"\0"), marks, strict=True)
     waiting = iter(_delimited([xml for xml, of in zip(xmls, marks, strict=True) if b"&" in of], read=True))
@@ -540,9 +535,6 @@ class DocumentError(InputError, ValueError):
     """A document that cannot be read: the message has the place and the cause."""
 
 
-Written = str | Callable[[], str] | None
-
-
 class ParsedDocument:
     """The tree of a document. Its elements are numbered in document order, from 0. `size` is its XML's length in bytes.
     `top` is its root element, perhaps beside other documents in a larger tree, so use it only to look down. `text` is
@@ -551,18 +543,17 @@ class ParsedDocument:
 
     __slots__ = ("__dict__", "_text", "_top", "held", "is_looked_at", "outline", "size")
 
-    def __init__(
-        self, top: etree._Element | None, size: int, text: Written = None, held: HeldTexts | None = None
-    ) -> None:
+    def __init__(self, top: etree._Element | None, size: int, text: Text = None, held: HeldTexts | None = None) -> None:
         self._top, self.size, self._text, self.held = top, size, text, held
         self.outline: DocumentOutline | None = None if held is None else held[0].outline
         self.is_looked_at = held is not None  # whether its outline has been looked for
 
     @property
     def text(self) -> str | None:
-        if callable(self._text):
-            self._text = self._text()
-        return self._text
+        text = self._text
+        if callable(text):
+            text = self._text = text()
+        return text
 
     @property
     def top(self) -> etree._Element:
@@ -1007,12 +998,8 @@ def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
     # Documents with warnings, or errors that lxml ignores, are parsed one by one.
     if parser.error_log or not _AS_EXPECTED(root, breaks=len(xmls) - 1):
         return None
-
-    @cache
-    def texts() -> list[str]:
-        # Serializing all of them together takes half the time.
-        return etree.tostring(root, encoding="unicode")[len(_OPEN) : -len(_CLOSE)].split(_BETWEEN.decode())
-
+    # Serializing all of them together takes half the time.
+    texts = cache(lambda: etree.tostring(root, encoding="unicode")[len(_OPEN) : -len(_CLOSE)].split(_BETWEEN.decode()))
     written = (lambda place=place: texts()[place] for place in count())
     return list(map(ParsedDocument, root[::2], sizes, written))  # type: ignore[index]  # the stubs know no slices
 

@@ -92,13 +92,13 @@ class _Tested:
         self._look_ups = [literals.get for _, literals in self.values]
 
     def outcome(self, columns: ElementColumns) -> object:
-        texts, outline = columns.texts, columns.outline
         if columns.unread:
             columns.read_values([number for number, _ in self.values])
+        outline, texts = columns.outline, self._texts(columns.texts)
         if outline is not None:
-            return outline.attributes_key, *map(call, self._look_ups, self._texts(texts))
-        key = attributes_key(columns.owners, columns.names)
-        return key, *[literals.get(texts[i] or "") for i, literals in self.values]
+            return outline.attributes_key, *map(call, self._look_ups, texts)
+        texts = [text or "" for text in texts]
+        return attributes_key(columns.owners, columns.names), *map(call, self._look_ups, texts)
 
 
 class ShapeCache:

@@ -503,6 +503,11 @@ def test_an_outline_is_made_when_enough_documents_had_it():
         sum(known.hold(f"S{number % 2}", one, ours) for number, one in enumerate(readable(forty)))
         == 40 - parsing.RUN + 1
     )
+    # A document is not one whose tags are marked as ours are while they are read.
+    marked = flat(0).translate(bytes.maketrans(b"<>", b"\1\2"))
+    for others in ([*forty], [], [flat(1)], [b"<a>&amp;</a>"], [b"<a><![CDATA[<]]></a>"]):
+        *found, last = known.parsed([("S", xml) for xml in (*others, marked)], None)
+        assert [type(one) for one in found] == [ParsedDocument] * len(others) and type(last) is not ParsedDocument
     # None is looked for while few documents have one that is known.
     mixed = readable([flat(number, f"t{number}") for number in range(parsing.TRIAL)])
     assert held(mixed + readable([flat(number) for number in range(parsing.PAUSE + 40)])) == 40 - parsing.RUN + 1
