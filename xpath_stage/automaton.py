@@ -180,7 +180,7 @@ class State(dict[Label, "State"]):
         self.by_label: dict[tuple[NodeKind, str, int], State] = {}
         self.by_outcome: dict[StateOutcome, State] = {}
         self.selective_approaches: dict[str, Approaches] = {}
-        self.parts: dict[tuple[str, int] | NodeClass, Parts] = {}
+        self.parts: dict[tuple[str, int] | NodeClass, PartStates] = {}
         self.part_of: dict[StateOutcome, State] = {}
 
     def __missing__(self, label: Label) -> State:
@@ -199,8 +199,7 @@ class State(dict[Label, "State"]):
             known.clear()
 
 
-Parts = tuple[tuple[State, ...], frozenset[Above]]
-"""States that begin at a node, and the steps that match there."""
+PartStates = tuple[tuple[State, ...], frozenset[Above]]  # states that begin at a node, and the steps that match there
 
 _SELECTIVE = attrgetter("selective")
 
@@ -692,7 +691,7 @@ class Automaton:
             above[label] = found
         return found
 
-    def parts(self, above: State, node: NodeClass) -> Parts:
+    def parts(self, above: State, node: NodeClass) -> PartStates:
         """The states of the parts that begin at an element below `above`: one for each set of value filters of the
         selective steps that match there, or one for all past MOST_PARTS."""
         known = above.selective_approaches.get(node.name)
