@@ -365,6 +365,8 @@ def skeleton_of(tags: str) -> tuple[TagSkeleton, Sequence[str]]:
     if len(parts) % 2 == 0:
         return ("",), []  # no document's
     names, values = '"'.join(parts[::2]), parts[1::2]
+    if " xmlns" not in names:
+        return (names,), values
     of_namespaces, of_others = _namespaces(names)
     return (names, *of_namespaces(values)), of_others(values)
 
@@ -406,8 +408,11 @@ def _delimited(xmls: Sequence[bytes], *, read: bool = False) -> Iterable[tuple[b
         return chain.from_iterable([(xml, b"\0")] if b"\0" in xml else _delimited([xml], read=read) for xml in xmls)
     if read:
         return zip(joined.split(b"\0"), marks, strict=True)
-    waiting = iter(_delimited([xml for xml, of in zip(xmls, marks, strict=True) if b"&" in of], read=True))
-    return (next(waiting) if b"&" in of else (xml, of) for xml, of in zip(xmls, marks, strict=True))
+    found = [*zip(xmls, marks, strict=True)]
+    if some := [place for place, of in enumerate(marks) if b"&" in of]:
+        for place, one in zip(some, _delimited([xmls[place] for place in some], read=True), strict=True):
+            found[place] = one
+    return found
 
 
 def _read(xml: bytes) -> bytes:
@@ -567,9 +572,8 @@ class ParsedDocument:
         return self.top if self.top.getparent() is None else deepcopy(self.top)
 
     def xml(self) -> str:
-        if self.text is not None:
-            return self.text
-        return etree.tostring(self.top, encoding="unicode", with_tail=False)
+        text = self._text if isinstance(self._text, str) else self.text
+        return etree.tostring(self.top, encoding="unicode", with_tail=False) if text is None else text
 
     @lazy
     def elements(self) -> list[etree._Element]:
