@@ -225,7 +225,9 @@ class _Observer:
     def driven(self) -> DriverRun:
         assert self._query is not None, "the service has started"
         events = [json.loads(progress.json) for progress in self._query.recentProgress]
-        empty = [event["durationMs"]["triggerExecution"] / 1e3 for event in events if not event["numInputRows"]]
+        empty = [
+            event["durationMs"]["triggerExecution"] / 1e3 for event in events if "addBatch" not in event["durationMs"]
+        ]
         lists = [(task / "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
         jvms = [child for some in lists for child in some if Path(f"/proc/{child}/exe").resolve().name == "java"]
         return DriverRun(

@@ -47,7 +47,7 @@ from pattern_stage.assemble import EVENT_TIME
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.spark import SparkStage, spread_past
+from xpath_stage.spark import Parts, SparkStage, spread_past
 from xscl.algebra.weights import chosen_weights
 from xscl.parser import parse_script
 from xscl.syntax import Script
@@ -425,9 +425,10 @@ class Session(CoreEngine):
         comes from `Session.evaluate`; queries must not have changed since."""
         return self._process(documents, metadata, evaluated)
 
-    def evaluate(self, documents: DataFrame) -> EvaluatedRows:
-        """Runs stage 1 over a data frame on Spark's executors. Its columns are `stream`, `xml` (null without a
-        document), and any others, or they are packed (`xpath_stage.spark.PACKED`). Raises NotOnSpark on DuckDB."""
+    def evaluate(self, documents: DataFrame | Parts) -> EvaluatedRows:
+        """Runs stage 1 over a data frame, or what tasks read themselves, on Spark's executors. Columns are `stream`,
+        `xml` (null without a document), and any others, or they are packed (`xpath_stage.spark.PACKED`). Raises
+        NotOnSpark on DuckDB."""
         if not isinstance(self._batches.stage1, SparkStage):
             raise NotOnSpark("only an engine on Spark can evaluate data frames")
         return EvaluatedRows(self._batches.stage1, documents)

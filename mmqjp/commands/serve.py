@@ -278,7 +278,7 @@ def _service(
     if session is None:
         return Service(engine, sources, sink, queue, metrics, settings)
     from mmqjp.service.streaming import StreamingService
-    from mmqjp.spark.source import FileSource, SourcePath, ValueSource, streaming_frame
+    from mmqjp.spark.source import FileSource, SourcePath, ValueSource, file_reader, streaming_frame
 
     read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]
     read += [] if drops is None else [SourcePath(drops.directory.absolute(), form, FETCHED)]
@@ -290,7 +290,8 @@ def _service(
     source = files if given.source_format is None else values
     kept = given.checkpoint or make_inside(state, CHECKPOINT, given.source_format or FILES)
     frame = streaming_frame(session, source, state, kept)
-    return StreamingService(engine, sources, sink, queue, metrics, settings, frame, kept)
+    reader = file_reader(session, files, kept) if source is files else None
+    return StreamingService(engine, sources, sink, queue, metrics, settings, frame, kept, reader)
 
 
 ADDRESS = "127.0.0.1:8765"

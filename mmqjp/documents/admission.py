@@ -25,7 +25,7 @@ from mmqjp.tables.schema import DEAD_LETTERS, DUPLICATE, rows_table
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
 from xpath_stage.documents import DocumentError, Outlines, ParsedDocument
-from xpath_stage.spark import SparkStage, collect_edge_groups
+from xpath_stage.spark import Parts, SparkStage, collect_edge_groups
 from xscl.algebra.joins import is_hidden
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _record(document: Document, tree: ParsedDocument | str, watermark: Micros | 
 class EvaluatedRows:
     """Data frame rows with stage 1 results: its columns but `xml`, those of `xpath_stage.spark.FOUND`, and `TEXTS`."""
 
-    def __init__(self, stage: SparkStage, documents: DataFrame) -> None:
+    def __init__(self, stage: SparkStage, documents: DataFrame | Parts) -> None:
         self._stage = stage
         self.rows = stage.read(documents)
         self._groups = collect_edge_groups(self.rows) if len(self.rows) else {}
@@ -200,7 +200,8 @@ class EvaluatedDocuments:
         if some came with visits, and so were not evaluated."""
         if OF_VISIT in indexes:
             return None
-        chosen = self._rows.take(pa.array(indexes, pa.int64()))
+        is_all = np.array_equal(indexes, np.arange(len(self._rows)))
+        chosen = self._rows if is_all else self._rows.take(pa.array(indexes, pa.int64()))
         if pc.any(chosen["failed"]).as_py():
             return None
         docids = pa.array(np.arange(first_docid, first_docid + len(indexes)), pa.int64())

@@ -9,8 +9,9 @@ from pathlib import Path
 from threading import Lock
 from time import perf_counter
 
+import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,7 +28,7 @@ from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
 from mmqjp.service.loop import POLL, SHARE, ReadBatch, Service, ServiceOptions, Stop
 from mmqjp.sinks.sink import Sink
-from mmqjp.spark.source import assign_positions, decode_items, split_unreadable, uncommitted
+from mmqjp.spark.source import FileReader, assign_positions, decode_items, split_unreadable, uncommitted
 
 MICRO_BATCHES = "micro-batches"  # the file name of the offset that records completed micro-batches
 
@@ -42,8 +43,9 @@ class Stopped(Exception):
 
 class StreamingService(Service):
     """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.source.ROWS`. `checkpoint` is
-    Spark's directory for the query's state. The rows carry the offsets of `sources`. Between micro-batches, which take
-    longer to begin than a few documents to be answered, it reads `sources` itself while there is little to read."""
+    Spark's directory for the query's state. The rows carry the offsets of `sources`; with a `reader`, tasks read them
+    without the frame where they can. Between micro-batches, which take longer to begin than a few documents to be
+    answered, it reads `sources` itself while there is little to read."""
 
     def __init__(
         self,
@@ -55,10 +57,11 @@ class StreamingService(Service):
         options: ServiceOptions,
         frame: DataFrame,
         checkpoint: Path,
+        reader: FileReader | None = None,
     ) -> None:
         super().__init__(engine, sources, sink, commands, log, options)
         self._frame, self._checkpoint = frame, checkpoint.absolute()
-        self._lock = Lock()
+        self._reader, self._lock = reader, Lock()
         self._failure: BaseException | None = None
         self._was_busy = True
         self._stop: Stop | None = None
@@ -80,7 +83,7 @@ class StreamingService(Service):
                 raise StreamFailed(spark_error_text(error)) from error
         except (Py4JNetworkError, ConnectionError) as error:
             raise StreamFailed("Spark has ended, or its JVM was killed; the same command goes on from here") from error
-        if isinstance(self._failure, PySparkException):
+        if isinstance(self._failure, PySparkException | Py4JJavaError):
             raise StreamFailed(spark_error_text(self._failure)) from self._failure
         if self._failure is not None:
             raise self._failure
@@ -167,11 +170,14 @@ class StreamingService(Service):
         if known is not None and known.position >= done.position:
             return
         started = perf_counter()
-        evaluated = self._engine.evaluate(frame)
+        parts = self._reader.parts(self._checkpoint, number) if self._reader else None
+        evaluated = self._engine.evaluate(parts or frame)
         seconds = perf_counter() - started
         if not len(evaluated.rows):  # as in the first micro-batch when nothing has arrived
             return
-        rows = evaluated.rows.sort_by("place")
+        rows = evaluated.rows
+        if (np.diff(rows["place"].to_numpy()) < 0).any():
+            rows = rows.sort_by("place")
         if not rows["source"][0].as_py():
             rows = assign_positions(rows, done.source, done.file, number)
         rows, failed = split_unreadable(rows)
@@ -193,16 +199,18 @@ class StreamingService(Service):
         for batch in self._intake.in_batches(judged()) if len(rows) else [ReadBatch()]:
             if count == len(rows):
                 batch.offsets[done.source, done.file] = done
-            batch.evaluated = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
+            some = items[first:]
+            batch.evaluated = evaluated.of(rows if len(some) == len(rows) else rows.take(pa.array(some, pa.int64())))
             first = len(items)
             batch.seconds, seconds = seconds, 0.0
             self._process(batch)
             self._prune()
 
 
-def spark_error_text(error: PySparkException) -> str:
+def spark_error_text(error: PySparkException | Py4JJavaError) -> str:
     """Returns the cause in one line: the last error of a Python process, else the first line of Spark's message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     if not errors:
         return printable_line(next(iter(lines), type(error).__name__))

@@ -104,7 +104,7 @@ def events_of(process: Program | subprocess.Popen[str], name: str) -> Iterator[d
 
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
     from mmqjp.service.streaming import StreamingService
-    from mmqjp.spark.source import FileSource, SourcePath, streaming_frame
+    from mmqjp.spark.source import FileSource, SourcePath, file_reader, streaming_frame
 
     named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}
     sizes = {"most": options.get("batch_size", 5_000), "most_bytes": options.get("batch_bytes", 16 << 20)}
@@ -112,10 +112,12 @@ def streaming(place: Directory, engine: Session, session: Any, events: Events, *
         options["batch_size"] = within
     source = FileSource((SourcePath(place.drops, options.pop("feeds", None)),), **named, **sizes)
     checkpoint = place.state / "checkpoint" / "files"
+    reader = None if "frame" in options else file_reader(session, source, checkpoint)
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
     lines = open_sink(place.output, engine.position(OUTPUT_SINK))
     queue = CommandQueue(place.spool)
-    return StreamingService(engine, source.tails(), lines, queue, events, ServiceOptions(**options), frame, checkpoint)
+    settings = ServiceOptions(**options)
+    return StreamingService(engine, source.tails(), lines, queue, events, settings, frame, checkpoint, reader)
 
 
 def stream(
