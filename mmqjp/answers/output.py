@@ -438,7 +438,8 @@ class AnswerColumns:
         ids, found = self.ints("id"), []
         for number in range(parts):
             one = AnswerColumns()
-            one._tables.append(self.rows.take(pa.array(np.flatnonzero(part == number))))
+            at = np.flatnonzero(part == number)
+            one._tables.append(self.rows if len(at) == len(part) else self.rows.take(pa.array(at)))
             own = part[places] == number
             one.link(ids[places[own]], matches[own])
             those = set(one.ints("id").tolist()) if self.withheld else ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
@@ -187,7 +188,6 @@ class AnswerSegment(NamedTuple):
 
     path: Path
     start: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,10 @@ class _MatchRows:
         self.next_match += len(rows)
 
 
+MATCHES_AT_ONCE = 3 * MATCH_CHUNK
+"""Each chunk reads its documents, which are in most of the row groups of the table."""
+
+
 def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches: FactorisedMatches) -> Iterator[bytes]:
     """Answers a slice's matches. Yields a pickled `TaskSummary`."""
     use_weights(queries.weights)
@@ -243,7 +247,7 @@ def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches
     operator = QueryOperator(queries, records, step.quota)
     reader = MatchReader(queries, records, operator.on_matches, context, arrivals, log)
     rest: list[pa.RecordBatch] = []
-    for chunk in matches.to_batches(MATCH_CHUNK):
+    for chunk in matches.to_batches(MATCHES_AT_ONCE):
         ours = np.isin(chunk["qid"].to_numpy(), queries.rows)
         if ours.all():
             reader.read_chunk(chunk)
@@ -273,7 +277,7 @@ def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches
         as_stream(rest) if rest else None,
         list(matches.costs()),
     )
-    yield pickle.dumps(summary, pickle.HIGHEST_PROTOCOL)
+    yield zlib.compress(pickle.dumps(summary, pickle.HIGHEST_PROTOCOL), 1)
 
 
 def _left(path: Path, of_ranges: Iterable[SliceAnswers]) -> dict[int, AnswerSegment]:
@@ -283,9 +287,8 @@ def _left(path: Path, of_ranges: Iterable[SliceAnswers]) -> dict[int, AnswerSegm
     with open(path, "wb", opener=open_like_directory) as file:
         for place, one in enumerate(of_ranges):
             if len(one.answers):
-                start = file.tell()
+                segments[place] = AnswerSegment(path, file.tell())
                 pickle.dump(one, file, pickle.HIGHEST_PROTOCOL)
-                segments[place] = AnswerSegment(path, start, file.tell() - start)
     return segments
 
 
@@ -358,10 +361,10 @@ def write_range(queries: ShippedQueries, step: SpreadStep, writing: Writing, wor
 
 def _renumbered(slices: Iterable[AnswerSegment], first: int) -> tuple[AnswerColumns, list[pa.Table]]:
     answers, matches = AnswerColumns(), list[pa.Table]()
-    for path, start, size in slices:
+    for path, start in slices:
         with path.open("rb") as file:
             file.seek(start)
-            found: SliceAnswers = pickle.loads(file.read(size))
+            found: SliceAnswers = pickle.load(file)
         rows = pa.concat_tables([ANSWER_TABLES["match_rows"].empty_table(), *found.matches])
         answers.extend(found.answers, rows["match"].to_numpy(), first)
         numbers = pa.array(np.arange(first, first + len(rows)))
@@ -421,7 +424,8 @@ class SpreadAnswers:
         )
         shipped = self._shipped.of(self._registry.version, lambda: ShippedQueries(self._registry))
         pickled = matches.answered(with_shipped(answer_slice, shipped, step)).collect()
-        summaries: list[TaskSummary] = sorted(map(pickle.loads, pickled), key=attrgetter("number"))
+        summaries: list[TaskSummary] = [pickle.loads(zlib.decompress(one)) for one in pickled]
+        summaries.sort(key=attrgetter("number"))
         counts: Ints = np.zeros((step.ranges, 3), np.int64)
         for summary in summaries:
             counts += summary.counts
