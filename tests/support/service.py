@@ -112,7 +112,8 @@ def streaming(place: Directory, engine: Session, session: Any, events: Events, *
         options["batch_size"] = within
     source = FileSource((SourcePath(place.drops, options.pop("feeds", None)),), **named, **sizes)
     checkpoint = place.state / "checkpoint" / "files"
-    reader = None if "frame" in options else file_reader(session, source, checkpoint)
+    by_tasks = options.pop("by_tasks", "frame" not in options)
+    reader = file_reader(session, source, checkpoint) if by_tasks else None
     frame = options.pop("frame", None) or streaming_frame(session, source, place.state, checkpoint)
     lines = open_sink(place.output, engine.position(OUTPUT_SINK))
     queue = CommandQueue(place.spool)

@@ -71,6 +71,21 @@ def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_app
         assert first == "20200101T000000Z-0123456789ab.xml"
 
 
+def test_tasks_read_lines_as_the_frame_has_them(spark, place, tmp_path):
+    found = []
+    for by_tasks in (True, False):
+        one = Directory(tmp_path / str(by_tasks))
+        one.drop("1.jsonl", range(40))
+        with (one.drops / "1.jsonl").open("a") as file:
+            file.write('{"id": "no"}\n' + json.dumps({"id": "bad", "time": 0, "xml": "<a><b>"}) + "\n")
+        one.drop("2.jsonl", range(40, 45))
+        counted = totals(stream(one, spark, PAIRS, by_tasks=by_tasks, grain=256))
+        with Session(spark, state=one.state) as engine:
+            letters = engine.sql("SELECT id, stream, time, raw FROM dead_letters ORDER BY id").to_pylist()
+        found.append((counted, one.output.read_text(), letters))
+    assert found[0] == found[1] and found[0][0]["dead_letters"] == 2
+
+
 @pytest.mark.soak
 def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark, place):
     place.drop("1.jsonl", range(4))
