@@ -233,10 +233,6 @@ class _MatchRows:
         self.next_match += len(rows)
 
 
-MATCHES_AT_ONCE = 3 * MATCH_CHUNK
-"""Each chunk reads its documents, which are in most of the row groups of the table."""
-
-
 def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches: FactorisedMatches) -> Iterator[bytes]:
     """Answers a slice's matches. Yields a pickled `TaskSummary`."""
     use_weights(queries.weights)
@@ -247,7 +243,7 @@ def answer_slice(queries: ShippedQueries, step: SpreadStep, number: int, matches
     operator = QueryOperator(queries, records, step.quota)
     reader = MatchReader(queries, records, operator.on_matches, context, arrivals, log)
     rest: list[pa.RecordBatch] = []
-    for chunk in matches.to_batches(MATCHES_AT_ONCE):
+    for chunk in matches.to_batches(3 * MATCH_CHUNK):  # each reads most row groups of the table of documents
         ours = np.isin(chunk["qid"].to_numpy(), queries.rows)
         if ours.all():
             reader.read_chunk(chunk)
