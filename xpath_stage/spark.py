@@ -95,7 +95,7 @@ def evaluate_batches(
 
 
 class Parts(NamedTuple):
-    """Rows that tasks read by themselves, a part each: without Spark's rows, a task takes half the time."""
+    """Rows that tasks read by themselves, a part each: without rows of Spark, that takes half the CPU."""
 
     read: Callable[[Any], Iterable[pa.RecordBatch]]
     parts: Sequence[Any]
