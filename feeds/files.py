@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -165,6 +166,7 @@ EXPECTED = (
 """The kinds in words, for error messages."""
 
 
+@lru_cache(1024)  # each name is judged several times
 def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
     """The kind of a file by its name; None if unknown. With `feeds`, an `.xml` holds a feed.
 

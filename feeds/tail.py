@@ -336,8 +336,10 @@ class Tail:
         if self.has_feeds or not self.path.is_dir():
             return None
         found, start = [], f"{self.path}/"
-        for path in map(Path, (path for path in paths if path.startswith(start) and self.is_wanted(Path(path).name))):
-            name = feed_files.name_below(path, self.path)
+        for path in (Path(path) for path in paths if path.startswith(start)):
+            if not self._listing.is_wanted(path.name):
+                continue
+            name = feed_files.printable(str(path)[len(start) :])
             known = positions.get((self.name, name))
             if known is None or known.position != readers.ALL_READ:
                 try:

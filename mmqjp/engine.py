@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import add
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -318,8 +317,11 @@ class CoreEngine:
         self._last_dead_letters = batch.dead_letters
         if not self._quiet:
             warn_of(self._last_dead_letters)
-        new = batch.documents, batch.duplicates, len(batch.dead_letters), len(batch.outputs)
-        self._counters = Counters(*map(add, astuple(self._counters), new))
+        known, dead, outputs = self._counters, len(batch.dead_letters), len(batch.outputs)
+        self._counters = Counters(
+            known.documents + batch.documents, known.duplicates + batch.duplicates,
+            known.dead_letters + dead, known.outputs + outputs,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ results
 

@@ -627,9 +627,9 @@ def grouped(code: Ints, **columns: Ints) -> PostingRun:
 def merge_postings(one: PostingRun, other: PostingRun) -> PostingRun:
     code = np.append(one.codes(), other.codes())
     order = np.argsort(code, kind="stable")  # linear time: both are sorted
-    width = max(one.inner.shape[1], other.inner.shape[1])
-    padded = (np.pad(run.inner, ((0, 0), (0, width - run.inner.shape[1]))) for run in (one, other))
-    inner = np.concatenate(list(padded))
+    inner = np.zeros((len(code), max(one.inner.shape[1], other.inner.shape[1])), np.int64)
+    inner[: len(one.inner), : one.inner.shape[1]] = one.inner
+    inner[len(one.inner) :, : other.inner.shape[1]] = other.inner
     instance = np.append(one.instance, other.instance + len(one.top))
     return grouped(
         code[order],
