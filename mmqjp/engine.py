@@ -46,7 +46,7 @@ from pattern_stage.assemble import EVENT_TIME
 from templates.witness import R_GROUP, edges_by_group
 from xpath_stage.documents import DEFAULT, Limits
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.spark import Parts, SparkStage, spread_past
+from xpath_stage.spark import SparkStage, TaskReads, spread_past
 from xscl.algebra.weights import chosen_weights
 from xscl.parser import parse_script
 from xscl.syntax import Script
@@ -427,7 +427,7 @@ class Session(CoreEngine):
         comes from `Session.evaluate`; queries must not have changed since."""
         return self._process(documents, metadata, evaluated)
 
-    def evaluate(self, documents: DataFrame | Parts) -> EvaluatedRows:
+    def evaluate(self, documents: DataFrame | TaskReads) -> EvaluatedRows:
         """Runs stage 1 over a data frame, or what tasks read themselves, on Spark's executors. Columns are `stream`,
         `xml` (null without a document), and any others, or they are packed (`xpath_stage.spark.PACKED`). Raises
         NotOnSpark on DuckDB."""

@@ -71,7 +71,7 @@ def test_the_house_does_not_grow_silently():
     """Each limit leaves room for work in progress; who needs more raises it in a commit that says why."""
     sizes = {
         "modules of the product": (len(house.files_of(*house.PRODUCT)), 270),
-        "lines of the product": (house.line_count(*house.PRODUCT), 97_500),
+        "lines of the product": (house.line_count(*house.PRODUCT), 97_800),
         "lines of tests": (house.line_count("tests"), 54_500),
         "modules of bench": (len(house.files_of("bench")), 30),
         "lines of bench": (house.line_count("bench"), 10_600),

@@ -94,7 +94,7 @@ def evaluate_batches(
         yield packed_rows(worker.evaluate(batch, trusted, texts, max_nodes), "lz4")
 
 
-class Parts(NamedTuple):
+class TaskReads(NamedTuple):
     """Rows that tasks read by themselves, a part each: without rows of Spark, that takes half the CPU."""
 
     read: Callable[[Any], Iterable[pa.RecordBatch]]
@@ -225,7 +225,7 @@ class SparkStage(XPathStage):
     def close(self) -> None:
         self._shipped.drop()
 
-    def read(self, documents: DataFrame | Parts) -> pa.Table:
+    def read(self, documents: DataFrame | TaskReads) -> pa.Table:
         """Adds FOUND and TEXTS to rows (stream STRING, xml BINARY, others), perhaps packed. Rows without `xml` are not
         documents. Without rows, there are no columns."""
         found = self._mapped(documents, trusted=False, texts=True, max_nodes=self._max_nodes)
@@ -249,12 +249,12 @@ class SparkStage(XPathStage):
         return self.witnesses(found, collect_edge_groups(found))
 
     def _mapped(
-        self, documents: DataFrame | Parts, *, trusted: bool, texts: bool = False, max_nodes: int | None = None
+        self, documents: DataFrame | TaskReads, *, trusted: bool, texts: bool = False, max_nodes: int | None = None
     ) -> pa.Table:
         version = self._id, self._changes
         patterns = self._shipped.of(version, lambda: (self._automaton.registered(), self._limits, weights_file()))
         work = partial(evaluate_batches, version, patterns.broadcast, trusted, texts, max_nodes)
-        if isinstance(documents, Parts):
+        if isinstance(documents, TaskReads):
             evaluate = partial(_evaluate_part, work, documents.read)
             found = chain.from_iterable(run_tasks(self._session.sparkContext, evaluate, documents.parts))
         else:

@@ -25,7 +25,7 @@ from mmqjp.tables.schema import DEAD_LETTERS, DUPLICATE, rows_table
 from templates.catalog import StepEdge
 from templates.witness import Witnesses
 from xpath_stage.documents import DocumentError, Outlines, ParsedDocument
-from xpath_stage.spark import Parts, SparkStage, collect_edge_groups
+from xpath_stage.spark import SparkStage, TaskReads, collect_edge_groups
 from xscl.algebra.joins import is_hidden
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _record(document: Document, tree: ParsedDocument | str, watermark: Micros | 
 class EvaluatedRows:
     """Data frame rows with stage 1 results: its columns but `xml`, those of `xpath_stage.spark.FOUND`, and `TEXTS`."""
 
-    def __init__(self, stage: SparkStage, documents: DataFrame | Parts) -> None:
+    def __init__(self, stage: SparkStage, documents: DataFrame | TaskReads) -> None:
         self._stage = stage
         self.rows = stage.read(documents)
         self._groups = collect_edge_groups(self.rows) if len(self.rows) else {}

@@ -77,7 +77,7 @@ from join_stage.store.spark.parquet_store import attach_store as _attach
 from join_stage.store.spark.session import use_own_python
 from mmqjp.documents.admission import size_refusal
 from mmqjp.tables.schema import OFFSETS, SCHEMA, SPARK_VIEWS, latest_offsets
-from xpath_stage.spark import PACKED, Parts, packed_rows
+from xpath_stage.spark import PACKED, TaskReads, packed_rows
 
 LARGE = 64 << 20
 """Bytes of XML after which the rest of a file is left to a later micro-batch. A file of this size ends its plan."""
@@ -431,13 +431,13 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for files in [{(split.source, split.file) for split in splits}]
         ]
 
-    def parts(self, checkpoint: Path, batch: int) -> Parts | None:
+    def parts(self, checkpoint: Path, batch: int) -> TaskReads | None:
         """What a micro-batch reads, by Spark's log. None unless it is JSON lines: of others, some are read ahead."""
         logs = [checkpoint / "offsets" / str(number) for number in (batch - 1, batch)]
         start, end = (json.loads(log.read_bytes().splitlines()[-1]) if log.exists() else {_PLAN: 0} for log in logs)
         parts: list[Any] = self.partitions(start, end)
         is_lines = all(split.end >= 0 for part in parts for split in part.splits)
-        return Parts(self.read, parts) if parts and is_lines else None
+        return TaskReads(self.read, parts) if parts and is_lines else None
 
     def commit(self, end: dict[str, int]) -> None:
         self._plans.drop_before(end[_PLAN])
