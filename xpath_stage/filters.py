@@ -414,7 +414,6 @@ class FilterBank:
         self.bit_of: defaultdict[str, dict[str, int]] = defaultdict(dict)  # by kind and name
         self._uses: list[int] = []  # of each bit
         self._free: list[int] = []
-        self._branch_of: dict[str, BranchFilter] = {}
         self._branches: defaultdict[Test, MaskIndex[BranchFilter]] = defaultdict(MaskIndex)
         self._literals: defaultdict[Test, dict[str, int]] = defaultdict(dict)  # their bits
         self._again: Counter[tuple[Test, str]] = Counter()  # uses of literals beyond the first
@@ -469,9 +468,8 @@ class FilterBank:
             if child.test.kind == "attribute":
                 self.owners.add(owner_test(test, child.axis))
             bit = self._acquire("branch", name, selective=not self.selective.isdisjoint(required))
-            if name not in self._branch_of:
-                branch = self._branch_of[name] = BranchFilter(bit, child.axis)
-                self._branches[child.test].add(branch, required)
+            if self._uses[bit] == 1:  # it is new
+                self._branches[child.test].add(BranchFilter(bit, child.axis), required)
             found.add(bit)
         if node.conditions:
             for literal in _literals(node):
@@ -518,8 +516,9 @@ class FilterBank:
             self.release(child)
             if child.test.kind == "attribute":
                 self.owners.remove(owner_test(node.test, child.axis))
+            branch = BranchFilter(self.bit_of["branch"][str(child)], child.axis)
             if self._let_go("branch", str(child)):
-                self._branches[child.test].remove(self._branch_of.pop(str(child)))
+                self._branches[child.test].remove(branch)
         self._vocabulary.remove(node.test)
 
     def _acquire(self, kind: str, name: str, *, selective: bool) -> int:
