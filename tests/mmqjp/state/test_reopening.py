@@ -18,13 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.arrays import packed
 from common.errors import InvalidValue
 from feeds.documents import Document
 from join_stage.plans import PLANS
 from join_stage.signature import join
 from join_stage.signature.plan import SignaturePlan
-from join_stage.store.duckdb import has_journal
-from join_stage.store.protocol import DUCKDB_FILE, StoreError
+from join_stage.store.duckdb import JOURNAL, _read_rows, has_journal
+from join_stage.store.protocol import COMMITTED, DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
 from mmqjp.present.output_why import why_output
 from mmqjp.sinks.deliverer import OUTPUT_SINK, OutputDelivery
@@ -187,14 +188,33 @@ def test_a_store_does_not_tell_which_process_wrote_it(tmp_path):
     assert found[0] == found[1] and found[0]["chains"] and found[0]["groups"] and found[0]["bound"]
 
 
+def as_streams(store: duckdb.DuckDBPyConnection, content: bytes) -> bytes:
+    """A value of the journal as earlier versions wrote it, with a schema for each table."""
+    head, _, rest = content.partition(b"\n")
+    streams = {}
+    for table, (length, columns) in json.loads(head).items():
+        schema = store.sql(f"FROM {table} LIMIT 0").to_arrow_table().schema
+        streams[table], rest = packed(_read_rows(rest[:length], schema, columns)), rest[length:]
+    lengths = json.dumps({table: len(stream) for table, stream in streams.items()})
+    return b"\n".join((lengths.encode(), b"".join(streams.values())))
+
+
 def test_what_small_batches_committed_before_a_kill_is_read_and_gone_on_with(tmp_path):
     state = tmp_path / "state"
     with Session("duckdb", state=state) as engine:
         engine.load()
         engine.subscribe("S//b->x FOLLOWED BY{x=y, 100} S//b->y PUBLISH p")
         outputs = [output for number in range(4) for output in engine.process([doc(number)])]
-        copies = [shutil.copytree(state, tmp_path / name) for name in ("read", "written")]  # as a kill leaves them
-    for copy, read_only in zip(copies, (True, False), strict=True):
+        # As a kill leaves them.
+        copies = [shutil.copytree(state, tmp_path / name) for name in ("read", "written", "earlier")]
+    with duckdb.connect(str(copies[-1] / DUCKDB_FILE)) as connection:
+        values = connection.execute(f"SELECT rowid, content FROM {JOURNAL}").fetchall()
+        for number, content in values:
+            connection.execute(
+                f"UPDATE {JOURNAL} SET content = ? WHERE rowid = ?", [as_streams(connection, content), number]
+            )
+    (copies[-1] / COMMITTED).unlink()
+    for copy, read_only in zip(copies, (True, False, False), strict=True):
         with duckdb.connect(str(copy / DUCKDB_FILE), read_only=True) as connection:
             assert has_journal(connection)
         with Session("duckdb", state=copy, read_only=read_only) as engine:
