@@ -899,7 +899,6 @@ class DuckDBStore(DuckDBTables):
             else:
                 if self._journal.is_full:
                     self._write_journal()
-                self._threads.use_one(self._journal.connection)  # a value takes two threads twice as long
                 if not self._journal.commit(self._waiting):
                     self._write_journal()
                     self._write()
