@@ -305,6 +305,7 @@ def _of_channel(url: str) -> str:
     return _JOINED.format(f'[./channel_url = "{url}"][./title->t]', "[./title->u]")
 
 
+_ALONE = 200  # changes with nothing between them; between others, documents come and a page is made
 READERS = 10  # subscriptions to what the documents are about
 _MOST_ROWS = 5_000_000
 
@@ -341,7 +342,12 @@ def _beside_subscribers(case: tuple[str, int, int]) -> dict[str, float]:
         recent = RecentAnswers(partial(select, limit=_MOST_ROWS, seconds=60.0), reader.version, reader.committed)
         tallies = Tallies(select, now_us, recent)
         found: dict[str, float] = {"bytes": size, "first_ms": ms(pair), "page_first_ms": ms(tallies.current)}
+        add: Callable[[], object] = partial(engine.subscribe, f"{_of_channel('other')} PUBLISH more")
+        remove: Callable[[], object] = partial(engine.unsubscribe, "more")
         taken: dict[str, list[float]] = {}
+        for _ in range(_ALONE):
+            for name, one in (("add_alone_ms", add), ("remove_alone_ms", remove)):
+                taken.setdefault(name, []).append(ms(one))
         for n in range(_MORE):
 
             def page(n: int = n) -> object:
@@ -349,9 +355,9 @@ def _beside_subscribers(case: tuple[str, int, int]) -> dict[str, float]:
 
             work: dict[str, Callable[[], object]] = {
                 "usual_ms": pair,
-                "add_ms": partial(engine.subscribe, f"{_of_channel('other')} PUBLISH more"),
+                "add_ms": add,
                 "page_ms": page,
-                "remove_ms": partial(engine.unsubscribe, "more"),
+                "remove_ms": remove,
             }
             for name, one in work.items():
                 taken.setdefault(name, []).append(ms(one))
@@ -369,8 +375,8 @@ def measure_subscribers(number: int, texts: int) -> Line:
 
 SUBSCRIBER_COLUMNS = columns(
     "subscriptions | texts | opened, s = seconds | bytes of each = bytes | first pair, ms = first_ms "
-    "| pair, ms = usual_ms | one more, ms = add_ms | removed, ms = remove_ms | first page, ms = page_first_ms "
-    "| page, ms = page_ms"
+    "| pair, ms = usual_ms | one more, ms = add_ms | removed, ms = remove_ms | added alone, ms = add_alone_ms "
+    "| removed alone, ms = remove_alone_ms | first page, ms = page_first_ms | page, ms = page_ms"
 )
 
 
